@@ -1,0 +1,83 @@
+# `make` lists the targets. All they need is Python 3.11 or newer, make and git: everything else goes into .venv.
+
+PYTHON ?= python3
+# Whole files to one process: some start an Airflow that all their tests share.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+# A stamp is newer than what the environment was made from; a change of either file makes the environment anew.
+READY := .venv/.ready
+READY_2_11 := .venv-2.11/.ready
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo ui test test-2.11 lint format constraints clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## run the main job on a real Airflow against the stand-in service, and prove what landed
+	.venv/bin/python -m demo
+
+ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
+	.venv/bin/python -m demo --keep
+
+test: $(READY) ## the whole test suite on Airflow 3.3, with its coverage
+	.venv/bin/coverage erase
+	.venv/bin/coverage run -m pytest $(PYTEST_ARGS)
+	.venv/bin/coverage combine --quiet
+	.venv/bin/coverage report
+
+test-2.11: $(READY_2_11) ## the same suite on Airflow 2.11 (Python 3.11 or 3.12)
+	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) ## check style, types, layers and spelling
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/codespell
+
+format: $(READY) ## mend style and layout in place
+	.venv/bin/ruff check --fix
+	.venv/bin/ruff format
+
+# Resolves with the newest releases of everything, for every Python and platform that the package names.
+RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
+	--no-annotate --custom-compile-command "make constraints" --extra sandbox --extra parquet --extra s3 --group dev
+
+constraints: ## pin the newest releases for both lines of Airflow
+	$(PYTHON) -m venv .tools
+	.tools/bin/pip install --quiet --upgrade uv
+	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt pyproject.toml -
+	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt pyproject.toml -
+
+clean: ## remove everything that the other targets made
+	rm -rf .venv .venv-2.11 .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
+	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints/airflow-3.3.txt
+	$(call check-python,v >= (3, 11),Python 3.11 or newer is needed)
+	$(call install,constraints/airflow-3.3.txt)
+
+$(READY_2_11): pyproject.toml constraints/airflow-2.11.txt
+	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
+	$(call install,constraints/airflow-2.11.txt)
+
+define check-python
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not $(1))' || \
+		{ echo '$(2), and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
+endef
+
+# uv takes seconds where pip takes a minute. Where it cannot be had or cannot reach the index, pip does the work.
+define install
+	@echo 'Installing into $(@D) what $(1) pins'
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
+	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode \
+		--constraint $(1) --editable '.[sandbox,parquet]' --group dev || { \
+	echo 'uv cannot do it: trying pip'; \
+	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet]' --group dev; }
+	@touch $@
+endef

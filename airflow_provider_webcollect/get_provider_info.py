@@ -1,0 +1,48 @@
+"""What Airflow learns of this provider without importing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_webcollect.hooks import form
+
+INTEGRATION = "Web Data Collection"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's metadata, after Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-webcollect",
+        "name": INTEGRATION,
+        "description": "Runs web data collection tasks, waits for them, and lands their rows in object storage.",
+        "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
+        "hooks": _modules("hooks"),
+        "operators": _modules("operators"),
+        "sensors": _modules("sensors"),
+        "triggers": _modules("triggers"),
+        "transfers": [
+            {
+                "source-integration-name": INTEGRATION,
+                "target-integration-name": INTEGRATION,
+                "python-module": "airflow_provider_webcollect.transfers.webcollect_to_object_storage",
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "webcollect",
+                "hook-name": INTEGRATION,
+                "hook-class-name": "airflow_provider_webcollect.hooks.webcollect.WebCollectHook",
+                "conn-fields": form.conn_fields(),
+                "ui-field-behaviour": form.UI_FIELD_BEHAVIOUR,
+            }
+        ],
+    }
+
+
+def _modules(kind: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "integration-name": INTEGRATION,
+            "python-modules": [f"airflow_provider_webcollect.{kind}.webcollect"],
+        }
+    ]

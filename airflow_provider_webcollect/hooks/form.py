@@ -1,0 +1,129 @@
+"""The connection form of the type ``webcollect``, once for all Airflow versions.
+
+Airflow 3.2 and later read it from the provider's metadata, earlier ones ask the hook for widgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the form.
+
+    :param kind: the JSON schema type of its value.
+    """
+
+    name: str
+    label: str
+    help: str
+    kind: str = "string"
+    default: str | float | bool | None = None
+    secret: bool = False
+    choices: tuple[str, ...] = ()
+
+
+FIELDS = (
+    Field(
+        "refresh_token",
+        "Refresh token",
+        "From the service's token answer. It works once: afterwards the provider keeps its successors itself.",
+        secret=True,
+    ),
+    Field("access_token", "Access token", "Only if there is no refresh token; lasts a day.", secret=True),
+    Field(
+        "api_key",
+        "API key",
+        "From the service's account page (op_sk_…). Five endpoints take it.",
+        secret=True,
+    ),
+    Field(
+        "api_key_everywhere",
+        "API key everywhere",
+        "Set it if the account's key is taken by every endpoint.",
+        kind="boolean",
+        default=False,
+    ),
+    Field("datahub_url", "Data-app service URL", "Base URL of the data-app service."),
+    Field("datahub_api_key", "Data-app API key", "API key of the data apps' author.", secret=True),
+    Field(
+        "token_store",
+        "Token store",
+        "variable (shared by all workers), memory, or the dotted path of an own class.",
+        default="variable",
+    ),
+    Field(
+        "token_refresh",
+        "Token refresh",
+        "auto: whoever needs it renews the token. keeper: only the token keeper's DAG does.",
+        default="auto",
+        choices=("auto", "keeper"),
+    ),
+    Field(
+        "connect_timeout", "Connect timeout", "Seconds to wait for a connection.", kind="number", default=10
+    ),
+    Field("read_timeout", "Read timeout", "Seconds to wait for an answer.", kind="number", default=60),
+    Field("ca_file", "CA file", "File of certificate authorities to trust instead of the usual ones."),
+    Field(
+        "requests_per_second",
+        "Requests per second",
+        "Pace of each process; the service allows 20 per address. 0 takes the pace away.",
+        kind="number",
+        default=20,
+    ),
+    Field("status_batch_size", "Status batch size", "Tasks per status query.", kind="integer", default=100),
+    Field(
+        "timezone",
+        "Time zone",
+        "Zone of the service's times, such as Asia/Shanghai; empty leaves them without.",
+    ),
+    Field(
+        "task_url_template",
+        "Task URL template",
+        "The service's web page of a task, with {task_id} in it, for links in the Airflow UI.",
+    ),
+)
+
+UI_FIELD_BEHAVIOUR: dict[str, Any] = {
+    "hidden-fields": ["schema", "port"],
+    "relabeling": {"host": "Base URL", "login": "Login (first token)", "password": "Password (first token)"},
+    "placeholders": {"host": "https://openapi.example.com"},
+}
+
+
+def conn_fields() -> dict[str, dict[str, Any]]:
+    """Return the fields as the provider's metadata states them."""
+    return {field.name: _conn_field(field) for field in FIELDS}
+
+
+def _conn_field(field: Field) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": [field.kind, "null"]}
+    if field.default is not None:
+        schema["default"] = field.default
+    if field.secret:
+        schema["format"] = "password"
+    if field.choices:
+        schema["enum"] = list(field.choices)
+    return {"label": field.label, "description": field.help, "schema": schema}
+
+
+def widgets() -> dict[str, Any]:
+    """Return the fields as form widgets, for Airflow before 3.2."""
+    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
+    from wtforms import BooleanField, FloatField, IntegerField, PasswordField, StringField
+    from wtforms.validators import Optional
+
+    classes = {"boolean": BooleanField, "number": FloatField, "integer": IntegerField, "string": StringField}
+
+    def widget(field: Field) -> Any:
+        if field.kind == "boolean":
+            return BooleanField(field.label, description=field.help, default=bool(field.default))
+        kind = PasswordField if field.secret else classes[field.kind]
+        look = BS3PasswordFieldWidget() if field.secret else BS3TextFieldWidget()
+        return kind(
+            field.label, description=field.help, default=field.default, widget=look, validators=[Optional()]
+        )
+
+    return {field.name: widget(field) for field in FIELDS}

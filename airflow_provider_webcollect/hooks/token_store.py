@@ -1,0 +1,70 @@
+"""Where the processes of an Airflow installation share the service's token."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow.providers.common.compat.sdk import Variable
+
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, TokenStore
+
+log = logging.getLogger(__name__)
+
+PREFIX = "webcollect_token__"
+
+
+class VariableTokenStore:
+    """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``.
+
+    Airflow encrypts it and, by its name, masks it. Where no Variable can be written (the API server, a
+    process outside Airflow), it says so once and keeps the token in memory. Deleting the Variable is a safe reset.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        self._key = f"{PREFIX}{conn_id}"
+        self._memory = MemoryTokenStore(conn_id)
+
+    def load(self) -> StoredToken | None:
+        """Return the shared token, or None if there is none."""
+        try:
+            text = Variable.get(self._key, None)
+        except Exception as error:  # what Airflow raises here differs by version and place
+            self._say_once(error)
+            text = None
+        return StoredToken.from_json(text) or self._memory.load()
+
+    def save(self, token: StoredToken) -> None:
+        """Replace the shared token."""
+        self._memory.save(token)
+        try:
+            Variable.set(self._key, token.to_json())
+        except Exception as error:  # as above
+            self._say_once(error)
+
+    def _say_once(self, error: Exception) -> None:
+        if self._key not in _told:
+            _told.add(self._key)
+            log.warning(
+                "The Variable %s cannot be used here (%s); the token is kept in the memory of this process.",
+                self._key,
+                type(error).__name__,
+            )
+
+
+_told: set[str] = set()
+
+
+def make_token_store(kind: str, conn_id: str) -> TokenStore:
+    """Return the store that the connection's extra ``token_store`` names.
+
+    :param kind: ``variable``, ``memory``, or the dotted path of a class that is called with ``conn_id``.
+    """
+    match kind:
+        case "variable":
+            return VariableTokenStore(conn_id)
+        case "memory":
+            return MemoryTokenStore(conn_id)
+    from airflow.providers.common.compat.module_loading import import_string
+
+    store: TokenStore = import_string(kind)(conn_id)
+    return store

@@ -1,0 +1,358 @@
+"""The hook: a connection of the type ``webcollect``, and one typed method for each of the service's endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_webcollect.hooks import form
+from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
+from airflow_provider_webcollect.hooks.token_store import make_token_store
+from airflow_provider_webcollect.service import endpoints, paging
+from airflow_provider_webcollect.service.async_client import AsyncClient
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import (
+    CredentialError,
+    InvalidArgument,
+    MalformedAnswer,
+    NotFound,
+    PermissionDenied,
+    ServiceUnreachable,
+    TlsError,
+    WebCollectError,
+)
+from airflow_provider_webcollect.service.states import ActionType, TimeGranularity
+from airflow_provider_webcollect.service.url_file import url_file, url_list
+from airflow_provider_webcollect.service.wire import Wire, make_wire
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow_provider_webcollect.service.records import (
+        AnalyticsPage,
+        CopiedTask,
+        CopyResult,
+        DataPage,
+        DeprecatedApp,
+        ParameterUpdate,
+        RunningCounts,
+        SubTask,
+        TaskActions,
+        TaskStatus,
+        TokenRecord,
+    )
+    from airflow_provider_webcollect.service.tokens import TokenStore
+
+
+class WebCollectHook(BaseHook):
+    """Talks to the web data collection service through an Airflow connection.
+
+    Every method that calls the service raises a
+    :class:`~airflow_provider_webcollect.service.errors.WebCollectError`: ``InvalidArgument`` before anything
+    is sent, a ``ServiceError`` for what the service refuses, a ``TransportError`` if there was no answer, and
+    ``OutcomeUnknown`` if an operation that must not be repeated blindly may or may not have taken effect.
+
+    :param webcollect_conn_id: the Airflow connection, of the type ``webcollect``.
+    """
+
+    conn_name_attr = "webcollect_conn_id"
+    default_conn_name = "webcollect_default"
+    conn_type = "webcollect"
+    hook_name = "Web Data Collection"
+
+    def __init__(self, webcollect_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.webcollect_conn_id = webcollect_conn_id
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return the fields of the connection form, for Airflow before 3.2."""
+        return form.widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return what the connection form hides, renames and suggests, for Airflow before 3.2."""
+        return form.UI_FIELD_BEHAVIOUR
+
+    @cached_property
+    def connection(self) -> WebCollectConnection:
+        """The Airflow connection, checked; read when first needed, and once."""
+        connection = self.get_connection(self.webcollect_conn_id)
+        return read_connection(connection, connection.extra_dejson)
+
+    async def aload(self) -> WebCollectConnection:
+        """Read the Airflow connection without blocking the event loop; call it first in triggers."""
+        if "connection" not in self.__dict__:
+            connection = await get_async_connection(self.webcollect_conn_id)
+            self.__dict__["connection"] = read_connection(
+                connection, await get_async_extra_dejson(connection)
+            )
+        return self.connection
+
+    def get_conn(self) -> Client:
+        """Return the client that the methods use."""
+        return self.client
+
+    @cached_property
+    def client(self) -> Client:
+        """The client that the methods use."""
+        return Client(self._wire(), self._token_store())
+
+    def async_client(self) -> AsyncClient:
+        """Return a new client for an event loop; whoever asks for it closes it (``async with``)."""
+        return AsyncClient(self._wire(), self._token_store())
+
+    def _wire(self) -> Wire:
+        from airflow.providers.common.compat.sdk import mask_secret
+
+        connection = self.connection
+        for secret in connection.credentials.secrets():
+            mask_secret(secret)
+        return make_wire(connection.settings, connection.credentials, connection.conn_id, learned=mask_secret)
+
+    def _token_store(self) -> TokenStore:
+        return make_token_store(self.connection.token_store, self.connection.conn_id)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Prove the credential with a harmless call, and say what is wrong if it fails."""
+        try:
+            return True, self._prove()
+        except PermissionDenied as error:
+            return (
+                True,
+                f"The credential works; the account's plan does not include the test's call ({error.message}).",
+            )
+        except TlsError as error:
+            return False, f"No trusted connection (TLS): {error}"
+        except ServiceUnreachable as error:
+            return False, f"The service cannot be reached: {error}"
+        except MalformedAnswer as error:
+            return False, f"Something answered, but not the service; is the host right? {error}"
+        except CredentialError as error:
+            kind = "API key" if self._key_only else "token"
+            return False, f"The service refused the {kind}: {error}"
+        except WebCollectError as error:
+            return False, str(error)
+
+    @property
+    def _key_only(self) -> bool:
+        credentials = self.connection.credentials
+        return not credentials.can_get_tokens and not credentials.api_key_everywhere
+
+    def _prove(self) -> str:
+        if not self._key_only or not self.connection.credentials.api_key:
+            counts = self.get_running_counts()
+            return (
+                f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
+            )
+        with contextlib.suppress(NotFound):
+            # a key is taken by five endpoints only, and this is the only one of them that changes nothing
+            self.read_batch_data("connection-test", "0", size=1)
+        return (
+            "Connected; the API key is accepted. Operations that take an access token will not work with it."
+        )
+
+    def refresh_token(self) -> TokenRecord:
+        """Renew the access token now, share it with all processes, and return it (contract, endpoint 1).
+
+        The ordinary methods do that by themselves when it is due.
+        """
+        return self.client.renew_token()
+
+    def query_analytics(
+        self,
+        start: str | datetime.date,
+        end: str | datetime.date,
+        *,
+        page: int = 1,
+        page_size: int = 20,
+        task_ids: Sequence[str] | None = None,
+        member_names: Sequence[str] | None = None,
+        collection_method: str | None = None,
+        time_granularity: str = TimeGranularity.DAY,
+    ) -> AnalyticsPage:
+        """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2).
+
+        :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months.
+        :param end: last day, not after the current UTC date.
+        :param page: page number, from 1.
+        :param page_size: rows per page, 1 to 500.
+        :param task_ids: at most 100; None for all tasks.
+        :param member_names: at most 100 members of the account's team; None for the account's own tasks.
+        :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all.
+        :param time_granularity: ``Day``, ``Week`` or ``Month``.
+        :raises MemberNotAllowed: if a member may not be queried.
+        """
+        return self.client.send(
+            endpoints.query_analytics(
+                start,
+                end,
+                page=page,
+                page_size=page_size,
+                task_ids=task_ids,
+                member_names=member_names,
+                collection_method=collection_method,
+                time_granularity=time_granularity,
+            )
+        )
+
+    def update_loop_items(
+        self, task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
+    ) -> str | None:
+        """Replace, or extend, the values of a loop step; return the service's message (contract, endpoint 3).
+
+        :param loop_type: ``TextList`` or ``UrlList``.
+        :param is_append: keep the old values and append; otherwise they are cleared first.
+        :raises NotFound: if the task has no such step.
+        :raises OutcomeUnknown: when appending, if no answer came.
+        """
+        call = endpoints.update_loop_items(task_id, action_id, loop_type, loop_items, is_append)
+        return self.client.send(call).message
+
+    def update_task_parameters(
+        self,
+        task_id: str,
+        *,
+        actions: Sequence[Mapping[str, Any]] | None = None,
+        loop_items: Sequence[Mapping[str, Any]] | None = None,
+    ) -> ParameterUpdate:
+        """Update parameters of steps and loop lists in one call (contract, endpoint 4).
+
+        :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
+            and values, or as a list of ``{"name", "value"}``.
+        :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+        """
+        return self.client.send(
+            endpoints.update_task_parameters(task_id, actions=actions, loop_items=loop_items)
+        )
+
+    def get_actions(
+        self, task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
+    ) -> list[TaskActions]:
+        """Read the steps of tasks (contract, endpoint 5).
+
+        :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
+        """
+        return self.client.send(endpoints.get_actions(task_ids, action_types))
+
+    def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
+        """Replace the task's URLs from a file, or by ``urls``; return how many there are (contract, endpoint 6).
+
+        The file is checked line by line before anything is sent, and streamed.
+
+        :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
+            ``fsspec.OpenFile``, or a seekable file opened in binary mode.
+        :raises InvalidArgument: naming the line, if the file is empty, not UTF-8, or has a blank or non-http(s) line.
+        :raises TaskBusy: if the task is running.
+        """
+        if (file is None) == (urls is None):
+            raise InvalidArgument("file", file, "either `file` or `urls` must be given")
+        upload = url_file(file) if urls is None else url_list(urls)
+        self.client.send(endpoints.replace_urls(task_id, upload))
+        return upload.count
+
+    def copy_task(self, task_id: str, group_id: int | None = None) -> CopiedTask:
+        """Copy a task, to its own group or to ``group_id`` (contract, endpoint 7).
+
+        :raises OutcomeUnknown: if no answer came; the copy may exist.
+        """
+        return self.client.send(endpoints.copy_task(task_id, group_id))
+
+    def copy_tasks(self, task_ids: Sequence[str], group_ids: Sequence[int]) -> CopyResult:
+        """Copy each of the tasks to each of the groups (contract, endpoint 8).
+
+        :return: the counts, and in ``failed_tasks`` what could not be copied and why.
+        :raises OutcomeUnknown: if no answer came; copies may exist.
+        """
+        return self.client.send(endpoints.copy_tasks(task_ids, group_ids))
+
+    def move_task(self, task_id: str, group_id: int) -> bool:
+        """Move a task to a group; return whether it was moved (contract, endpoint 9)."""
+        return self.client.send(endpoints.move_task(task_id, group_id)).moved
+
+    def delete_tasks(self, task_ids: Sequence[str]) -> None:
+        """Delete tasks (contract, endpoint 10)."""
+        self.client.send(endpoints.delete_tasks(task_ids))
+
+    def delete_task_groups(self, group_ids: Sequence[int]) -> None:
+        """Delete task groups (contract, endpoint 11)."""
+        self.client.send(endpoints.delete_task_groups(group_ids))
+
+    def get_task_statuses(self, task_ids: Sequence[str]) -> list[TaskStatus]:
+        """Read names and states of tasks, version 1, at most once per 5 seconds (contract, endpoint 12)."""
+        return self.client.send(endpoints.get_task_statuses(task_ids))
+
+    def get_task_statuses_v2(self, task_ids: Sequence[str]) -> list[TaskStatus]:
+        """Read states, counts and times of tasks, version 2, at most 5 times a second (contract, endpoint 13).
+
+        Tasks that never ran in the cloud may be missing from the answer (field notes, Status).
+        """
+        return self.client.send(endpoints.get_task_statuses_v2(task_ids))
+
+    def get_subtasks(
+        self, task_id: str, page: int = 1, size: int = endpoints.MAX_SUBTASK_SIZE
+    ) -> list[SubTask]:
+        """Read a page of the sub-tasks of the task's latest batch (contract, endpoint 14).
+
+        :param page: page number, from 1.
+        :param size: sub-tasks per page, 1 to 20.
+        """
+        return self.client.send(endpoints.get_subtasks(task_id, page, size))
+
+    def get_all_subtasks(self, task_id: str) -> list[SubTask]:
+        """Read all sub-tasks of the task's latest batch, page by page (contract, endpoint 14)."""
+        return self.client.run(paging.all_subtasks(self.client.wire, task_id))
+
+    def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
+        """Start sub-tasks of a task (contract, endpoint 15).
+
+        :raises OutcomeUnknown: if no answer came; they may have been started.
+        """
+        self.client.send(endpoints.start_subtasks(task_id, subtask_ids))
+
+    def get_running_counts(self) -> RunningCounts:
+        """Read how many tasks and sub-tasks run and wait (contract, endpoint 16)."""
+        return self.client.send(endpoints.get_running_counts())
+
+    def read_data(self, task_id: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE) -> DataPage:
+        """Read a page of a task's whole history (contract, endpoint 17).
+
+        :param offset: 0 for the first page, then what the page before returned.
+        :param size: rows, 1 to 1000; a page may hold fewer.
+        """
+        return self.client.send(endpoints.read_data(task_id, offset, size))
+
+    def read_batch_data(
+        self, task_id: str, lotno: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE
+    ) -> DataPage:
+        """Read a page of one batch of a task (contract, endpoint 18).
+
+        :param lotno: the batch number.
+        :param offset: 0 for the first page, then what the page before returned.
+        :param size: rows, 1 to 1000; a page may hold fewer.
+        """
+        return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
+
+    def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield all rows as dicts, of the whole history or of one batch, page by page (contract, endpoints 17, 18).
+
+        :raises PagingError: if the service's cursor stands still.
+        """
+        for page in paging.iter_pages(self.client, task_id, lotno):
+            yield from page.records()
+
+    def mark_exported(self, task_id: str) -> None:
+        """Confirm that the task's data has been exported (contract, endpoint 19)."""
+        self.client.send(endpoints.mark_exported(task_id))
+
+    def deprecate_data_app(self, app_id: str) -> DeprecatedApp:
+        """Deprecate a data app; only its author may (contract, endpoint 20).
+
+        :raises NotFound: if the caller is not the author, or there is no such app.
+        """
+        return self.client.send(endpoints.deprecate_data_app(app_id))

@@ -1,0 +1,156 @@
+"""A folder on any fsspec filesystem that holds one landing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import DestinationTaken, DestinationUnreadable
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, VERSION, Manifest, Progress
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+F = TypeVar("F", Manifest, Progress)
+
+_PART = re.compile(r"part-[0-9a-f]{8}-\d{5,}\.[a-z0-9.]+")
+_HIDDEN = re.compile(r"\.tmp-.+")
+#: Bytes that are sent to an object store at a time.
+BLOCK_BYTES = 8 * 1024 * 1024
+
+
+class PartFile:
+    """A part being written: counts and digests what passes. It becomes visible only when finished."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append ``data``."""
+        self._file.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of what was written so far."""
+        return self._digest.hexdigest()
+
+
+class Destination:
+    """The files of a landing, by what they mean.
+
+    :param fs: the filesystem.
+    :param root: the folder's path on it.
+    """
+
+    def __init__(self, fs: AbstractFileSystem, root: str) -> None:
+        self._fs = fs
+        self._root = root.rstrip("/")
+        protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+        self._local = "file" in protocols or "local" in protocols
+
+    def manifest(self) -> Manifest | None:
+        """Return the commit, if there is one."""
+        return self._read(MANIFEST, Manifest)
+
+    def progress(self) -> Progress | None:
+        """Return what an unfinished landing has written, if there is one."""
+        return self._read(PROGRESS, Progress)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write the manifest; from now on it is what readers see."""
+        self._write(MANIFEST, manifest)
+
+    def record(self, progress: Progress) -> None:
+        """Write the progress."""
+        self._write(PROGRESS, progress)
+
+    def refuse_foreign_files(self) -> None:
+        """Raise :class:`DestinationTaken` if the folder holds anything that no landing wrote."""
+        foreign = [name for name in self._names() if not _is_ours(name)]
+        if foreign:
+            raise DestinationTaken(
+                f"{self._root} holds files that no landing wrote ({', '.join(sorted(foreign)[:5])}); "
+                "give the landing a folder of its own"
+            )
+
+    def tidy(self, manifest: Manifest) -> None:
+        """Remove what the commit made needless: progress, parts of other landings, half-written files."""
+        kept = {MANIFEST, *(part.name for part in manifest.parts)}
+        for name in self._names():
+            if name not in kept and _is_ours(name):
+                self._fs.rm_file(self._path(name))
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[PartFile]:
+        """Give a file to write a part to; it becomes visible as ``name`` at the end, or not at all."""
+        with self._written(name) as file:
+            yield PartFile(file)
+
+    def _read(self, name: str, kind: type[F]) -> F | None:
+        try:
+            text = self._fs.cat_file(self._path(name))
+        except FileNotFoundError:
+            return None
+        try:
+            content = msgspec.json.decode(text, type=kind)
+        except msgspec.DecodeError as error:
+            raise DestinationUnreadable(f"{self._path(name)} is not readable: {error}") from error
+        if content.version != VERSION:
+            raise DestinationUnreadable(
+                f"{self._path(name)} is of version {content.version}, this provider writes version {VERSION}"
+            )
+        return content
+
+    def _write(self, name: str, content: Manifest | Progress) -> None:
+        text = msgspec.json.format(msgspec.json.encode(content), indent=2)
+        with self._written(name) as file:
+            file.write(text)
+
+    @contextlib.contextmanager
+    def _written(self, name: str) -> Iterator[Any]:
+        """Give a file that replaces ``name`` in one step at the end, or is dropped on an error."""
+        if self._local:
+            # rename is atomic here, and beside the target it never crosses a disk
+            self._fs.makedirs(self._root, exist_ok=True)
+            hidden = self._path(f".tmp-{name}")
+            with self._fs.open(hidden, "wb") as file:
+                yield file
+            self._fs.mv(hidden, self._path(name))
+            return
+        file = self._fs.open(self._path(name), "wb", autocommit=False, block_size=BLOCK_BYTES)
+        try:
+            yield file
+            file.close()
+            file.commit()
+        except BaseException:
+            # without this, the file object would publish what it has when it is collected
+            file.closed = True
+            file.discard()
+            raise
+
+    def _names(self) -> list[str]:
+        self._fs.invalidate_cache(self._root)
+        try:
+            found = self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        names = [posixpath.basename(str(path).rstrip("/")) for path in found]
+        # some stores list the folder itself
+        return [name for name in names if name and name != posixpath.basename(self._root)]
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+def _is_ours(name: str) -> bool:
+    return name in {MANIFEST, PROGRESS} or bool(_PART.fullmatch(name) or _HIDDEN.fullmatch(name))

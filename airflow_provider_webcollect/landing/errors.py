@@ -1,0 +1,28 @@
+"""What can go wrong with a landing, beside the service's own errors."""
+
+from __future__ import annotations
+
+
+class LandingError(Exception):
+    """Base of the errors of landing. What is committed at the destination stays as it is.
+
+    :cvar permanent: trying again is in vain until a person acts.
+    """
+
+    permanent = False
+
+
+class DestinationTaken(LandingError):
+    """The destination holds something that this landing must not touch."""
+
+    permanent = True
+
+
+class RowsMissing(LandingError):
+    """The rows read are not the rows that the service announced; nothing was committed."""
+
+
+class DestinationUnreadable(LandingError):
+    """A manifest or progress file at the destination cannot be read, or is of a newer version."""
+
+    permanent = True

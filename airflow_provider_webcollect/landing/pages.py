@@ -1,0 +1,44 @@
+"""All pages of a source: what is slow to appear is waited for, what is added meanwhile is read too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.records import DataPage
+
+#: Seconds between two looks at a source that still shows no rows.
+SETTLE_INTERVAL = 2.0
+
+
+def all_pages(
+    read: Callable[[int], Iterator[DataPage]],
+    offset: int,
+    rows: int,
+    *,
+    settle: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[DataPage]:
+    """Yield the pages from ``offset`` to the end.
+
+    Right after a task shows Finished it may still show no rows (field notes, Reading data), so an empty source
+    is looked at again for ``settle`` seconds. A total that has grown beyond what came is read up to.
+
+    :param read: gives the pages from an offset to the end that is seen then.
+    :param rows: how many rows come before ``offset``.
+    """
+    waits = int(settle / SETTLE_INTERVAL) if rows == 0 else 0
+    while True:
+        came = 0
+        for page in read(offset):
+            yield page
+            came += len(page.rows)
+            offset = page.offset
+        rows += came
+        if rows == 0 and page.total == 0 and waits > 0:
+            waits -= 1
+            sleep(SETTLE_INTERVAL)
+        elif not came or rows >= page.total:
+            return

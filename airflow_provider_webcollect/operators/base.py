@@ -1,0 +1,49 @@
+"""What all operators and sensors of the provider share: checking arguments early, and ending tasks rightly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_webcollect.landing.errors import LandingError
+from airflow_provider_webcollect.service.errors import WebCollectError
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseOperator
+
+
+def check_now(operator: BaseOperator, check: Callable[[], Any]) -> None:
+    """Run ``check`` while the DAG is parsed, if all of the operator's template fields are literal.
+
+    What is rendered or mapped can be checked only when the task runs.
+
+    :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
+    """
+    if all(_is_literal(getattr(operator, name)) for name in operator.template_fields):
+        check()
+
+
+def _is_literal(value: Any) -> bool:
+    match value:
+        case str():
+            return "{{" not in value and "{%" not in value
+        case Mapping():
+            return all(_is_literal(item) for item in value.values())
+        case list() | tuple() | set():
+            return all(_is_literal(item) for item in value)
+    # an XComArg, a mapped argument, or another value that exists only when the task runs
+    return not hasattr(value, "resolve")
+
+
+@contextlib.contextmanager
+def airflow_errors() -> Iterator[None]:
+    """End the task without retries where a retry would be in vain; leave other errors to the task's retries."""
+    try:
+        yield
+    except (WebCollectError, LandingError) as error:
+        if error.permanent:
+            raise AirflowFailException(str(error)) from error
+        raise

@@ -1,0 +1,241 @@
+"""Operators for the service's operations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.operators.base import airflow_errors, check_now
+from airflow_provider_webcollect.service import checks, endpoints
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.states import ACTIVE_SUBTASK_STATES
+from airflow_provider_webcollect.service.url_file import url_list
+from airflow_provider_webcollect.service.waiting import Baseline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.providers.common.compat.sdk import Context
+
+ALL = "all"
+
+
+class WebCollectOperator(BaseOperator):
+    """Base of the operators: the connection, and how errors end the task.
+
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    ui_color = "#d7ecdf"
+
+    def __init__(self, *, webcollect_conn_id: str = WebCollectHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.webcollect_conn_id = webcollect_conn_id
+
+    def execute(self, context: Context) -> Any:
+        """Do the operation; a failure that a retry cannot mend ends the task without retries."""
+        with airflow_errors():
+            return self.perform(WebCollectHook(self.webcollect_conn_id))
+
+    def perform(self, hook: WebCollectHook) -> Any:
+        """Do the operation and return its result as plain JSON."""
+        raise NotImplementedError
+
+
+class WebCollectUpdateLoopItemsOperator(WebCollectOperator):
+    """Replaces, or extends, the values of a task's loop step (contract, endpoint 3).
+
+    Returns ``{"collection_task_id", "action_id", "count", "message"}``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param action_id: the loop step. (templated)
+    :param loop_type: ``TextList`` or ``UrlList``. (templated)
+    :param loop_items: the values. (templated)
+    :param is_append: keep the old values and append; otherwise they are cleared first. Appending whose answer
+        is lost ends the task without retries, since the values may have been appended.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "collection_task_id",
+        "action_id",
+        "loop_type",
+        "loop_items",
+        "webcollect_conn_id",
+    )
+    template_fields_renderers = {"loop_items": "json"}  # noqa: RUF012  # as Airflow declares it
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        action_id: str,
+        loop_type: str,
+        loop_items: Sequence[str],
+        is_append: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        self.action_id = action_id
+        self.loop_type = loop_type
+        self.loop_items = loop_items
+        self.is_append = is_append
+        check_now(self, self._call)
+
+    def _call(self) -> Any:
+        return endpoints.update_loop_items(
+            self.collection_task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Update the values and return what was done."""
+        message = hook.client.send(self._call()).message
+        done = "Appended" if self.is_append else "Replaced all values by"
+        self.log.info("%s %d values of step %s.", done, len(self.loop_items), self.action_id)
+        return {
+            "collection_task_id": self.collection_task_id,
+            "action_id": self.action_id,
+            "count": len(self.loop_items),
+            "message": message,
+        }
+
+
+class WebCollectReplaceUrlsOperator(WebCollectOperator):
+    """Replaces a task's URLs from a list or a file (contract, endpoint 6).
+
+    The file is checked line by line before anything is sent, and streamed.
+
+    Returns ``{"collection_task_id", "count"}``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param urls: http(s) URLs, also from an upstream task. (templated)
+    :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
+        ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. (templated)
+    :param object_storage_conn_id: the Airflow connection of that storage. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "collection_task_id",
+        "urls",
+        "urls_path",
+        "object_storage_conn_id",
+        "webcollect_conn_id",
+    )
+    template_fields_renderers = {"urls": "json"}  # noqa: RUF012  # as Airflow declares it
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        urls: Sequence[str] | None = None,
+        urls_path: str | None = None,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        self.urls = urls
+        self.urls_path = urls_path
+        self.object_storage_conn_id = object_storage_conn_id
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        checks.text("collection_task_id", self.collection_task_id)
+        if (self.urls is None) == (self.urls_path is None):
+            raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
+        if self.urls is not None:
+            url_list(self.urls)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Upload the URLs and return how many there were."""
+        self._check()
+        file = None
+        if self.urls_path is not None:
+            from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+            file = ObjectStoragePath(self.urls_path, conn_id=self.object_storage_conn_id)
+        count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
+        self.log.info("Replaced the URLs of task %s by %d.", self.collection_task_id, count)
+        return {"collection_task_id": self.collection_task_id, "count": count}
+
+
+class WebCollectStartSubTasksOperator(WebCollectOperator):
+    """Starts sub-tasks of a task's latest batch (contract, endpoint 15).
+
+    Those that run already are left alone, so that a retried task starts nothing twice.
+
+    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what the
+    task's status showed before the start, for a sensor's ``after``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param sub_task_ids: the sub-tasks, or ``"all"`` of the latest batch. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
+    template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
+
+    def __init__(
+        self, *, collection_task_id: str, sub_task_ids: Sequence[str] | str = ALL, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        self.sub_task_ids = sub_task_ids
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        checks.text("collection_task_id", self.collection_task_id)
+        if self.sub_task_ids != ALL:
+            checks.texts("sub_task_ids", self.sub_task_ids)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Start what does not run yet and return what was done."""
+        self._check()
+        task_id = self.collection_task_id
+        statuses = hook.get_task_statuses_v2([task_id])
+        after = Baseline.of(next((status for status in statuses if status.task_id == task_id), None))
+        states = {subtask.sub_task_id: subtask.status for subtask in hook.get_all_subtasks(task_id)}
+        wanted = list(states) if self.sub_task_ids == ALL else list(self.sub_task_ids)
+        if not wanted:
+            raise InvalidArgument("sub_task_ids", ALL, f"task {task_id} has no sub-tasks to start")
+        active = [subtask_id for subtask_id in wanted if states.get(subtask_id) in ACTIVE_SUBTASK_STATES]
+        idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
+        if idle:
+            hook.start_subtasks(task_id, idle)
+        self.log.info("Started %d sub-tasks of task %s; %d ran already.", len(idle), task_id, len(active))
+        return {
+            "collection_task_id": task_id,
+            "started": idle,
+            "already_active": active,
+            "after": {name: getattr(after, name) for name in after.__struct_fields__},
+        }
+
+
+class WebCollectMarkExportedOperator(WebCollectOperator):
+    """Confirms that a task's data has been exported (contract, endpoint 19).
+
+    Returns ``{"collection_task_id"}``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")
+
+    def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        check_now(self, self._call)
+
+    def _call(self) -> Any:
+        return endpoints.mark_exported(self.collection_task_id)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Confirm the export."""
+        hook.client.send(self._call())
+        self.log.info("Confirmed the export of task %s.", self.collection_task_id)
+        return {"collection_task_id": self.collection_task_id}

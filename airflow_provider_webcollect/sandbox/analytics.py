@@ -1,0 +1,120 @@
+"""Made-up but steady analytics: a day of a task has the same numbers whenever and however it is asked for."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_provider_webcollect.sandbox.world import Task
+
+
+@dataclass
+class Volume:
+    """What a task did in a time."""
+
+    collected: int = 0
+    duplicates: int = 0
+    runs: int = 0
+    failures: int = 0
+    seconds: int = 0
+    captchas: int = 0
+    template_rows: int = 0
+    proxy_ips: int = 0
+    cents: int = 0
+
+    def add(self, other: Volume) -> None:
+        """Add another time's numbers."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def months_back(day: date, months: int) -> date:
+    """The same day so many months earlier, or that month's last day."""
+    year, month = divmod(day.year * 12 + day.month - 1 - months, 12)
+    following = date(year + (month + 1) // 12, (month + 1) % 12 + 1, 1)
+    return min(date(year, month + 1, 1) + timedelta(days=day.day - 1), following - timedelta(days=1))
+
+
+def records(
+    seed: int, tasks: Iterable[Task], start: date, end: date, granularity: str, methods: Iterable[str]
+) -> list[dict[str, Any]]:
+    """
+    Analytics rows of the contract, by bucket, then task, then collection method.
+
+    :param granularity: ``Day``, ``Week`` or ``Month``.
+    :param methods: ``Cloud``, ``Local`` or both.
+    """
+    buckets: dict[tuple[str, str, str], tuple[Task, date, Volume]] = {}
+    for task in tasks:
+        for method in methods:
+            for day, volume in _days(seed, task, start, end, method):
+                key = (_day_key(day, granularity), task.task_id, method)
+                buckets.setdefault(key, (task, day, Volume()))[2].add(volume)
+    return [
+        _record(task, day, granularity, method, volume)
+        for (_, _, method), (task, day, volume) in sorted(buckets.items(), key=lambda bucket: bucket[0])
+    ]
+
+
+def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterator[tuple[date, Volume]]:
+    for offset in range((end - start).days + 1):
+        day = start + timedelta(days=offset)
+        chance = random.Random(f"{seed}/{task.task_id}/{day}/{method}")
+        if chance.random() < (0.7 if method == "Cloud" else 0.2):
+            runs, collected = chance.randint(1, 6), chance.randint(0, 20_000)
+            yield (
+                day,
+                Volume(
+                    collected=collected,
+                    duplicates=chance.randint(0, collected // 20),
+                    runs=runs,
+                    failures=chance.randint(0, runs) // 3,
+                    seconds=runs * chance.randint(20, 900),
+                    captchas=chance.randint(0, 9),
+                    template_rows=collected // 10,
+                    proxy_ips=chance.randint(0, 50),
+                    cents=chance.randint(0, 500),
+                ),
+            )
+
+
+def _day_key(day: date, granularity: str) -> str:
+    formats = {"Day": "%Y-%m-%d", "Week": "%G-%V", "Month": "%Y-%m"}
+    return day.strftime(formats[granularity])
+
+
+def _record(task: Task, day: date, granularity: str, method: str, volume: Volume) -> dict[str, Any]:
+    monday = day - timedelta(days=day.weekday())
+    week = {"weekStartDate": str(monday), "weekEndDate": str(monday + timedelta(days=6))}
+    return {
+        "taskId": task.task_id,
+        "userId": f"user-{task.owner}",
+        "taskName": task.name,
+        "dayKey": _day_key(day, granularity),
+        **(week if granularity == "Week" else {}),
+        "collectionMethod": method,
+        "dataVolumeMetrics": {
+            "totalCollected": volume.collected,
+            "deduplicatedVolume": volume.collected - volume.duplicates,
+        },
+        "executionMetrics": {
+            "runCount": volume.runs,
+            "successCount": volume.runs - volume.failures,
+            "failureCount": volume.failures,
+            "durationPerRunSeconds": round(volume.seconds / volume.runs, 2),
+            "totalExecutionSeconds": volume.seconds,
+            "successRate": round(1 - volume.failures / volume.runs, 4),
+            "failureRate": round(volume.failures / volume.runs, 4),
+        },
+        "resourceUsageMetrics": {
+            "captchaCount": volume.captchas,
+            "simpleTemplateCount": volume.template_rows if method == "Cloud" else None,
+            "proxyIpCount": volume.proxy_ips,
+            "balance": volume.cents / 100,
+        },
+    }

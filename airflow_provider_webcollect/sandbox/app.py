@@ -1,0 +1,204 @@
+"""The sandbox as an ASGI application: one request in, one answer out, through one sequence of checks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from airflow_provider_webcollect.sandbox import auth
+from airflow_provider_webcollect.sandbox.errors import ServiceError, error_body, invalid, success_body
+from airflow_provider_webcollect.sandbox.operations import (
+    DATAHUB_PREFIX,
+    Operation,
+    check_method,
+    check_tier,
+    find_operation,
+)
+from airflow_provider_webcollect.sandbox.request_log import Entry, Request
+from airflow_provider_webcollect.sandbox.state import Call, State
+from airflow_provider_webcollect.sandbox.steering import PREFIX, steer
+from airflow_provider_webcollect.sandbox.task_endpoints import replace_urls
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from airflow_provider_webcollect.sandbox.faults import Fault
+
+_JSON = "application/json"
+
+
+@dataclass
+class Answer:
+    """What to send back."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = _JSON
+
+
+class App:
+    """The ASGI application around one :class:`State`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await _receive_request(scope, receive)
+        if request is None:
+            return
+        if request.raw_path.startswith(PREFIX):
+            status, body = steer(self._state, request.raw_path[len(PREFIX) :], request.body)
+            await _send(send, Answer(status, body))
+            return
+        # A reset while this request is under way must not make it write into the new log.
+        log, arrived = self._state.log, self._state.clock.now()
+        operation, path_id = find_operation(request.raw_path)
+        endpoint = operation.path if operation else request.raw_path
+        fault = self._state.faults.next(endpoint)
+        answer = await self._answer(request, operation, path_id, fault)
+        if self._state.settings.latency:
+            await asyncio.sleep(self._state.settings.latency)
+        log.add(Entry(arrived, request, endpoint, answer.status if answer else 0))
+        if answer is None:
+            await _hang_up(scope, receive)
+        elif fault and fault.kind == "cut_body":
+            await _send(send, answer, cut=True)
+            await _hang_up(scope, receive)
+        else:
+            await _send(send, answer)
+
+    async def _answer(
+        self, request: Request, operation: Operation | None, path_id: str, fault: Fault | None
+    ) -> Answer | None:
+        """The answer, or ``None`` when the connection is to be dropped without one."""
+        if fault is None:
+            return await self._true_answer(request, operation, path_id)
+        if fault.kind == "drop":
+            return None
+        if fault.kind in ("status", "error_200", "html", "redirect"):
+            return _planned_answer(request, fault)
+        if fault.kind == "slow":
+            await asyncio.sleep(fault.seconds)
+        answer = await self._true_answer(request, operation, path_id)
+        if fault.kind == "no_answer":
+            return None
+        if fault.kind == "broken_json":
+            return replace(answer, body=answer.body[: len(answer.body) * 2 // 3])
+        return answer
+
+    async def _true_answer(self, request: Request, operation: Operation | None, path_id: str) -> Answer:
+        try:
+            if operation is None:
+                raise ServiceError("NotFound", "There is no such path.", status=404)
+            check_method(operation, request.method)
+            if operation.data_app:
+                user = auth.data_app_author(request.headers)
+            else:
+                user = self._let_in(request, operation)
+            call = await _make_call(request, operation, user, path_id)
+            data = operation.handle(self._state, call)
+        except ServiceError as error:
+            return _refusal(request, error)
+        return Answer(200, success_body(data, operation.data_app))
+
+    def _let_in(self, request: Request, operation: Operation) -> str:
+        """Who calls the main service; refused when too fast, unknown or on too low a plan."""
+        state = self._state
+        state.limits.check(state.settings, request.client[0], operation.pace)
+        if not operation.needs_token:
+            auth.refuse_credentials(request.headers)
+            return ""
+        takes_api_key = operation.takes_api_key or state.settings.api_key_everywhere
+        user = auth.main_service_user(request.headers, state.tokens, takes_api_key)
+        check_tier(operation, state.settings.tier)
+        return user
+
+
+def _planned_answer(request: Request, fault: Fault) -> Answer:
+    if fault.kind == "html":
+        page = f"<html><body><h1>{fault.status_or(502)} Bad Gateway</h1></body></html>"
+        return Answer(fault.status_or(502), page.encode(), fault.headers, "text/html")
+    if fault.kind == "redirect":
+        return Answer(fault.status_or(307), b"", {"Location": fault.to, **fault.headers})
+    status = fault.status_or(200 if fault.kind == "error_200" else 500)
+    return _refusal(request, ServiceError(fault.error_code(status), fault.message, status, fault.headers))
+
+
+def _refusal(request: Request, error: ServiceError) -> Answer:
+    data_app = request.raw_path.startswith(DATAHUB_PREFIX + "/")
+    return Answer(error.status, error_body(error, data_app), error.headers)
+
+
+async def _make_call(request: Request, operation: Operation, user: str, path_id: str) -> Call:
+    content_type = request.headers.get("content-type", "")
+    form = await _form(request, content_type) if operation.handle is replace_urls else {}
+    return Call(user, request.query, content_type, request.body, path_id, form)
+
+
+async def _form(request: Request, content_type: str) -> dict[str, str | bytes]:
+    """
+    The fields of a multipart body.
+
+    :raises ServiceError: the body is none, or a field is given twice.
+    """
+    if not content_type.lower().startswith("multipart/form-data"):
+        raise invalid("The Content-Type must be multipart/form-data.")
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield request.body
+
+    try:
+        form = await MultiPartParser(Headers(dict(request.headers)), body()).parse()
+    except (MultiPartException, ValueError) as error:
+        raise invalid(f"The form cannot be read: {error}") from error
+    try:
+        fields = form.multi_items()
+        if len(form) < len(fields):
+            raise invalid("A form field is given twice.")
+        return {
+            name: await value.read() if isinstance(value, UploadFile) else value for name, value in fields
+        }
+    finally:
+        await form.close()
+
+
+async def _receive_request(scope: Scope, receive: Receive) -> Request | None:
+    """The request, or ``None`` when the client went away before it had sent all of it."""
+    chunks: list[bytes] = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunks.append(message["body"])
+        more = message["more_body"]
+    return Request(
+        method=scope["method"],
+        raw_path=scope["raw_path"].decode("latin-1"),
+        query=scope["query_string"],
+        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
+        body=b"".join(chunks),
+        client=scope["client"],
+    )
+
+
+async def _send(send: Send, answer: Answer, cut: bool = False) -> None:
+    headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body)), **answer.headers}
+    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    sent = answer.body[: len(answer.body) // 2] if cut else answer.body
+    await send({"type": "http.response.body", "body": sent, "more_body": cut})
+
+
+async def _hang_up(scope: Scope, receive: Receive) -> None:
+    """Close the connection after what was sent so far, and wait until that is known to the server."""
+    scope["extensions"]["webcollect.hang_up"]()
+    while (await receive())["type"] != "http.disconnect":
+        pass

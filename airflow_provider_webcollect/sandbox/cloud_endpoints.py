@@ -1,0 +1,105 @@
+"""Endpoints 12 to 16: how tasks and sub-tasks fare, and starting them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_webcollect.sandbox import bodies
+from airflow_provider_webcollect.sandbox.errors import invalid
+from airflow_provider_webcollect.sandbox.runs import EXTRACTING, FINISHED, SENT, WAITING, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider_webcollect.sandbox.state import Call, State
+    from airflow_provider_webcollect.sandbox.world import Task
+
+SUBTASK_PAGE_ROWS = 20
+
+
+def get_task_statuses(state: State, call: Call) -> object:
+    """Endpoint 12."""
+    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
+    now = state.clock.now()
+    return [
+        {"taskId": task.task_id, "taskName": task.name, "status": task.seen(now)[0]}
+        for task in _with_status(state, call.user, body.task_ids)
+    ]
+
+
+def get_task_statuses_v2(state: State, call: Call) -> object:
+    """Endpoint 13."""
+    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
+    now = state.clock.now()
+    return [_status_record(task, now) for task in _with_status(state, call.user, body.task_ids)]
+
+
+def get_subtasks(state: State, call: Call) -> object:
+    """Endpoint 14."""
+    query = bodies.decode_query(call.query, needed=("taskId", "page", "size"))
+    page, size = bodies.integer(query, "page", least=1), bodies.integer(query, "size", least=1)
+    task, now = state.world.own(call.user, query["taskId"]), state.clock.now()
+    size = min(size, SUBTASK_PAGE_ROWS)
+    shown = list(enumerate(task.subtask_ids))[(page - 1) * size : page * size]
+    return [{"subTaskId": subtask_id, "status": task.subtask_status(i, now)} for i, subtask_id in shown]
+
+
+def start_subtasks(state: State, call: Call) -> object:
+    """Endpoint 15."""
+    body = bodies.decode_body(call.content_type, call.body, bodies.SubTaskIds)
+    task = state.world.own(call.user, body.task_id)
+    if not set(body.sub_task_ids) <= set(task.subtask_ids):
+        raise invalid("A sub-task id is not one of the task's.")
+    state.world.start(task, body.sub_task_ids)
+    return None
+
+
+def get_running_counts(state: State, call: Call) -> object:
+    """Endpoint 16."""
+    bodies.decode_query(call.query, needed=())
+    now = state.clock.now()
+    tasks = [task for task in state.world.tasks.values() if task.owner == call.user]
+    statuses = [task.status(now) for task in tasks]
+    subtasks = [
+        run.subtask_status(i, now)
+        for task in tasks
+        if task.running(now)
+        for run in task.runs[-1:]
+        for i in run.started
+    ]
+    return {
+        "extractingCount": statuses.count(EXTRACTING),
+        "waitingCount": statuses.count(WAITING),
+        "finishedCount": statuses.count(FINISHED),
+        "waitingSubTaskCount": subtasks.count(WAITING) + subtasks.count(SENT),
+        "executingSubTaskCount": subtasks.count(EXTRACTING),
+    }
+
+
+def time_text(seconds: float) -> str:
+    """A time as the contract shows it: milliseconds, no zone (it is UTC)."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+
+
+def _with_status(state: State, user: str, task_ids: Iterable[str]) -> list[Task]:
+    tasks = state.world.owned(user, task_ids)
+    return [task for task in tasks if task.runs or task.marked or not state.settings.hide_unexecuted]
+
+
+def _status_record(task: Task, now: float) -> dict[str, Any]:
+    status, run = task.seen(now)
+    return {
+        "taskId": task.task_id,
+        "status": status,
+        "currentTotalExtractCount": run.extract_count(now) if run else 0,
+        "executedTimes": run.number if run else 0,
+        "subTaskCount": len(task.subtask_ids),
+        "nextExecuteTime": None,
+        "startExecuteTime": time_text(run.began) if run else None,
+        "endExecuteTime": _end_time(run, now),
+    }
+
+
+def _end_time(run: Run | None, now: float) -> str | None:
+    return time_text(run.ends()) if run and not run.active(now) else None

@@ -1,0 +1,241 @@
+"""Steering a sandbox from a test: over HTTP, so that it works on a sandbox in another process too."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class SandboxError(ValueError):
+    """The sandbox refused a command; the message says why."""
+
+
+class Control:
+    """
+    Steers a running sandbox. Its requests need no credentials, have no limit and are not in the request log.
+
+    :param url: where the sandbox listens, ``http://host:port``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+
+    def add_task(
+        self,
+        task_id: str | None = None,
+        name: str | None = None,
+        rows: int | Sequence[Mapping[str, Any]] | None = None,
+        subtasks: int | None = None,
+        group_id: int | None = None,
+        state: str | None = None,
+        lots: int | Sequence[int] | None = None,
+        fields: Sequence[str] | None = None,
+        loop_items: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        """
+        Make a task of the demo account.
+
+        Without ``lots`` and ``state`` it never ran and has no rows yet: start it, or ask for a past.
+
+        :param task_id: default: made from the seed.
+        :param rows: how many rows each run collects, or the very rows; default: loop items times
+            ``rows_per_item``.
+        :param subtasks: how many; default: the setting.
+        :param group_id: made if it does not exist; default 1.
+        :param state: ``Finished``: it has run (once, if ``lots`` does not say otherwise); ``Waiting``,
+            ``Extracting``, ``Stopped``: a run is in that state now; any other word is just shown.
+        :param lots: rows of each finished batch of its past, or how many batches there were of ``rows`` rows
+            each.
+        :param fields: names of the rows' fields; the first is unique, the second is the loop item.
+        :param loop_items: values of its loop step.
+        :return: as :meth:`task`.
+        """
+        if isinstance(lots, int):
+            if not isinstance(rows, int):
+                raise SandboxError("lots as a number needs rows as a number")
+            lots = [rows] * lots
+        given = {
+            "task_id": task_id,
+            "name": name,
+            "rows": rows,
+            "subtasks": subtasks,
+            "group_id": group_id,
+            "state_word": state,
+            "lots": lots,
+            "fields": fields,
+            "loop_items": loop_items,
+        }
+        return self._record("add_task", **{key: value for key, value in given.items() if value is not None})
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        """
+        Everything about a task.
+
+        :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never stale),
+            ``executed_times``, ``exported``, ``rows``, ``urls``, ``fields``;
+            ``runs``: ``lotno``, ``rows``, ``exported_rows``, ``exported``, ``status``, ``started_subtasks``,
+            ``start``; ``subtasks``: ``subtask_id``, ``status``; ``actions``: ``action_id``, ``action_type``,
+            ``name``, and ``loop_type`` and ``loop_items``, or ``properties``.
+        """
+        return self._record("task", task_id=task_id)
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """All tasks, as :meth:`task`, other people's too."""
+        return self._records("tasks")
+
+    def groups(self) -> dict[int, str]:
+        """Names of the task groups by id."""
+        return {int(group_id): name for group_id, name in self._send("groups").items()}
+
+    def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
+        """What a complete read of a task, or of one batch, gives now, in order."""
+        answer = self._post("true_rows", {"task_id": task_id, "lotno": lotno})
+        # Not splitlines(): rows may hold other line separators, such as U+2028.
+        return [json.loads(line) for line in answer.split(b"\n") if line]
+
+    def stop_task(self, task_id: str) -> None:
+        """Stop a task's run, as a person would in the service's own client."""
+        self._send("stop_task", task_id=task_id)
+
+    def start_task(self, task_id: str) -> None:
+        """Start all sub-tasks of a task, as a person would in the service's own client."""
+        self._send("start_task", task_id=task_id)
+
+    def grow(self, task_id: str, rows: int) -> None:
+        """Let more rows appear in a task's latest batch, now."""
+        self._send("grow", task_id=task_id, rows=rows)
+
+    def shrink(self, task_id: str, rows: int) -> None:
+        """Let the last rows of a task's latest batch disappear, now."""
+        self._send("grow", task_id=task_id, rows=-rows)
+
+    def reset_data(self, task_id: str) -> None:
+        """Let all of a task's rows disappear; its batches stay, empty."""
+        self._send("reset_data", task_id=task_id)
+
+    def mark_state(self, task_id: str, state: str) -> None:
+        """Show any status word for a task until its next start, whatever it really does."""
+        self._send("mark_state", task_id=task_id, word=state)
+
+    def fail(
+        self,
+        path: str,
+        times: int | None = 1,
+        kind: str = "status",
+        after: int = 0,
+        probability: float | None = None,
+        **details: Any,
+    ) -> None:
+        """
+        Make coming answers go wrong. Failures of one path strike in the order in which they were planned.
+
+        :param path: the contract's path, such as ``/task/copy``, or ``*`` for all.
+        :param times: how many answers; ``None``: all from then on.
+        :param after: how many answers to let pass first.
+        :param probability: how likely each answer is to fail; default: surely.
+        :param kind: one of these; nothing is done of what was asked, except where it says "done":
+
+            - ``status``: error envelope; ``status`` (default 500), ``code``, ``message``, ``headers``
+            - ``error_200``: the same under HTTP 200
+            - ``html``: a gateway's page; ``status`` (default 502), ``headers``
+            - ``redirect``: to the URL ``to``; ``status`` (default 307)
+            - ``drop``: the connection is closed without an answer
+            - ``no_answer``: the same, but done
+            - ``broken_json``: done, but the answer is a torn piece of JSON
+            - ``cut_body``: done, but the connection is closed before all of the announced body is sent
+            - ``slow``: done and answered, but only after ``seconds`` (default 1)
+        """
+        fault = {
+            "path": path,
+            "times": times,
+            "kind": kind,
+            "after": after,
+            "probability": probability,
+            **details,
+        }
+        self._send("fail", fault=fault)
+
+    def clear_faults(self) -> None:
+        """Forget all planned failures."""
+        self._send("clear_faults")
+
+    def expire_tokens(self, refresh_tokens: bool = False) -> None:
+        """End all access tokens now, and with ``refresh_tokens`` all of those too."""
+        self._send("expire_tokens", refresh_tokens=refresh_tokens)
+
+    def advance(self, seconds: float) -> float:
+        """Move the clock ahead (tasks, tokens, the calendar); returns :meth:`now`."""
+        return float(self._send("advance", seconds=seconds))
+
+    def now(self) -> float:
+        """Sandbox time, seconds since 1970."""
+        return float(self._send("now"))
+
+    def configure(self, **changes: Any) -> dict[str, Any]:
+        """
+        Change settings from now on, by the names of :class:`Settings`; returns all of them.
+
+        What exists stays as it is: a run keeps the durations that it began with.
+        """
+        return self._record("configure", changes=changes)
+
+    def reset(self) -> None:
+        """Make everything as it was when the sandbox started."""
+        self._send("reset")
+
+    def requests(self, path: str | None = None) -> list[dict[str, Any]]:
+        """
+        What was asked, oldest first, without secrets.
+
+        :param path: only this path: the contract's, or as it was sent.
+        :return: ``time`` (sandbox time of arrival), ``method``, ``path`` as sent, ``endpoint`` (the
+            contract's path), ``query``, ``query_string``, ``headers`` (lower-case names; credentials as
+            ``Bearer ***``), ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``),
+            ``body`` (up to 256 KB), ``body_encoding`` (``text``, or ``base64`` for multipart), ``status``
+            (0: connection dropped without an answer), ``client_port``.
+        """
+        return self._records("requests", path=path)
+
+    def clear_requests(self) -> None:
+        """Empty the request log and the counters."""
+        self._send("clear_requests")
+
+    def counters(self) -> dict[str, dict[int, int]]:
+        """How many requests each of the contract's paths had, by status; cheap."""
+        answer = self._record("counters")
+        return {path: {int(status): n for status, n in counts.items()} for path, counts in answer.items()}
+
+    def _record(self, command: str, **arguments: Any) -> dict[str, Any]:
+        record: dict[str, Any] = self._send(command, **arguments)
+        return record
+
+    def _records(self, command: str, **arguments: Any) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = self._send(command, **arguments)
+        return records
+
+    def _send(self, command: str, **arguments: Any) -> Any:
+        return json.loads(self._post(command, arguments))
+
+    def _post(self, command: str, arguments: Mapping[str, Any]) -> bytes:
+        # http.client, unlike urllib, never takes a proxy from the environment.
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        try:
+            body = json.dumps(arguments, default=_plain)
+            connection.request("POST", f"/_sandbox/{command}", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise SandboxError(json.loads(answer)["error"])
+        return answer
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, other sequences and mappings as lists and dicts."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) else str(value)

@@ -1,0 +1,39 @@
+"""What every sandbox starts with: one account, its credentials, a team, tasks, groups and data apps.
+
+The credentials open nothing but a sandbox.
+"""
+
+from __future__ import annotations
+
+USERNAME = "demo"
+PASSWORD = "sandbox-password"
+ACCESS_TOKEN = "sandbox-access-token"
+REFRESH_TOKEN = "sandbox-refresh-token"
+API_KEY = "op_sk_sandbox0000000000000000"
+DATAHUB_API_KEY = "dh_sk_sandbox-author"
+OTHER_DATAHUB_API_KEY = "dh_sk_sandbox-somebody-else"
+"""Valid, but its holder is the author of ``OTHERS_APP_ID`` only."""
+
+COLLEAGUE = "alice"
+"""In the team of ``USERNAME``: her tasks are invisible, but analytics may ask for her."""
+STRANGER = "mallory"
+"""Not in the team: analytics may not ask for this name."""
+
+TASK_ID = "5a9d0b0e-0000-4000-8000-000000000001"
+"""Never ran; five loop items; four sub-tasks."""
+FINISHED_TASK_ID = "5a9d0b0e-0000-4000-8000-000000000002"
+"""Ran twice: batches ``000001`` and ``000002``, 120 rows each."""
+GROUPED_TASK_ID = "5a9d0b0e-0000-4000-8000-000000000003"
+"""In group 2; never ran."""
+COLLEAGUES_TASK_ID = "5a9d0b0e-0000-4000-8000-00000000000a"
+STRANGERS_TASK_ID = "5a9d0b0e-0000-4000-8000-00000000000b"
+
+LOOP_ITEMS = ("laptop", "coffee", "headphones", "自行车", "rucksack")
+
+DEFAULT_GROUP_ID = 1
+GROUPS = {1: "My tasks", 2: "Shops", 3: "News"}
+
+APP_ID = "demo/price-watch"
+"""Has a slash: it must be percent-encoded in the path."""
+UNRELEASED_APP_ID = "demo-unreleased"
+OTHERS_APP_ID = "other-app"

@@ -1,0 +1,49 @@
+"""How often a caller may ask, counted in real time over a sliding window."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.sandbox.errors import ServiceError
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox.settings import Settings
+
+STATUS_V1 = "status_v1"
+STATUS_V2 = "status_v2"
+
+
+class Limits:
+    """Remembers when each caller address asked; refused requests do not count."""
+
+    def __init__(self) -> None:
+        self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
+
+    def check(self, settings: Settings, caller: str, pace: str | None) -> None:
+        """
+        Count a request.
+
+        :param caller: caller address.
+        :param pace: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: the limit beside the general one.
+        :raises ServiceError: ``TooManyRequests``, HTTP 429.
+        """
+        if not settings.enforce_limits:
+            return
+        windows = [("general", settings.general_rate, 1.0)]
+        if pace == STATUS_V1:
+            windows.append((STATUS_V1, 1, settings.status_v1_period))
+        elif pace == STATUS_V2:
+            windows.append((STATUS_V2, settings.status_v2_rate, 1.0))
+        now = time.monotonic()
+        for name, allowed, seconds in windows:
+            times = self._times[caller, name]
+            while times and times[0] <= now - seconds:
+                times.popleft()
+            if len(times) >= allowed:
+                raise ServiceError(
+                    "TooManyRequests", f"At most {allowed} requests per {seconds:g} s.", status=429
+                )
+        for name, _, _ in windows:
+            self._times[caller, name].append(now)

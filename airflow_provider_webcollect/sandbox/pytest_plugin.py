@@ -1,0 +1,35 @@
+"""pytest plugin: the fixture ``webcollect_sandbox``, a running sandbox for each test that asks for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "webcollect_sandbox(**settings): settings of the webcollect_sandbox fixture, "
+        "by the names of airflow_provider_webcollect.sandbox.Settings.",
+    )
+
+
+@pytest.fixture
+def webcollect_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A sandbox of the test's own, set by ``@pytest.mark.webcollect_sandbox(speed=60, ...)``."""
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.sandbox.settings import make_settings
+
+    settings: dict[str, object] = {}
+    # Nearest last, so that a test's own marker wins over its class's and module's.
+    for marker in reversed(list(request.node.iter_markers("webcollect_sandbox"))):
+        settings |= marker.kwargs
+    with Sandbox(make_settings(settings)) as sandbox:
+        yield sandbox

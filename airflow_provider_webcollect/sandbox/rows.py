@@ -1,0 +1,232 @@
+"""Rows as ready-to-send JSON: made up from a seed, or taken from the user's own table.
+
+Rows come in blocks of :data:`BLOCK_ROWS`. A block is bytes plus the place where each row starts, so that a
+page is a few slices of blocks and serving it costs nothing per row.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+BLOCK_ROWS = 1000
+DEFAULT_FIELDS = ("id", "keyword", "title", "price", "seller", "city", "url", "comment")
+
+# Prime, so that the variants do not fall into step with page sizes.
+_VARIANTS = 997
+_WORDS = (
+    "Laptop 14″ 16 GB",
+    "Кофе в зёрнах",
+    "ワイヤレスイヤホン",
+    "便携式充电器",
+    'Monitor 27" IPS',
+    "Café moulu «Élégance»",
+    "Trekking-Rucksack größer",
+    "سماعات رأس",
+    "Running shoes, men's",
+    "🎧 Studio headphones",
+    "Path C:\\temp\\new",
+    "Two\nlines\tand a tab",
+)
+_COMMENTS = (
+    "Arrived on time, well packed; would buy again.",
+    'She said "it\'s fine", and it was.',
+    "Nicht ganz wie beschrieben, trotzdem zufrieden. ★★★★☆",
+    "价格合适,质量不错,物流很快,下次还会再来。",
+    "a,b;c|d / 100% <b>bold</b> &amp; \\n not a newline",
+    "",
+)
+_SELLERS = ("Nordwind GmbH", "O'Neil & Sons", "株式会社さくら", "Ünal Ticaret", "Data, Inc.")
+_CITIES = ("København", "São Paulo", "北京", "New York, NY", "Łódź", None)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows joined by commas; ``starts`` says where each one starts, and last where they end."""
+
+    body: bytes
+    starts: Sequence[int]
+
+    def cut(self, first: int, end: int) -> bytes:
+        """The rows ``first`` up to ``end`` (not included), joined by commas."""
+        return self.body[self.starts[first] : self.starts[end] - 1]
+
+    def size(self, first: int, end: int) -> int:
+        """Bytes of what :meth:`cut` gives."""
+        return self.starts[end] - self.starts[first] - 1
+
+
+def make_block(rows: Sequence[bytes]) -> Block:
+    """A block of encoded rows."""
+    return Block(b",".join(rows), array("Q", accumulate((len(row) + 1 for row in rows), initial=0)))
+
+
+class Rows(Protocol):
+    """An endless supply of rows."""
+
+    def block(self, number: int) -> Block:
+        """The rows from ``number * BLOCK_ROWS`` on."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRows:
+    """The user's own rows, over and over."""
+
+    rows: Sequence[bytes]
+
+    def block(self, number: int) -> Block:
+        """The rows from ``number * BLOCK_ROWS`` on."""
+        first, count = number * BLOCK_ROWS, len(self.rows)
+        return make_block([self.rows[i % count] for i in range(first, first + BLOCK_ROWS)])
+
+
+@dataclass(frozen=True, eq=False)
+class MadeUpRows:
+    """
+    Rows made from a seed.
+
+    The first field is unique in the task, the second is the loop item that yielded the row.
+
+    :param seed: decides the other fields' values.
+    :param lotno: batch number; part of the first field.
+    :param items: loop items of the run.
+    :param rows_per_item: rows that each of them yields.
+    """
+
+    seed: str
+    lotno: str
+    fields: tuple[str, ...]
+    items: tuple[str, ...]
+    rows_per_item: int
+    row_bytes: int
+
+    def block(self, number: int) -> Block:
+        """The rows from ``number * BLOCK_ROWS`` on."""
+        names = [msgspec.json.encode(name) for name in self.fields]
+        head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
+        middles = self._middles(names)
+        tails = _tails(self.seed, self.fields, self.row_bytes)
+        first, per_item, of_items = number * BLOCK_ROWS, self.rows_per_item, len(middles)
+        return make_block(
+            [
+                b"%b%d%b%b" % (head, i, middles[i // per_item % of_items], tails[i % _VARIANTS])
+                for i in range(first, first + BLOCK_ROWS)
+            ]
+        )
+
+    def _middles(self, names: Sequence[bytes]) -> list[bytes]:
+        if len(names) == 1:
+            return [b'"']
+        items = self.items or ("",)
+        return [b'",' + names[1] + b":" + msgspec.json.encode(item) for item in items]
+
+
+@lru_cache(maxsize=64)
+def _tails(seed: str, fields: tuple[str, ...], row_bytes: int) -> list[bytes]:
+    chance = random.Random(seed)
+    return [_tail(chance, fields[2:], row_bytes) for _ in range(_VARIANTS)]
+
+
+def _tail(chance: random.Random, fields: Sequence[str], row_bytes: int) -> bytes:
+    record = {name: _value(chance, number) for number, name in enumerate(fields)}
+    tail = msgspec.json.encode(record)[1:]
+    if record:
+        tail = b"," + tail
+        padding = row_bytes - len(tail) - 60
+        if padding > 0:
+            last = fields[-1]
+            filler = (_COMMENTS[0] * (padding // len(_COMMENTS[0]) + 1))[:padding]
+            tail = b"," + msgspec.json.encode({**record, last: f"{record[last] or ''}{filler}"})[1:]
+    return tail
+
+
+def _value(chance: random.Random, number: int) -> str | None:
+    match number % 6:
+        case 0:
+            return f"{chance.choice(_WORDS)} {chance.randrange(1000)}"
+        case 1:
+            return f"{chance.randrange(1, 200_000) / 100:.2f}"
+        case 2:
+            return chance.choice(_SELLERS)
+        case 3:
+            return chance.choice(_CITIES)
+        case 4:
+            return f"https://shop.example/p/{chance.randrange(10**9)}?ref=list&q=%C3%A9"
+        case _:
+            return chance.choice(_COMMENTS)
+
+
+def read_table(path: Path) -> list[bytes]:
+    """
+    The rows of a CSV file with a header line, or of a file with one JSON object per line, encoded.
+
+    :raises ValueError: the file has no rows, or a line is not a JSON object.
+    """
+    if path.suffix.lower() == ".csv":
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = encode_rows(csv.DictReader(lines))
+    else:
+        with path.open("rb") as lines_of_json:
+            rows = encode_rows(msgspec.json.decode(line, type=dict) for line in lines_of_json if line.strip())
+    if not rows:
+        raise ValueError(f"{path} has no rows")
+    return rows
+
+
+def encode_rows(rows: Iterable[object]) -> list[bytes]:
+    """Rows as JSON, one string of bytes each."""
+    return [msgspec.json.encode(row) for row in rows]
+
+
+class BlockCache:
+    """Blocks lately used, up to a number of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._blocks: OrderedDict[tuple[Rows, int], Block] = OrderedDict()
+
+    def get(self, rows: Rows, number: int) -> Block:
+        """A block, made if it is not there."""
+        key = (rows, number)
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._blocks[key] = rows.block(number)
+            self._bytes += len(block.body)
+            while self._bytes > self._max_bytes and len(self._blocks) > 1:
+                self._bytes -= len(self._blocks.popitem(last=False)[1].body)
+        else:
+            self._blocks.move_to_end(key)
+        return block
+
+
+@dataclass(frozen=True)
+class Span:
+    """The first ``count`` rows of a batch."""
+
+    rows: Rows
+    count: int
+
+
+def segments(spans: Iterable[Span], start: int, cache: BlockCache) -> Iterator[tuple[Block, int, int]]:
+    """The rows of all spans one after the other from row ``start`` on, as ``(block, first, end)``."""
+    for span in spans:
+        row = max(start, 0)
+        while row < span.count:
+            number, first = divmod(row, BLOCK_ROWS)
+            end = min(BLOCK_ROWS, first + span.count - row)
+            yield cache.get(span.rows, number), first, end
+            row += end - first
+        start -= span.count

@@ -1,0 +1,100 @@
+"""How the sandbox behaves; the same names serve Python, the command line and ``Control.configure``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+NotNegativeInt = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Tier = Literal["Flagship", "Flagship+", "Enterprise", "Team"]
+Reuse = Literal["refuse", "revoke", "allow"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that can be set about a sandbox; each field says what it means."""
+
+    speed: Annotated[Positive, Meta(description="how many times faster than real time tasks run")] = 1.0
+    seed: Annotated[int, Meta(description="decides ids, rows and analytics")] = 1
+    data: Annotated[
+        Path | None, Meta(description="CSV or JSONL file with the rows that runs collect; none: made-up rows")
+    ] = None
+    tier: Annotated[Tier, Meta(description="plan of the account")] = "Enterprise"
+    token_lifetime: Annotated[NotNegative, Meta(description="validity of an access token, real seconds")] = (
+        86399.0
+    )
+    refresh_reuse: Annotated[
+        Reuse,
+        Meta(description="a refresh token used twice: refuse it, revoke all of its descent, or allow it"),
+    ] = "refuse"
+    api_key_everywhere: Annotated[
+        bool, Meta(description="accept x-api-key on every main-service endpoint, not only on five")
+    ] = False
+    enforce_limits: Annotated[bool, Meta(description="answer 429 to callers that are too fast")] = True
+    general_rate: Annotated[Count, Meta(description="requests per real second and caller address")] = 20
+    status_v1_period: Annotated[
+        Positive, Meta(description="real seconds between two status queries, version 1")
+    ] = 5.0
+    status_v2_rate: Annotated[Count, Meta(description="status queries per real second, version 2")] = 5
+    subtasks: Annotated[Count, Meta(description="sub-tasks of a task without a number of its own")] = 4
+    rows_per_item: Annotated[Count, Meta(description="rows that one loop item yields per run")] = 40
+    row_bytes: Annotated[
+        NotNegativeInt, Meta(description="pad made-up rows to about this size; 0: as they come")
+    ] = 0
+    wait_seconds: Annotated[
+        NotNegative, Meta(description="a started task waits this long, sandbox seconds")
+    ] = 30.0
+    run_seconds: Annotated[
+        NotNegative, Meta(description="and then collects for this long, sandbox seconds")
+    ] = 240.0
+    stale_seconds: Annotated[
+        NotNegative,
+        Meta(description="after a start, status queries show the previous run this long, sandbox seconds"),
+    ] = 20.0
+    empty_after_finish_seconds: Annotated[
+        NotNegative,
+        Meta(description="if not 0, a run's rows are readable only so long after its end, sandbox seconds"),
+    ] = 0.0
+    hide_unexecuted: Annotated[bool, Meta(description="leave tasks that never ran out of status answers")] = (
+        False
+    )
+    offset_jump: Annotated[
+        NotNegativeInt,
+        Meta(description="how far the offset jumps in every 1000 rows; 0: offsets are row numbers"),
+    ] = 924
+    latency: Annotated[NotNegative, Meta(description="real seconds added to every answer")] = 0.0
+    cache_mb: Annotated[Count, Meta(description="memory for rows kept ready to send, MB")] = 128
+
+
+def descriptions() -> dict[str, str]:
+    """What each setting means, by name."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {name: hint.__metadata__[-1].description for name, hint in hints.items()}
+
+
+def make_settings(values: Mapping[str, Any]) -> Settings:
+    """
+    Build settings from loosely typed values, such as JSON or command-line text.
+
+    :param values: names and values; what is left out has its default.
+    :raises ValueError: a name is unknown or a value does not fit; the message names it.
+    """
+    unknown = set(values) - {field.name for field in dataclasses.fields(Settings)}
+    if unknown:
+        raise ValueError(f"unknown setting: {', '.join(sorted(unknown))}")
+    return msgspec.convert(dict(values), Settings, strict=False, dec_hook=lambda kind, value: kind(value))
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    """Settings as plain JSON values: what :func:`make_settings` takes."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(settings).items()}

@@ -1,0 +1,77 @@
+"""Access tokens that expire and refresh tokens that work once."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.errors import ServiceError
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox.clock import Clock
+    from airflow_provider_webcollect.sandbox.settings import Settings
+
+
+@dataclass
+class _Family:
+    """All tokens that descend from one first token."""
+
+    user: str
+    revoked: bool = False
+
+
+@dataclass
+class Tokens:
+    """Which tokens exist; times are those of :meth:`Clock.wall`."""
+
+    clock: Clock
+    _access: dict[str, tuple[_Family, float]] = field(default_factory=dict)
+    _refresh: dict[str, _Family] = field(default_factory=dict)
+    _used: set[str] = field(default_factory=set)
+
+    def seed(self, settings: Settings) -> None:
+        """Make the demo account's first tokens valid."""
+        family = _Family(demo.USERNAME)
+        self._access[demo.ACCESS_TOKEN] = (family, self.clock.wall() + settings.token_lifetime)
+        self._refresh[demo.REFRESH_TOKEN] = family
+
+    def user_of(self, access_token: str) -> str | None:
+        """Who holds a valid access token; ``None`` when it is unknown, expired or revoked."""
+        family, expires = self._access.get(access_token, (None, 0.0))
+        return family.user if family and not family.revoked and self.clock.wall() < expires else None
+
+    def log_in(self, settings: Settings, username: str, password: str) -> dict[str, Any]:
+        """A token record for a user name and password."""
+        if (username, password) != (demo.USERNAME, demo.PASSWORD):
+            raise ServiceError("Invalid.Grant", "The user name or password is wrong.")
+        return self._issue(settings, _Family(username))
+
+    def refresh(self, settings: Settings, refresh_token: str) -> dict[str, Any]:
+        """A token record for a refresh token, which is thereby used up."""
+        family = self._refresh.get(refresh_token)
+        if family is not None and refresh_token in self._used and settings.refresh_reuse == "revoke":
+            family.revoked = True
+        reused = refresh_token in self._used and settings.refresh_reuse != "allow"
+        if family is None or family.revoked or reused:
+            raise ServiceError("Invalid.Grant", "The refresh token is invalid.")
+        self._used.add(refresh_token)
+        return self._issue(settings, family)
+
+    def expire(self, refresh_tokens: bool) -> None:
+        """End every access token, and every refresh token too if asked."""
+        self._access.clear()
+        if refresh_tokens:
+            self._refresh.clear()
+
+    def _issue(self, settings: Settings, family: _Family) -> dict[str, Any]:
+        access, refresh = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._access[access] = (family, self.clock.wall() + settings.token_lifetime)
+        self._refresh[refresh] = family
+        return {
+            "access_token": access,
+            "expires_in": str(int(settings.token_lifetime)),
+            "token_type": "Bearer",
+            "refresh_token": refresh,
+        }

@@ -1,0 +1,314 @@
+"""Everything the account has: tasks with their steps and runs, groups, data apps."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.errors import invalid, invalid_task
+from airflow_provider_webcollect.sandbox.rows import (
+    DEFAULT_FIELDS,
+    GivenRows,
+    MadeUpRows,
+    Rows,
+    encode_rows,
+    read_table,
+)
+from airflow_provider_webcollect.sandbox.runs import EXTRACTING, FINISHED, STOPPED, UNEXECUTED, WAITING, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_provider_webcollect.sandbox.clock import Clock
+    from airflow_provider_webcollect.sandbox.settings import Settings
+
+LOOP_ACTION = "LoopAction"
+NAVIGATE_ACTION = "NavigateAction"
+ENTER_TEXT_ACTION = "EnterTextAction"
+
+
+@dataclass
+class Action:
+    """One step of a task; ``loop_type`` and ``loop_items`` are a LoopAction's, ``properties`` the others'."""
+
+    action_id: str
+    action_type: str
+    name: str
+    loop_type: str = "TextList"
+    loop_items: list[str] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Task:
+    """
+    One collection task.
+
+    :param rows_per_run: a fixed number of rows per run; ``None``: the loop items decide.
+    :param given_rows: the rows that a run collects instead of made-up ones.
+    :param marked: a status word shown in place of the true one, until the next start.
+    """
+
+    task_id: str
+    name: str
+    owner: str
+    group_id: int
+    subtask_ids: list[str]
+    actions: list[Action]
+    fields: tuple[str, ...]
+    rows_per_run: int | None = None
+    given_rows: Sequence[bytes] | None = None
+    runs: list[Run] = field(default_factory=list)
+    marked: str | None = None
+
+    @property
+    def loop(self) -> Action:
+        """The task's loop step."""
+        return next(action for action in self.actions if action.action_type == LOOP_ACTION)
+
+    def action(self, action_id: str) -> Action | None:
+        """A step by its id."""
+        return next((action for action in self.actions if action.action_id == action_id), None)
+
+    def running(self, now: float) -> bool:
+        """Whether a run is going on."""
+        return bool(self.runs) and self.runs[-1].active(now)
+
+    def status(self, now: float) -> str:
+        """True status, unless another one was put in its place."""
+        return self.marked or (self.runs[-1].status(now) if self.runs else UNEXECUTED)
+
+    def subtask_status(self, number: int, now: float) -> str:
+        """Status of a sub-task in the latest run that it was started in; Stopped before its first.
+
+        The contract has no word for never started, and Waiting would say that it is about to run.
+        """
+        runs = (run for run in reversed(self.runs) if number in run.started)
+        return next((run.subtask_status(number, now) for run in runs), STOPPED)
+
+    def seen(self, now: float) -> tuple[str, Run | None]:
+        """What a status query shows, word and run: for a while after a start, still the run before."""
+        if self.marked or not self.runs or now >= self.runs[-1].shown_from:
+            return self.status(now), self.runs[-1] if self.runs else None
+        if len(self.runs) == 1:
+            return UNEXECUTED, None
+        return self.runs[-2].status(now), self.runs[-2]
+
+    def stop(self, now: float) -> None:
+        """End the run that is going on, if there is one."""
+        if self.running(now):
+            self.runs[-1].stopped_at = now
+
+
+@dataclass
+class DataApp:
+    """A published data app."""
+
+    app_name: str
+    author: str
+    version: str | None
+    status: str = "active"
+    missing_secrets: list[str] = field(default_factory=list)
+
+
+class World:
+    """The account's belongings, and how they are made."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.tasks: dict[str, Task] = {}
+        self.groups = dict(demo.GROUPS)
+        self.apps = {
+            demo.APP_ID: DataApp("Price watch", demo.USERNAME, "1.2.0", missing_secrets=["SHOP_TOKEN"]),
+            demo.UNRELEASED_APP_ID: DataApp("Unreleased", demo.USERNAME, None),
+            demo.OTHERS_APP_ID: DataApp("Somebody's app", demo.STRANGER, "0.1.0"),
+        }
+        self._made = 0
+        self._table: tuple[object, Sequence[bytes]] = (None, ())
+        self._add_demo_tasks()
+
+    def own(self, user: str, task_id: str) -> Task:
+        """
+        A task of the user.
+
+        :raises ServiceError: ``InvalidTaskId``, also when the task is somebody else's.
+        """
+        task = self.tasks.get(task_id)
+        if task is None or task.owner != user:
+            raise invalid_task()
+        return task
+
+    def owned(self, user: str, task_ids: Iterable[str]) -> list[Task]:
+        """Those of the tasks that are the user's, in the order asked for, each once."""
+        found = (self.tasks.get(task_id) for task_id in dict.fromkeys(task_ids))
+        return [task for task in found if task is not None and task.owner == user]
+
+    def add_task(
+        self,
+        task_id: str | None = None,
+        name: str | None = None,
+        *,
+        owner: str = demo.USERNAME,
+        group_id: int = demo.DEFAULT_GROUP_ID,
+        subtasks: int | None = None,
+        rows: int | Sequence[Mapping[str, Any]] | None = None,
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        loop_items: Sequence[str] = demo.LOOP_ITEMS,
+    ) -> Task:
+        """Make a task that never ran; see :meth:`Control.add_task` for the parameters."""
+        self._made += 1
+        task_id = task_id or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.settings.seed}/{self._made}"))
+        given = None
+        if rows is not None and not isinstance(rows, int):
+            given, rows = encode_rows(rows), len(rows)
+        self.groups.setdefault(group_id, f"Group {group_id}")
+        task = Task(
+            task_id=task_id,
+            name=name or f"Task {self._made}",
+            owner=owner,
+            group_id=group_id,
+            subtask_ids=_ids(task_id, "sub-task", subtasks or self.settings.subtasks),
+            actions=_actions(task_id, list(loop_items)),
+            fields=tuple(fields),
+            rows_per_run=rows,
+            given_rows=given,
+        )
+        self.tasks[task_id] = task
+        return task
+
+    def copy_task(self, source: Task, group_id: int) -> Task:
+        """A copy of everything but runs and rows; steps and sub-tasks get ids of their own."""
+        copy = self.add_task(name=f"{source.name} (copy)", owner=source.owner, group_id=group_id)
+        copy.subtask_ids = _ids(copy.task_id, "sub-task", len(source.subtask_ids))
+        for mine, theirs in zip(copy.actions, source.actions, strict=True):
+            mine.loop_type = theirs.loop_type
+            mine.loop_items = list(theirs.loop_items)
+            mine.properties = dict(theirs.properties)
+        copy.fields, copy.rows_per_run, copy.given_rows = (
+            source.fields,
+            source.rows_per_run,
+            source.given_rows,
+        )
+        return copy
+
+    def delete_group(self, group_id: int) -> None:
+        """Forget a group; its tasks go to the default group."""
+        self.groups.pop(group_id, None)
+        for task in self.tasks.values():
+            if task.group_id == group_id:
+                task.group_id = demo.DEFAULT_GROUP_ID
+
+    def known_group(self, group_id: int) -> int:
+        """
+        The same id.
+
+        :raises ServiceError: there is no such group.
+        """
+        if group_id not in self.groups:
+            raise invalid(f"There is no task group {group_id}.")
+        return group_id
+
+    def start(self, task: Task, subtask_ids: Iterable[str]) -> None:
+        """Start sub-tasks: they join the run that is going on, or begin a new one."""
+        now = self.clock.now()
+        if not task.running(now):
+            run = self._new_run(task)
+            run.shown_from = now + self.settings.stale_seconds
+            task.runs.append(run)
+        task.marked = None
+        for subtask_id in subtask_ids:
+            task.runs[-1].started.setdefault(task.subtask_ids.index(subtask_id), now)
+
+    def add_finished_run(self, task: Task, rows: int | None, ago: float) -> None:
+        """
+        Put a run into the task's past.
+
+        :param rows: how many it collected; ``None``: what a run would yield now.
+        :param ago: how long ago it ended, seconds.
+        """
+        run = self._new_run(task)
+        if rows is not None:
+            run.planned = rows
+        start = self.clock.now() - ago - run.wait - run.duration
+        run.started = dict.fromkeys(range(run.subtasks), start)
+        task.runs.append(run)
+
+    def _new_run(self, task: Task) -> Run:
+        settings, number = self.settings, len(task.runs) + 1
+        items = task.loop.loop_items
+        given = task.given_rows or self._user_rows()
+        if task.rows_per_run is not None:
+            planned = task.rows_per_run
+        else:
+            planned = len(given) if given else len(items) * settings.rows_per_item
+        rows: Rows = GivenRows(given) if given else self._made_up(task, f"{number:06d}", planned)
+        return Run(
+            number,
+            rows,
+            planned,
+            len(task.subtask_ids),
+            wait=settings.wait_seconds,
+            duration=settings.run_seconds,
+        )
+
+    def _made_up(self, task: Task, lotno: str, planned: int) -> MadeUpRows:
+        items = tuple(task.loop.loop_items)
+        return MadeUpRows(
+            seed=f"{self.settings.seed}/{task.task_id}/{lotno}",
+            lotno=lotno,
+            fields=task.fields,
+            items=items,
+            rows_per_item=max(1, -(-planned // max(1, len(items)))),
+            row_bytes=self.settings.row_bytes,
+        )
+
+    def _user_rows(self) -> Sequence[bytes]:
+        path = self.settings.data
+        if path is not None and self._table[0] != path:
+            self._table = (path, read_table(path))
+        return self._table[1] if path is not None else ()
+
+    def _add_demo_tasks(self) -> None:
+        self.add_task(demo.TASK_ID, "Shop search")
+        finished = self.add_task(demo.FINISHED_TASK_ID, "Price list")
+        for days in (2, 1):
+            self.add_finished_run(finished, 120, ago=days * 86400)
+        self.add_task(demo.GROUPED_TASK_ID, "News archive", group_id=2)
+        for task_id, owner in (
+            (demo.COLLEAGUES_TASK_ID, demo.COLLEAGUE),
+            (demo.STRANGERS_TASK_ID, demo.STRANGER),
+        ):
+            self.add_finished_run(self.add_task(task_id, "Not yours", owner=owner), 50, ago=86400)
+
+
+def _ids(task_id: str, kind: str, count: int) -> list[str]:
+    return [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{kind}/{number}")) for number in range(count)]
+
+
+def _actions(task_id: str, loop_items: list[str]) -> list[Action]:
+    loop, page, text = _ids(task_id, "action", 3)
+    return [
+        Action(loop, LOOP_ACTION, "Loop", loop_items=loop_items),
+        Action(page, NAVIGATE_ACTION, "Open page", properties={"Url": "https://shop.example/search"}),
+        Action(text, ENTER_TEXT_ACTION, "Enter text", properties={"TextToSet": ""}),
+    ]
+
+
+def set_state(world: World, task: Task, state: str) -> None:
+    """Bring a task into a state: by a run where the state comes from one, else by just showing the word."""
+    now = world.clock.now()
+    if state in (WAITING, EXTRACTING, STOPPED):
+        world.start(task, task.subtask_ids)
+        run = task.runs[-1]
+        back = 0.0 if state == WAITING else run.wait + run.duration / 2
+        run.started = {number: start - back for number, start in run.started.items()}
+        run.shown_from = 0.0
+        if state == STOPPED:
+            task.stop(now)
+    elif state == FINISHED and not task.runs:
+        world.add_finished_run(task, None, ago=60)
+    elif state != task.status(now):
+        task.marked = state

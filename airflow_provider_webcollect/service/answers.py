@@ -1,0 +1,186 @@
+"""Reading answers: the envelope, the ``data`` in it, and the errors.
+
+An ``error`` member decides, whatever the HTTP status (field notes, Errors).
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from airflow_provider_webcollect.service.call import Call, Credential
+from airflow_provider_webcollect.service.errors import (
+    DataAppError,
+    MalformedAnswer,
+    ServiceError,
+    service_error_type,
+)
+from airflow_provider_webcollect.service.records import DataPage, Record, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T", covariant=True)
+D = TypeVar("D")
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer, read to its end. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Envelope(msgspec.Struct, Generic[D], rename="camel"):
+    data: D | msgspec.UnsetType = msgspec.UNSET
+    error: Any = None
+    request_id: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """How the ``data`` of an answer becomes a ``T``.
+
+    :param envelope: decodes the whole answer in one pass.
+    :param read: finishes the decoded ``data``; the second argument is the connection's time zone.
+    """
+
+    envelope: msgspec.json.Decoder[_Envelope[Any]]
+    read: Callable[[Any, str | None], T]
+
+
+class _PageOnWire(msgspec.Struct, rename="camel"):
+    offset: int
+    total: int
+    rest_total: int
+    data: list[msgspec.Raw] | None = None
+
+
+_ANY = msgspec.json.Decoder(_Envelope[Any])
+_PAGE = msgspec.json.Decoder(_Envelope[_PageOnWire], strict=False)
+
+
+def one(record: type[R]) -> Result[R]:
+    """``data`` is one object; a list of just one is taken for it, since the contract's tables say ``Object[]``."""
+
+    def read(data: Any, timezone: str | None) -> R:
+        match data:
+            case [single]:
+                data = single
+        return read_record(data, record, timezone)
+
+    return Result(_ANY, read)
+
+
+def many(record: type[R]) -> Result[list[R]]:
+    """``data`` is a list of objects; null counts as an empty one."""
+    return Result(_ANY, lambda data, timezone: [read_record(item, record, timezone) for item in data or ()])
+
+
+#: ``data`` is null or ``[]``: the operation has no result.
+NOTHING: Result[None] = Result(_ANY, lambda data, timezone: None)
+#: ``data`` is a page of rows, kept as raw JSON slices.
+PAGE: Result[DataPage] = Result(
+    _PAGE,
+    lambda data, timezone: DataPage(
+        offset=data.offset, total=data.total, rest_total=data.rest_total, rows=data.data or []
+    ),
+)
+
+
+def read_answer(call: Call[T], answer: Answer, timezone: str | None = None) -> T:
+    """Return what the answer says.
+
+    :param timezone: the zone of the service's times; None leaves them naive.
+    :raises ServiceError: if the answer is an error, of the class that fits it.
+    :raises MalformedAnswer: if it is not what the contract promises.
+    """
+    ok = 200 <= answer.status < 300
+    decoder = call.result.envelope if ok else _ANY
+    try:
+        envelope = decoder.decode(answer.body)
+    except msgspec.DecodeError as undecodable:
+        # an error under HTTP 200 has no rows, so the decoder for pages may stumble over it
+        fallback = _envelope_or_none(answer.body)
+        if fallback is None or (ok and fallback.error is None):
+            raise _unreadable(call, answer, str(undecodable)) from undecodable
+        envelope = fallback
+    if envelope.error is not None or not ok:
+        raise _error(call, answer, envelope)
+    if envelope.data is msgspec.UNSET:
+        raise _unreadable(call, answer, "`data` is missing")
+    try:
+        return call.result.read(envelope.data, timezone)
+    except (msgspec.ValidationError, TypeError) as mismatch:
+        raise _unreadable(call, answer, str(mismatch)) from mismatch
+
+
+def _envelope_or_none(body: bytes) -> _Envelope[Any] | None:
+    try:
+        return _ANY.decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def _unreadable(call: Call[Any], answer: Answer, why: str) -> Exception:
+    """Return the error for an answer that is not an envelope: by its status if that says enough."""
+    kind = answer.headers.get("content-type", "no content type")
+    if not 200 <= answer.status < 300:
+        said = f"an answer without an error envelope ({kind}); is the connection's host right?"
+        return _typed(call, answer, None, said, None)
+    message = f"the answer is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}"
+    return MalformedAnswer(message, endpoint=call.endpoint.name, status=answer.status)
+
+
+def _error(call: Call[Any], answer: Answer, envelope: _Envelope[Any]) -> ServiceError:
+    error = envelope.error if isinstance(envelope.error, dict) else {"message": envelope.error}
+    code = _text(error.get("code"))
+    message = _text(error.get("message")) or "no message"
+    request_id = _text(envelope.request_id)
+    if call.endpoint.credential is Credential.DATAHUB_KEY and answer.status not in {401, 404, 429}:
+        return DataAppError(
+            message,
+            category=_text(error.get("category")),
+            can_retry=bool(error.get("retryable")),
+            endpoint=call.endpoint.name,
+            status=answer.status,
+            code=code,
+            request_id=request_id,
+            retry_after=retry_after(answer),
+        )
+    return _typed(call, answer, code, message, request_id)
+
+
+def _typed(
+    call: Call[Any], answer: Answer, code: str | None, message: str, request_id: str | None
+) -> ServiceError:
+    if call.endpoint.credential is Credential.DATAHUB_KEY and answer.status == 404:
+        message = f"{message} (the caller is not the author, or there is no such app)"
+    return service_error_type(answer.status, code)(
+        message,
+        endpoint=call.endpoint.name,
+        status=answer.status,
+        code=code,
+        request_id=request_id,
+        retry_after=retry_after(answer),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def retry_after(answer: Answer) -> float | None:
+    """Return the seconds that the answer asks to wait; ``Retry-After`` may be seconds or an HTTP date."""
+    value = answer.headers.get("retry-after", "").strip()
+    if value.isdecimal():
+        return float(value)
+    moment = email.utils.parsedate_tz(value)
+    return None if moment is None else max(0.0, email.utils.mktime_tz(moment) - time.time())

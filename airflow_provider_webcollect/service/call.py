@@ -1,0 +1,94 @@
+"""What a call of the service is: the declaration of an endpoint, and one use of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_webcollect.service.answers import Result
+    from airflow_provider_webcollect.service.url_file import UrlFile
+
+T = TypeVar("T", covariant=True)
+
+
+class Credential(Enum):
+    """What an endpoint takes as proof of who is calling (contract, Authentication)."""
+
+    NONE = "none"
+    TOKEN = "access token"
+    KEY_OR_TOKEN = "API key or access token"
+    DATAHUB_KEY = "data-app API key"
+
+
+class Repeat(Enum):
+    """When a call may be sent again after a failure."""
+
+    SAFE = "safe to repeat"
+    IF_UNSENT = "only if it surely did not take effect"
+
+
+class Pace(Enum):
+    """The rate limit that an endpoint is under (contract, Limits; field notes, Errors)."""
+
+    GENERAL = "general"
+    STATUS_V1 = "status v1"
+    STATUS_V2 = "status v2"
+
+
+TEAM_UP = ("Flagship+", "Enterprise", "Team")
+ALL_PAID = ("Flagship", *TEAM_UP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An operation of the contract, declared once.
+
+    :param number: the endpoint's number in the contract.
+    :param name: the operation's name, which is also the hook's method.
+    :param path: the path below the base URL; ``{app_id}`` stands for a quoted segment.
+    :param tiers: the plans that include it; empty means all.
+    :param errors: the error codes that the contract names for it.
+    """
+
+    number: int
+    name: str
+    method: str
+    path: str
+    credential: Credential = Credential.TOKEN
+    repeat: Repeat = Repeat.SAFE
+    pace: Pace = Pace.GENERAL
+    tiers: tuple[str, ...] = TEAM_UP
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[T]):
+    """One use of an endpoint: all that is sent, and how the answer is read. It does no I/O.
+
+    :param result: reads the answer's ``data`` as ``T``.
+    :param repeat: differs from the endpoint's where an argument decides (appending, say).
+    :param body: the JSON body, if any.
+    :param form: fields of a multipart body, sent with ``file``.
+    """
+
+    endpoint: Endpoint
+    result: Result[T]
+    repeat: Repeat
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    segments: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = field(default=None, repr=False)
+    form: Mapping[str, str] = field(default_factory=dict)
+    file: UrlFile | None = None
+
+    @property
+    def target(self) -> str:
+        """The path and query below the base URL; every value is quoted, so that none can leave its place."""
+        path = self.endpoint.path.format_map(
+            {name: quote(value, safe="") for name, value in self.segments.items()}
+        )
+        return f"{path}?{urlencode(self.query, quote_via=quote, safe='')}" if self.query else path

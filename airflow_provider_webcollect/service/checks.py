@@ -1,0 +1,132 @@
+"""Checks of arguments against the contract's limits, before anything is sent.
+
+Each returns the value in the form that goes over the wire and raises :class:`InvalidArgument`, naming the
+argument, the value and the rule.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+import pendulum
+
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+W = TypeVar("W", bound=StrEnum)
+
+
+def text(argument: str, value: object) -> str:
+    """Return ``value`` if it is a non-empty text."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidArgument(argument, value, "it must be a non-empty string")
+    return value
+
+
+def path_segment(argument: str, value: object) -> str:
+    """Return ``value`` if it can stand as one segment of a path once it is quoted.
+
+    ``.`` and ``..`` cannot: they mean another path even when quoted.
+    """
+    segment = text(argument, value)
+    if segment in {".", ".."}:
+        raise InvalidArgument(argument, value, "it must be an identifier, not a relative path")
+    return segment
+
+
+def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
+    """Return ``value`` as an integer within the limits; digits in a text (a rendered template) are taken too."""
+    rule = "it must be an integer"
+    if low is not None and high is not None:
+        rule += f" from {low} to {high}"
+    elif low is not None:
+        rule += f" of {low} or more"
+    number = value
+    if isinstance(value, str):
+        try:
+            number = int(value)
+        except ValueError:
+            raise InvalidArgument(argument, value, rule) from None
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidArgument(argument, value, rule)
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise InvalidArgument(argument, value, rule)
+    return number
+
+
+def _items(argument: str, values: object, most: int | None, may_be_empty: bool) -> Sequence[object]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidArgument(argument, values, "it must be a list")
+    items = list(values)
+    if not items and not may_be_empty:
+        raise InvalidArgument(argument, items, "it must hold at least one entry")
+    if most is not None and len(items) > most:
+        raise InvalidArgument(argument, items, f"it must hold at most {most} entries, not {len(items)}")
+    return items
+
+
+def texts(argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False) -> list[str]:
+    """Return ``values`` as a list of non-empty texts."""
+    items = _items(argument, values, most, may_be_empty)
+    return [text(f"{argument}[{index}]", item) for index, item in enumerate(items)]
+
+
+def integers(argument: str, values: object) -> list[int]:
+    """Return ``values`` as a non-empty list of integers."""
+    items = _items(argument, values, None, False)
+    return [integer(f"{argument}[{index}]", item) for index, item in enumerate(items)]
+
+
+def loop_values(argument: str, values: object) -> list[str]:
+    """Return ``values`` as a non-empty list of strings; an empty string is a legal loop value."""
+    items = _items(argument, values, None, False)
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            raise InvalidArgument(f"{argument}[{index}]", item, "it must be a string")
+    return list(items)  # type: ignore[arg-type]
+
+
+def word(argument: str, value: object, words: type[W]) -> str:
+    """Return ``value`` if it is one of ``words``."""
+    if value not in list(words):
+        raise InvalidArgument(argument, value, f"it must be one of {', '.join(words)}")
+    return str(value)
+
+
+def boolean(argument: str, value: object) -> bool:
+    """Return ``value`` if it is a boolean."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(argument, value, "it must be True or False")
+    return value
+
+
+def date(argument: str, value: object) -> datetime.date:
+    """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone gives its UTC day."""
+    rule = "it must be a date, yyyy-MM-dd, in UTC"
+    match value:
+        case datetime.datetime():
+            return value.astimezone(datetime.UTC).date() if value.tzinfo else value.date()
+        case datetime.date():
+            return value
+        case str():
+            try:
+                return datetime.datetime.strptime(value, "%Y-%m-%d").date()
+            except ValueError:
+                raise InvalidArgument(argument, value, rule) from None
+    raise InvalidArgument(argument, value, rule)
+
+
+def date_range(start: object, end: object) -> tuple[str, str]:
+    """Return an analytics range as ``yyyy-MM-dd`` texts (contract, endpoint 2: UTC days, latest 3 months)."""
+    first, last = date("start", start), date("end", end)
+    today = pendulum.now("UTC").date()
+    oldest = today.subtract(months=3)
+    if last > today:
+        raise InvalidArgument("end", end, f"it must not be after the current UTC date, {today}")
+    if last < first:
+        raise InvalidArgument("end", end, f"it must not be before `start`, {first}")
+    if first < oldest:
+        raise InvalidArgument("start", start, f"only the latest 3 months can be queried, from {oldest} on")
+    return first.isoformat(), last.isoformat()

@@ -1,0 +1,194 @@
+"""The sync driver, on requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_webcollect.service.answers import Answer
+from airflow_provider_webcollect.service.effects import (
+    Authorize,
+    Effect,
+    Load,
+    Request,
+    Save,
+    Send,
+    Sleep,
+    Steps,
+)
+from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
+from airflow_provider_webcollect.service.exchange import exchange
+from airflow_provider_webcollect.service.transport import ca_bundle, multipart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    import requests
+
+    from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.records import TokenRecord
+    from airflow_provider_webcollect.service.tokens import TokenStore
+    from airflow_provider_webcollect.service.wire import Wire
+
+T = TypeVar("T")
+
+
+class Client:
+    """Sends calls to the service and waits for their results. May be shared by threads.
+
+    :param wire: settings, credentials, paces and tokens.
+    :param store: where the token is shared.
+    :param sleep: waits so many seconds.
+    :param connections: connections that are kept open at most.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        store: TokenStore,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        connections: int = 32,
+    ) -> None:
+        self.wire = wire
+        self._store = store
+        self._sleep = sleep
+        self._connections = connections
+        self._renewing = threading.Lock()
+        self._opening = threading.Lock()
+        self._session: requests.Session | None = None
+        self._proxies: dict[str, dict[str, str]] = {}
+
+    def send(self, call: Call[T]) -> T:
+        """Carry ``call`` out and return its result.
+
+        :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
+        """
+        return self.run(exchange(call, self.wire))
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run a piece of client logic to its end and return its result."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    outcome = self._perform(effect)
+                except Exception as error:
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(outcome)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+
+    def renew_token(self) -> TokenRecord:
+        """Renew the access token now, share it, and return it (contract, endpoint 1)."""
+        with self._renewing:
+            return self.run(self.wire.tokens.renew(lambda call: exchange(call, self.wire)))
+
+    def close(self) -> None:
+        """Close the connections to the service; a later call opens new ones."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Send(request):
+                return self._exchange_bytes(request)
+            case Sleep(seconds):
+                return self._sleep(seconds)
+            case Authorize(rejected):
+                with self._renewing:
+                    return self.run(self.wire.tokens.obtain(rejected, lambda call: exchange(call, self.wire)))
+            case Load():
+                return self._store.load()
+            case Save(token):
+                return self._store.save(token)
+
+    def _exchange_bytes(self, request: Request) -> Answer:
+        import requests
+        import urllib3.exceptions
+
+        try:
+            return self._answer(request)
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise _transport_error(error) from error
+
+    def _answer(self, request: Request) -> Answer:
+        import requests
+
+        session = self._session or self._open()
+        settings = self.wire.settings
+        with multipart(request) as (headers, content):
+            prepared = session.prepare_request(
+                requests.Request(
+                    request.method, request.url, headers={**request.headers, **headers}, data=content
+                )
+            )
+            response = session.send(
+                prepared,
+                stream=True,
+                allow_redirects=False,
+                timeout=(settings.connect_timeout, settings.read_timeout),
+                verify=ca_bundle(settings) or True,
+                proxies=self._proxies_for(request.url),
+            )
+            with response:
+                # one read of the whole body: requests' own loop takes 10 KiB at a time
+                body = response.raw.read(decode_content=True)
+        answer_headers = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status_code, answer_headers, body)
+
+    def _proxies_for(self, url: str) -> dict[str, str]:
+        from requests.utils import get_environ_proxies
+
+        base = url.split("/", 3)[2]
+        if base not in self._proxies:
+            self._proxies[base] = get_environ_proxies(url)
+        return self._proxies[base]
+
+    def _open(self) -> requests.Session:
+        import requests
+        from requests.adapters import HTTPAdapter
+
+        with self._opening:
+            if self._session is None:
+                session = requests.Session()
+                # the environment must not slip in a netrc credential; proxies and CA files are passed explicitly
+                session.trust_env = False
+                session.mount("http://", HTTPAdapter(pool_maxsize=self._connections))
+                session.mount("https://", HTTPAdapter(pool_maxsize=self._connections))
+                self._session = session
+            return self._session
+
+
+def _transport_error(error: Exception) -> TransportError:
+    """Say whether the request surely did not reach the service."""
+    import requests.exceptions as failures
+    import urllib3.exceptions
+
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    if isinstance(error, failures.SSLError):
+        return TlsError(f"no trusted connection: {reason or error}")
+    unsent = (
+        failures.ConnectTimeout,
+        failures.ProxyError,
+        failures.InvalidURL,
+        urllib3.exceptions.NewConnectionError,
+        urllib3.exceptions.NameResolutionError,
+    )
+    if isinstance(error, unsent) or isinstance(reason, unsent):
+        return ServiceUnreachable(f"no connection: {reason or error}")
+    return NoAnswer(f"no complete answer: {reason or error}")

@@ -1,0 +1,65 @@
+"""What a piece of client logic may ask its driver to do.
+
+The logic (``exchange``, ``Tokens``, paging) is generators that yield effects and are sent the outcomes, or have
+errors thrown into them. ``Client`` and ``AsyncClient`` are loops that do what is asked, each in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.tokens import StoredToken
+    from airflow_provider_webcollect.service.url_file import UrlFile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request, ready to be sent. Its repr shows neither headers nor body."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    content: bytes | None = None
+    form: dict[str, str] | None = None
+    file: UrlFile | None = None
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.url})"
+
+
+class Send(NamedTuple):
+    """Send a request; the outcome is an :class:`Answer`, or a :class:`TransportError` thrown in."""
+
+    request: Request
+
+
+class Sleep(NamedTuple):
+    """Wait so many seconds."""
+
+    seconds: float
+
+
+class Authorize(NamedTuple):
+    """Get an access token other than ``rejected``; the outcome is the token."""
+
+    rejected: str | None
+
+
+class Load(NamedTuple):
+    """Read the shared token; the outcome is a :class:`StoredToken` or None."""
+
+
+class Save(NamedTuple):
+    """Write the shared token."""
+
+    token: StoredToken
+
+
+Effect = Send | Sleep | Authorize | Load | Save
+#: What a driver runs: yields effects, returns a ``T``.
+Steps = Generator[Effect, Any, T]

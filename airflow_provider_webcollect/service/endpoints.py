@@ -1,0 +1,450 @@
+"""The twenty endpoints of the contract, each declared once as a function that returns a :class:`Call`.
+
+No I/O happens here: arguments are checked, and the call that comes back is sent by ``Client.send`` or
+``AsyncClient.send``. Argument names follow the contract in snake_case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.answers import NOTHING, PAGE, many, one
+from airflow_provider_webcollect.service.call import ALL_PAID, Call, Credential, Endpoint, Pace, Repeat
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.records import (
+    AnalyticsPage,
+    CopiedTask,
+    CopyResult,
+    DataPage,
+    DeprecatedApp,
+    Message,
+    Moved,
+    ParameterUpdate,
+    RunningCounts,
+    SubTask,
+    TaskActions,
+    TaskStatus,
+    TokenRecord,
+)
+from airflow_provider_webcollect.service.states import ActionType, CollectionMethod, LoopType, TimeGranularity
+
+if TYPE_CHECKING:
+    import datetime
+
+    from airflow_provider_webcollect.service.url_file import UrlFile
+
+#: Rows that one read of data may ask for (contract, Limits).
+MAX_DATA_SIZE = 1000
+#: Sub-tasks that one page holds at most (field notes, Status).
+MAX_SUBTASK_SIZE = 20
+MAX_ANALYTICS_SIZE = 500
+MAX_ANALYTICS_FILTER = 100
+
+REFRESH_TOKEN = Endpoint(
+    number=1,
+    name="refresh_token",
+    method="POST",
+    path="/token",
+    credential=Credential.NONE,
+    repeat=Repeat.IF_UNSENT,
+    tiers=(),
+    errors=("Invalid.Grant",),
+)
+QUERY_ANALYTICS = Endpoint(
+    number=2,
+    name="query_analytics",
+    method="POST",
+    path="/taskanalytics/queries",
+    tiers=("Flagship", "Flagship+", "Enterprise"),
+    errors=("MemberNotAllowed",),
+)
+UPDATE_LOOP_ITEMS = Endpoint(
+    number=3,
+    name="update_loop_items",
+    method="POST",
+    path="/task/updateLoopItems",
+    credential=Credential.KEY_OR_TOKEN,
+    errors=("TaskSettingsNotFound",),
+)
+UPDATE_TASK_PARAMETERS = Endpoint(
+    number=4,
+    name="update_task_parameters",
+    method="POST",
+    path="/task/updateTaskParameters",
+    errors=("RequestModelNull",),
+)
+GET_ACTIONS = Endpoint(number=5, name="get_actions", method="POST", path="/task/getActions")
+REPLACE_URLS = Endpoint(
+    number=6,
+    name="replace_urls",
+    method="POST",
+    path="/task/urls:file",
+    errors=("InvalidTaskId", "TaskExecuting"),
+)
+COPY_TASK = Endpoint(
+    number=7,
+    name="copy_task",
+    method="POST",
+    path="/task/copy",
+    credential=Credential.KEY_OR_TOKEN,
+    repeat=Repeat.IF_UNSENT,
+    errors=("InvalidTaskId",),
+)
+COPY_TASKS = Endpoint(
+    number=8,
+    name="copy_tasks",
+    method="POST",
+    path="/task/copies",
+    repeat=Repeat.IF_UNSENT,
+    errors=("InvalidTaskId",),
+)
+MOVE_TASK = Endpoint(
+    number=9, name="move_task", method="POST", path="/task/moveToGroup", errors=("InvalidTaskId",)
+)
+DELETE_TASKS = Endpoint(number=10, name="delete_tasks", method="POST", path="/task/deleteTasks")
+DELETE_TASK_GROUPS = Endpoint(
+    number=11,
+    name="delete_task_groups",
+    method="POST",
+    path="/taskGroup/deleteGroups",
+    tiers=("Enterprise", "Team"),
+)
+GET_TASK_STATUSES = Endpoint(
+    number=12, name="get_task_statuses", method="POST", path="/cloudextraction/statuses", pace=Pace.STATUS_V1
+)
+GET_TASK_STATUSES_V2 = Endpoint(
+    number=13,
+    name="get_task_statuses_v2",
+    method="POST",
+    path="/cloudextraction/statuses/v2",
+    pace=Pace.STATUS_V2,
+)
+GET_SUBTASKS = Endpoint(number=14, name="get_subtasks", method="GET", path="/cloudextraction/task/subtasks")
+START_SUBTASKS = Endpoint(
+    number=15,
+    name="start_subtasks",
+    method="POST",
+    path="/cloudextraction/subtasks:start",
+    credential=Credential.KEY_OR_TOKEN,
+    repeat=Repeat.IF_UNSENT,
+)
+GET_RUNNING_COUNTS = Endpoint(
+    number=16,
+    name="get_running_counts",
+    method="GET",
+    path="/cloudextraction/task/stats",
+    tiers=("Enterprise",),
+)
+READ_DATA = Endpoint(number=17, name="read_data", method="GET", path="/data/all", tiers=ALL_PAID)
+READ_BATCH_DATA = Endpoint(
+    number=18,
+    name="read_batch_data",
+    method="GET",
+    path="/data/lotno/all",
+    credential=Credential.KEY_OR_TOKEN,
+    tiers=ALL_PAID,
+)
+MARK_EXPORTED = Endpoint(
+    number=19,
+    name="mark_exported",
+    method="POST",
+    path="/data/markexported",
+    credential=Credential.KEY_OR_TOKEN,
+    tiers=ALL_PAID,
+)
+DEPRECATE_DATA_APP = Endpoint(
+    number=20,
+    name="deprecate_data_app",
+    method="POST",
+    path="/v1/data-apps/{app_id}/deprecate",
+    credential=Credential.DATAHUB_KEY,
+    tiers=(),
+    errors=("unauthorized",),
+)
+
+ENDPOINTS = (
+    REFRESH_TOKEN,
+    QUERY_ANALYTICS,
+    UPDATE_LOOP_ITEMS,
+    UPDATE_TASK_PARAMETERS,
+    GET_ACTIONS,
+    REPLACE_URLS,
+    COPY_TASK,
+    COPY_TASKS,
+    MOVE_TASK,
+    DELETE_TASKS,
+    DELETE_TASK_GROUPS,
+    GET_TASK_STATUSES,
+    GET_TASK_STATUSES_V2,
+    GET_SUBTASKS,
+    START_SUBTASKS,
+    GET_RUNNING_COUNTS,
+    READ_DATA,
+    READ_BATCH_DATA,
+    MARK_EXPORTED,
+    DEPRECATE_DATA_APP,
+)
+
+
+def refresh_token(refresh_token: str) -> Call[TokenRecord]:
+    """Exchange a refresh token for a new access token and a new refresh token (contract, endpoint 1)."""
+    body = {"refresh_token": checks.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
+    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), repeat=REFRESH_TOKEN.repeat, body=body)
+
+
+def first_token(username: str, password: str) -> Call[TokenRecord]:
+    """Obtain the first tokens with login and password (field notes, Tokens; not in the contract)."""
+    body = {"username": username, "password": password, "grant_type": "password"}
+    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), repeat=Repeat.SAFE, body=body)
+
+
+def query_analytics(
+    start: str | datetime.date,
+    end: str | datetime.date,
+    *,
+    page: int = 1,
+    page_size: int = 20,
+    task_ids: Sequence[str] | None = None,
+    member_names: Sequence[str] | None = None,
+    collection_method: str | None = None,
+    time_granularity: str = TimeGranularity.DAY,
+) -> Call[AnalyticsPage]:
+    """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2)."""
+    first, last = checks.date_range(start, end)
+    body: dict[str, Any] = {
+        "start": first,
+        "end": last,
+        "page": checks.integer("page", page, 1),
+        "pageSize": checks.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE),
+        "timeGranularity": checks.word("time_granularity", time_granularity, TimeGranularity),
+    }
+    if task_ids is not None:
+        body["taskIds"] = checks.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
+    if member_names:
+        body["memberNames"] = checks.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER)
+    if collection_method is not None:
+        body["collectionMethod"] = checks.word("collection_method", collection_method, CollectionMethod)
+    return Call(endpoint=QUERY_ANALYTICS, result=one(AnalyticsPage), repeat=Repeat.SAFE, body=body)
+
+
+def update_loop_items(
+    task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
+) -> Call[Message]:
+    """Replace, or extend, the values of a loop step (contract, endpoint 3). Appending is not repeated blindly."""
+    entry = _loop_entry(action_id, loop_type, loop_items, is_append)
+    return Call(
+        endpoint=UPDATE_LOOP_ITEMS,
+        result=one(Message),
+        repeat=Repeat.IF_UNSENT if is_append else Repeat.SAFE,
+        body={"taskId": checks.text("task_id", task_id), **entry},
+    )
+
+
+def _loop_entry(
+    action_id: Any, loop_type: Any, loop_items: Any, is_append: Any, prefix: str = ""
+) -> dict[str, Any]:
+    return {
+        "actionId": checks.text(f"{prefix}action_id", action_id),
+        "loopType": checks.word(f"{prefix}loop_type", loop_type, LoopType),
+        "loopItems": checks.loop_values(f"{prefix}loop_items", loop_items),
+        "isAppend": checks.boolean(f"{prefix}is_append", is_append),
+    }
+
+
+def update_task_parameters(
+    task_id: str,
+    *,
+    actions: Sequence[Mapping[str, Any]] | None = None,
+    loop_items: Sequence[Mapping[str, Any]] | None = None,
+) -> Call[ParameterUpdate]:
+    """Update parameters of steps and loop lists in one call (contract, endpoint 4).
+
+    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names and
+        values, or as a list of ``{"name", "value"}``.
+    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+    """
+    if not actions and not loop_items:
+        raise InvalidArgument("actions", actions, "`actions` or `loop_items` must hold at least one entry")
+    body: dict[str, Any] = {"taskId": checks.text("task_id", task_id)}
+    if actions:
+        body["actions"] = [_action_entry(f"actions[{i}]", entry) for i, entry in enumerate(actions)]
+    if loop_items:
+        body["loopItems"] = [
+            _loop_item_entry(f"loop_items[{i}]", entry) for i, entry in enumerate(loop_items)
+        ]
+    appends = any(entry["isAppend"] for entry in body.get("loopItems", ()))
+    return Call(
+        endpoint=UPDATE_TASK_PARAMETERS,
+        result=one(ParameterUpdate),
+        repeat=Repeat.IF_UNSENT if appends else Repeat.SAFE,
+        body=body,
+    )
+
+
+def _entry(argument: str, entry: Any, required: set[str], optional: set[str]) -> Mapping[str, Any]:
+    keys = set(entry) if isinstance(entry, Mapping) else set()
+    if not required <= keys or not keys <= required | optional:
+        wanted = ", ".join(sorted(required)) + "".join(f", and if wanted {name}" for name in sorted(optional))
+        raise InvalidArgument(argument, entry, f"it must be a dict with {wanted}")
+    return entry  # type: ignore[no-any-return]
+
+
+def _loop_item_entry(argument: str, entry: Any) -> dict[str, Any]:
+    fields = _entry(argument, entry, {"action_id", "loop_type", "loop_items"}, {"is_append"})
+    return _loop_entry(
+        fields["action_id"],
+        fields["loop_type"],
+        fields["loop_items"],
+        fields.get("is_append", False),
+        prefix=f"{argument}.",
+    )
+
+
+def _action_entry(argument: str, entry: Any) -> dict[str, Any]:
+    fields = _entry(argument, entry, {"action_type", "action_id", "properties"}, set())
+    return {
+        "actionType": checks.word(f"{argument}.action_type", fields["action_type"], ActionType),
+        "actionId": checks.text(f"{argument}.action_id", fields["action_id"]),
+        "properties": _properties(f"{argument}.properties", fields["properties"]),
+    }
+
+
+def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
+    if isinstance(properties, Mapping):
+        properties = [{"name": name, "value": value} for name, value in properties.items()]
+    if not isinstance(properties, Sequence) or isinstance(properties, str) or not properties:
+        raise InvalidArgument(
+            argument, properties, "it must be a dict, or a list of {name, value}, that is not empty"
+        )
+    pairs = []
+    for index, entry in enumerate(properties):
+        pair = _entry(f"{argument}[{index}]", entry, {"name", "value"}, set())
+        if not isinstance(pair["value"], str):
+            raise InvalidArgument(f"{argument}[{index}].value", pair["value"], "it must be a string")
+        pairs.append({"name": checks.text(f"{argument}[{index}].name", pair["name"]), "value": pair["value"]})
+    return pairs
+
+
+def get_actions(
+    task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
+) -> Call[list[TaskActions]]:
+    """Read the steps of tasks, of all types by default (contract, endpoint 5)."""
+    types = checks.texts("action_types", action_types)
+    body = {
+        "taskIds": checks.texts("task_ids", task_ids),
+        "actionTypes": [checks.word(f"action_types[{i}]", name, ActionType) for i, name in enumerate(types)],
+    }
+    return Call(endpoint=GET_ACTIONS, result=many(TaskActions), repeat=Repeat.SAFE, body=body)
+
+
+def replace_urls(task_id: str, file: UrlFile) -> Call[None]:
+    """Replace the task's URLs by those of a checked file (contract, endpoint 6)."""
+    form = {"taskId": checks.text("task_id", task_id)}
+    return Call(endpoint=REPLACE_URLS, result=NOTHING, repeat=Repeat.SAFE, form=form, file=file)
+
+
+def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
+    """Copy a task, to its own group or to ``group_id`` (contract, endpoint 7)."""
+    query: dict[str, str | int] = {"taskId": checks.text("task_id", task_id)}
+    if group_id is not None:
+        query["taskGroupId"] = checks.integer("group_id", group_id)
+    return Call(endpoint=COPY_TASK, result=one(CopiedTask), repeat=COPY_TASK.repeat, query=query)
+
+
+def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyResult]:
+    """Copy each of the tasks to each of the groups (contract, endpoint 8)."""
+    body = {
+        "taskIds": checks.texts("task_ids", task_ids),
+        "groupIds": checks.integers("group_ids", group_ids),
+    }
+    return Call(endpoint=COPY_TASKS, result=one(CopyResult), repeat=COPY_TASKS.repeat, body=body)
+
+
+def move_task(task_id: str, group_id: int) -> Call[Moved]:
+    """Move a task to a group (contract, endpoint 9)."""
+    query: dict[str, str | int] = {
+        "taskId": checks.text("task_id", task_id),
+        "taskGroupId": checks.integer("group_id", group_id),
+    }
+    return Call(endpoint=MOVE_TASK, result=one(Moved), repeat=Repeat.SAFE, query=query)
+
+
+def delete_tasks(task_ids: Sequence[str]) -> Call[None]:
+    """Delete tasks (contract, endpoint 10)."""
+    body = {"taskIds": checks.texts("task_ids", task_ids)}
+    return Call(endpoint=DELETE_TASKS, result=NOTHING, repeat=Repeat.SAFE, body=body)
+
+
+def delete_task_groups(group_ids: Sequence[int]) -> Call[None]:
+    """Delete task groups (contract, endpoint 11)."""
+    body = {"groupIds": checks.integers("group_ids", group_ids)}
+    return Call(endpoint=DELETE_TASK_GROUPS, result=NOTHING, repeat=Repeat.SAFE, body=body)
+
+
+def get_task_statuses(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
+    """Read the states of tasks, version 1: name and state (contract, endpoint 12)."""
+    return _statuses(GET_TASK_STATUSES, task_ids)
+
+
+def get_task_statuses_v2(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
+    """Read the states of tasks, version 2: state, counts and times (contract, endpoint 13)."""
+    return _statuses(GET_TASK_STATUSES_V2, task_ids)
+
+
+def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
+    body = {"taskIds": checks.texts("task_ids", task_ids)}
+    return Call(endpoint=endpoint, result=many(TaskStatus), repeat=Repeat.SAFE, body=body)
+
+
+def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
+    """Read a page of the sub-tasks of the task's latest batch (contract, endpoint 14); pages count from 1."""
+    query: dict[str, str | int] = {
+        "taskId": checks.text("task_id", task_id),
+        "page": checks.integer("page", page, 1),
+        "size": checks.integer("size", size, 1, MAX_SUBTASK_SIZE),
+    }
+    return Call(endpoint=GET_SUBTASKS, result=many(SubTask), repeat=Repeat.SAFE, query=query)
+
+
+def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
+    """Start sub-tasks of a task (contract, endpoint 15)."""
+    body = {"taskId": checks.text("task_id", task_id), "subTaskIds": checks.texts("subtask_ids", subtask_ids)}
+    return Call(endpoint=START_SUBTASKS, result=NOTHING, repeat=START_SUBTASKS.repeat, body=body)
+
+
+def get_running_counts() -> Call[RunningCounts]:
+    """Read how many tasks and sub-tasks run and wait (contract, endpoint 16)."""
+    return Call(endpoint=GET_RUNNING_COUNTS, result=one(RunningCounts), repeat=Repeat.SAFE)
+
+
+def read_data(task_id: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
+    """Read rows of a task's whole history from an offset (contract, endpoint 17)."""
+    return Call(endpoint=READ_DATA, result=PAGE, repeat=Repeat.SAFE, query=_window(task_id, offset, size))
+
+
+def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
+    """Read rows of one batch of a task from an offset (contract, endpoint 18)."""
+    query = {**_window(task_id, offset, size), "lotno": checks.text("lotno", lotno)}
+    return Call(endpoint=READ_BATCH_DATA, result=PAGE, repeat=Repeat.SAFE, query=query)
+
+
+def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
+    return {
+        "taskId": checks.text("task_id", task_id),
+        "offset": checks.integer("offset", offset),
+        "size": checks.integer("size", size, 1, MAX_DATA_SIZE),
+    }
+
+
+def mark_exported(task_id: str) -> Call[None]:
+    """Confirm that the task's data has been exported (contract, endpoint 19)."""
+    body = {"taskId": checks.text("task_id", task_id)}
+    return Call(endpoint=MARK_EXPORTED, result=NOTHING, repeat=Repeat.SAFE, body=body)
+
+
+def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
+    """Deprecate a data app of the key's owner (contract, endpoint 20)."""
+    segments = {"app_id": checks.path_segment("app_id", app_id)}
+    return Call(endpoint=DEPRECATE_DATA_APP, result=one(DeprecatedApp), repeat=Repeat.SAFE, segments=segments)

@@ -1,0 +1,271 @@
+"""Everything that can go wrong with the service, as one tree under :class:`WebCollectError`.
+
+Four questions decide what a caller does, so they are answered by the class, not by reading messages: may the
+client repeat it at once (``retryable``), did it surely not take effect (``unsent``), is trying again later in
+vain until a person acts (``permanent``), and what should that person do (``advice``).
+"""
+
+from __future__ import annotations
+
+
+class WebCollectError(Exception):
+    """Base of all errors of the service's client.
+
+    :param message: what happened, without secrets.
+    :param endpoint: the operation, in the hook's words (``copy_task``).
+    :param status: the HTTP status, if there was an answer.
+    :param code: the service's error code, if it gave one.
+    :param request_id: the service's ``requestId``, for its support.
+    :param retry_after: seconds the service asked to wait, if it did.
+    """
+
+    retryable: bool = False
+    unsent: bool = False
+    permanent: bool = False
+    advice: str = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.endpoint = endpoint
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        answered = " ".join(
+            part for part in (f"HTTP {self.status}" if self.status else "", self.code or "") if part
+        )
+        said = ": ".join(part for part in (self.endpoint, answered, self.message) if part)
+        request = f" (requestId {self.request_id})" if self.request_id else ""
+        return f"{said}{request}" + (f" {self.advice}" if self.advice else "")
+
+
+class InvalidArgument(WebCollectError, ValueError):
+    """An argument breaks a rule of the contract; nothing was sent."""
+
+    permanent = True
+    unsent = True
+
+    def __init__(self, argument: str, value: object, rule: str) -> None:
+        super().__init__(f"`{argument}` is {_shown(value)}; {rule}")
+        self.argument = argument
+        self.value = value
+        self.rule = rule
+
+    def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, object, str]]:
+        return type(self), (self.argument, self.value, self.rule)
+
+
+def _shown(value: object) -> str:
+    """Return ``value`` for a message, short enough to read."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+class ConnectionIncomplete(WebCollectError):
+    """The connection lacks what the call needs; nothing was sent."""
+
+    permanent = True
+    unsent = True
+
+
+class TransportError(WebCollectError):
+    """No complete answer came."""
+
+
+class ServiceUnreachable(TransportError):
+    """The service could not be reached: no name, no route, refused, or no connection in time."""
+
+    retryable = True
+    unsent = True
+    advice = "Check the connection's host, the network and the proxy settings."
+
+
+class TlsError(TransportError):
+    """The service's certificate could not be verified, or no common TLS version was found."""
+
+    unsent = True
+    advice = "Check the host name; for a private certificate authority set the connection extra `ca_file`."
+
+
+class NoAnswer(TransportError):
+    """The request went out, but no complete answer came back."""
+
+    retryable = True
+    advice = "Check the network, or raise the connection extra `read_timeout`."
+
+
+class RedirectRefused(WebCollectError):
+    """The service answered with a redirect that could carry the credential elsewhere."""
+
+    permanent = True
+    advice = "Set the connection's host to the address that the service really has."
+
+
+class MalformedAnswer(WebCollectError):
+    """The answer is not the JSON that the contract promises (a gateway's page, cut or broken JSON)."""
+
+    retryable = True
+    advice = (
+        "If every call fails like this, the connection's host is probably not the service's base URL; "
+        "if some do, a gateway in front of it is in trouble."
+    )
+
+
+class ServiceError(WebCollectError):
+    """The service answered with an error."""
+
+
+class CredentialError(ServiceError):
+    """The service refused the credential."""
+
+    permanent = True
+    unsent = True
+    advice = "Put a valid credential into the connection."
+
+
+class TokenRejected(CredentialError):
+    """The access token or API key is bad or has expired (401)."""
+
+
+class GrantRejected(CredentialError):
+    """The refresh token, or login and password, was refused: spent, revoked, or wrong."""
+
+    advice = (
+        "A refresh token works once. Put a new one (or login and password) into the connection; "
+        "what is stored of the old one is then dropped by itself."
+    )
+
+
+class PermissionDenied(ServiceError):
+    """The account's plan is too low for the operation, or the object is somebody else's (403)."""
+
+    permanent = True
+    unsent = True
+    advice = "See `Required plan tiers` in the contract, and whose object it is."
+
+
+class TooManyRequests(ServiceError):
+    """The service's rate limit was passed (429)."""
+
+    retryable = True
+    unsent = True
+    advice = "Lower the connection extra `requests_per_second` if other programs share this address."
+
+
+class ServiceFailure(ServiceError):
+    """The service failed inside (5xx, 408, ``ServerError``)."""
+
+    retryable = True
+
+
+class NotFound(ServiceError):
+    """The task, step or app does not exist, or is not the caller's."""
+
+    permanent = True
+    advice = "Check the id, and that it belongs to this account."
+
+
+class TaskBusy(ServiceError):
+    """The task is running, and the operation needs it at rest (``TaskExecuting``)."""
+
+    advice = "Wait until the task has ended, then try again."
+
+
+class MemberNotAllowed(ServiceError):
+    """An analytics query names a member whom the caller may not query."""
+
+    permanent = True
+    advice = "Every name in `member_names` must be a member of the account's own team."
+
+
+class RequestRejected(ServiceError):
+    """The service understood the request and refused it."""
+
+    permanent = True
+
+
+class DataAppError(ServiceError):
+    """The data-app service answered with an error.
+
+    :param category: the category it gave (``forbidden``, …).
+    :param retryable: whether it says that trying again can help.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        category: str | None = None,
+        can_retry: bool = False,
+        endpoint: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(
+            message,
+            endpoint=endpoint,
+            status=status,
+            code=code,
+            request_id=request_id,
+            retry_after=retry_after,
+        )
+        self.category = category
+        self.retryable = can_retry
+
+
+class OutcomeUnknown(WebCollectError):
+    """The request was sent, and whether the service acted on it is not known."""
+
+    permanent = True
+    advice = "Look at the service whether it took effect before repeating it."
+
+
+class PagingError(WebCollectError):
+    """A paged read cannot be finished: the cursor stands still, or the counts contradict each other."""
+
+
+#: The class for each code the contract or practice names; codes are compared without dots and case.
+_BY_CODE: dict[str, type[ServiceError]] = {
+    "invalidgrant": GrantRejected,
+    "invalidtoken": TokenRejected,
+    "unauthorized": TokenRejected,
+    "permissiondenied": PermissionDenied,
+    "toomanyrequests": TooManyRequests,
+    "servererror": ServiceFailure,
+    "invalidtaskid": NotFound,
+    "tasksettingsnotfound": NotFound,
+    "taskexecuting": TaskBusy,
+    "membernotallowed": MemberNotAllowed,
+}
+_BY_STATUS: dict[int, type[ServiceError]] = {
+    401: TokenRejected,
+    403: PermissionDenied,
+    404: NotFound,
+    408: ServiceFailure,
+    429: TooManyRequests,
+}
+
+
+def service_error_type(status: int, code: str | None) -> type[ServiceError]:
+    """Return the error class for an answer of the main service.
+
+    The code decides before the status, since most errors come with HTTP 400 (field notes, Errors).
+    """
+    known = _BY_CODE.get((code or "").replace(".", "").lower()) or _BY_STATUS.get(status)
+    if known:
+        return known
+    return ServiceFailure if status >= 500 else RequestRejected

@@ -1,0 +1,90 @@
+"""Keeping within the service's rate limits.
+
+The service counts per caller address, so the paces are shared by all clients of a process that talk to one
+address, on whatever thread or event loop. Requests are spread evenly, a little slower than the limit: a late
+connection bunches requests up on their way, and that needs room.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.service.call import Pace
+from airflow_provider_webcollect.service.settings import GENERAL_RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Seconds between two requests (contract, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching.
+STATUS_INTERVALS = {Pace.STATUS_V1: 5.25, Pace.STATUS_V2: 0.25}
+#: Share of the general rate that is used.
+GENERAL_SHARE = 0.95
+#: A slowed pace is this much slower at most.
+SLOWEST = 8.0
+#: Seconds without a 429 after which a slowed pace halves its slowness.
+RECOVERY = 10.0
+
+
+class Pacer:
+    """Hands out the moments at which requests may be sent.
+
+    :param interval: seconds between two of them; 0 for no limit.
+    """
+
+    def __init__(self, interval: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._interval = interval
+        self._now = now
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._slowness = 1.0
+        self._recovers_at = 0.0
+
+    def reserve(self) -> float:
+        """Take the next moment and return the seconds until it."""
+        with self._lock:
+            now = self._now()
+            while self._slowness > 1.0 and now >= self._recovers_at:
+                self._slowness /= 2
+                self._recovers_at += RECOVERY
+            moment = max(now, self._next)
+            self._next = moment + self._interval * self._slowness
+            return moment - now
+
+    def slow_down(self, seconds: float | None = None) -> None:
+        """Take a 429 into account: pause for ``seconds`` (at least one interval), then go on slower for a while."""
+        with self._lock:
+            now = self._now()
+            self._slowness = min(SLOWEST, self._slowness * 2)
+            self._recovers_at = now + RECOVERY
+            self._next = max(self._next, now + max(seconds or 0.0, self._interval))
+
+
+class Paces:
+    """The paces of one address."""
+
+    def __init__(self, general_interval: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._pacers: Mapping[Pace, Pacer] = {
+            Pace.GENERAL: Pacer(general_interval, now),
+            **{pace: Pacer(interval, now) for pace, interval in STATUS_INTERVALS.items()},
+        }
+
+    def of(self, pace: Pace) -> tuple[Pacer, ...]:
+        """Return the pacers to pass, one after the other: the special one first, so that none waits in vain."""
+        general = self._pacers[Pace.GENERAL]
+        return (general,) if pace is Pace.GENERAL else (self._pacers[pace], general)
+
+
+_shared: dict[tuple[str, float], Paces] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_paces(base_url: str, requests_per_second: float = GENERAL_RATE) -> Paces:
+    """Return the paces that all clients of this process share for ``base_url``.
+
+    :param requests_per_second: the general limit; 0 for none, which leaves the status paces in force.
+    """
+    interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
+    with _shared_lock:
+        return _shared.setdefault((base_url, requests_per_second), Paces(interval))

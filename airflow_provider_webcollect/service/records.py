@@ -1,0 +1,345 @@
+"""The service's results as frozen structs: camelCase on the wire, snake_case in Python.
+
+Reading is forgiving, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
+integers may arrive as strings, times have no zone, and what the contract does not name is kept in
+``unknown_fields``.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+import pendulum
+
+from airflow_provider_webcollect.service.states import LoopType
+
+R = TypeVar("R", bound="Record")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the results that are read field by field.
+
+    :ivar unknown_fields: what came beside the fields of the contract, as it came.
+    """
+
+    unknown_fields: dict[str, Any] = {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as plain JSON-ready values with snake_case keys; absent fields are left out."""
+        return {
+            name: _plain(value)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None and not (name == "unknown_fields" and not value)
+        }
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Record():
+            return value.as_dict()
+        case tuple() | list():
+            return [_plain(item) for item in value]
+        case datetime.datetime():
+            return value.isoformat()
+        case _:
+            return value
+
+
+class NameValue(Record, frozen=True):
+    """A property of a step."""
+
+    name: str
+    value: str | None = None
+
+
+class Action(Record, frozen=True):
+    """A step of a task (contract, Step record).
+
+    :ivar loop_type: in the spelling of requests (``UrlList``), whichever the answer had (``URLList``), so that
+        what was read can be sent back.
+    """
+
+    action_id: str | None = None
+    action_type: str | None = None
+    name: str | None = None
+    loop_type: str | None = None
+    loop_items: tuple[str, ...] | None = None
+    properties: tuple[NameValue, ...] | None = None
+    is_append: bool | None = None
+
+    def __post_init__(self) -> None:
+        for spelling in LoopType:
+            if self.loop_type is not None and self.loop_type.lower() == spelling.lower():
+                msgspec.structs.force_setattr(self, "loop_type", str(spelling))
+
+
+class TaskActions(Record, frozen=True):
+    """The steps of one task (contract, endpoint 5)."""
+
+    task_id: str
+    actions: tuple[Action, ...] = ()
+
+
+class UpdatedParameters(Record, frozen=True):
+    """The steps that an update touched, as the service echoes them (contract, endpoint 4)."""
+
+    actions: tuple[Action, ...] | None = None
+    loop_items: tuple[Action, ...] | None = None
+
+
+class ParameterUpdate(Record, frozen=True):
+    """Answer to an update of parameters (contract, endpoint 4)."""
+
+    task_id: str | None = None
+    updated_parameters: UpdatedParameters | None = None
+
+
+class CopiedTask(Record, frozen=True):
+    """A new task, made by copying (contract, endpoint 7)."""
+
+    task_id: str
+    task_name: str | None = None
+
+
+class FailedCopy(Record, frozen=True):
+    """A task that could not be copied, and why (contract, endpoint 8)."""
+
+    task_id: str | None = None
+    reason: str | None = None
+
+
+class CopyResult(Record, frozen=True):
+    """Outcome of copying tasks to groups (contract, endpoint 8)."""
+
+    request_count: int
+    success_count: int
+    failed_tasks: tuple[FailedCopy, ...] = ()
+
+
+class TaskStatus(Record, frozen=True):
+    """State of a task's cloud extraction (contract, endpoints 12 and 13).
+
+    Version 1 fills ``task_id``, ``task_name`` and ``status``, version 2 all but ``task_name``. Times come
+    without a zone: they are naive, or in the connection's ``timezone``.
+
+    :ivar current_total_extract_count: rows collected in this run, before the service removes duplicates.
+    :ivar executed_times: how many runs were started so far.
+    :ivar start_execute_time_seconds: collection time in seconds.
+    """
+
+    task_id: str
+    status: str
+    task_name: str | None = None
+    current_total_extract_count: int | None = None
+    executed_times: int | None = None
+    sub_task_count: int | None = None
+    next_execute_time: pendulum.DateTime | None = None
+    start_execute_time: pendulum.DateTime | None = None
+    executing_time: pendulum.DateTime | None = None
+    end_execute_time: pendulum.DateTime | None = None
+    start_execute_time_seconds: float | None = None
+
+
+class SubTask(Record, frozen=True):
+    """A sub-task of a task's latest batch (contract, endpoint 14)."""
+
+    sub_task_id: str
+    status: str
+
+
+class RunningCounts(Record, frozen=True):
+    """Running counts of the account (contract, endpoint 16).
+
+    The contract describes the two sub-task counts the wrong way round and calls the meaning ambiguous;
+    they are given under the service's own names.
+    """
+
+    extracting_count: int | None = None
+    waiting_count: int | None = None
+    finished_count: int | None = None
+    waiting_sub_task_count: int | None = None
+    executing_sub_task_count: int | None = None
+
+
+class DataVolumeMetrics(Record, frozen=True):
+    """Rows collected (contract, Analytics row); None means no data."""
+
+    total_collected: float | None = None
+    deduplicated_volume: float | None = None
+
+
+class ExecutionMetrics(Record, frozen=True):
+    """Runs and their times in seconds; rates from 0 to 1 (contract, Analytics row)."""
+
+    run_count: float | None = None
+    success_count: float | None = None
+    failure_count: float | None = None
+    duration_per_run_seconds: float | None = None
+    total_execution_seconds: float | None = None
+    success_rate: float | None = None
+    failure_rate: float | None = None
+
+
+class ResourceUsageMetrics(Record, frozen=True):
+    """What the runs used; ``balance`` is the cost (contract, Analytics row)."""
+
+    captcha_count: float | None = None
+    simple_template_count: float | None = None
+    proxy_ip_count: float | None = None
+    balance: float | None = None
+
+
+class AnalyticsRow(Record, frozen=True):
+    """Metrics of one task in one time bucket (contract, Analytics row)."""
+
+    task_id: str
+    day_key: str
+    user_id: str | None = None
+    task_name: str | None = None
+    week_start_date: str | None = None
+    week_end_date: str | None = None
+    collection_method: str | None = None
+    data_volume_metrics: DataVolumeMetrics = DataVolumeMetrics()
+    execution_metrics: ExecutionMetrics = ExecutionMetrics()
+    resource_usage_metrics: ResourceUsageMetrics = ResourceUsageMetrics()
+
+
+class AnalyticsPage(Record, frozen=True):
+    """A page of an analytics query (contract, endpoint 2). ``total`` counts all matching rows."""
+
+    total: int
+    rows: tuple[AnalyticsRow, ...] = msgspec.field(default=(), name="data")
+
+
+class TokenRecord(Record, frozen=True):
+    """Tokens, as the service hands them out (contract, Token record). Its repr hides them.
+
+    :ivar expires_in: validity of the access token in seconds.
+    """
+
+    access_token: str
+    expires_in: float | None = None
+    token_type: str | None = None
+    refresh_token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"TokenRecord(expires_in={self.expires_in}, refresh_token={'***' if self.refresh_token else None})"
+
+
+class DeprecatedApp(Record, frozen=True):
+    """A data app after its deprecation (contract, Data-app deprecation result)."""
+
+    app_name: str
+    status: str
+    namespace: str | None = None
+    version: str | None = None
+    missing_secrets: tuple[str, ...] | None = None
+
+
+class Message(Record, frozen=True):
+    """Answer to an update of loop items (contract, endpoint 3)."""
+
+    message: str | None = None
+
+
+class Moved(Record, frozen=True):
+    """Answer to a move (contract, endpoint 9)."""
+
+    moved: bool
+
+
+class DataPage(msgspec.Struct, frozen=True):
+    """A page of collected rows (contract, endpoints 17 and 18).
+
+    :ivar offset: where the next page starts; pass it on as it is, it need not be the old one plus the size.
+    :ivar total: rows in all.
+    :ivar rest_total: rows after this page; 0 ends a read.
+    :ivar rows: the rows as raw JSON slices of the answer, so that moving them builds no dicts.
+    """
+
+    offset: int
+    total: int
+    rest_total: int
+    rows: list[msgspec.Raw]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as dicts, field names to values."""
+        return [msgspec.json.decode(row) for row in self.rows]
+
+
+def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
+    """Return a time of the service in ``timezone``, or naive where that is None; None if it is not a time.
+
+    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``; a zone in it wins over ``timezone``.
+    """
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return pendulum.instance(moment, tz=timezone)
+
+
+Reader = Callable[[Any, str | None], Any]
+
+
+def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
+    """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, naive where it is None.
+
+    :raises msgspec.ValidationError: if a value cannot be read as its field's type, or none is an object.
+    :raises TypeError: if a required field is missing.
+    """
+    if not isinstance(value, dict):
+        raise msgspec.ValidationError(f"Expected an object for {record.__name__}, got {type(value).__name__}")
+    readers = _readers(record)
+    known: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for key, item in value.items():
+        name, read = readers.get(_spelling(key), ("", None))
+        if read is None:
+            unknown[key] = item
+        elif item is not None:
+            known[name] = read(item, timezone)
+    return record(unknown_fields=unknown, **{name: item for name, item in known.items() if item is not None})
+
+
+def _spelling(key: str) -> str:
+    """Return what camelCase, PascalCase and snake_case spellings of a key have in common."""
+    return key.replace("_", "").lower()
+
+
+@cache
+def _readers(record: type[Record]) -> dict[str, tuple[str, Reader]]:
+    fields = msgspec.inspect.type_info(record).fields  # type: ignore[attr-defined]
+    return {
+        _spelling(field.encode_name): (field.name, _reader(field.type))
+        for field in fields
+        if field.name != "unknown_fields"
+    }
+
+
+def _reader(kind: msgspec.inspect.Type) -> Reader:
+    """Return the function that reads a field of the type ``kind``."""
+    match kind:
+        case msgspec.inspect.UnionType(types=types):
+            return _reader(next(each for each in types if not isinstance(each, msgspec.inspect.NoneType)))
+        case msgspec.inspect.StructType(cls=cls):
+            record: type[Record] = cls  # type: ignore[assignment]  # all structs here are
+            return lambda value, timezone: read_record(value, record, timezone)
+        case msgspec.inspect.VarTupleType(item_type=item):
+            read = _reader(item)
+            return lambda value, timezone: tuple(read(each, timezone) for each in value)
+        case msgspec.inspect.CustomType():
+            return parse_time
+        case msgspec.inspect.StrType():
+            return lambda value, _: value if isinstance(value, str) else str(value)
+        case msgspec.inspect.BoolType():
+            return lambda value, _: msgspec.convert(value, bool, strict=False)
+        case msgspec.inspect.IntType():
+            return lambda value, _: None if value == "" else msgspec.convert(value, int, strict=False)
+        case msgspec.inspect.FloatType():
+            return lambda value, _: None if value == "" else msgspec.convert(value, float, strict=False)
+    raise TypeError(f"no reader for {kind}")

@@ -1,0 +1,127 @@
+"""What a client is told: addresses, time limits, paces and credentials. Plain data, from any source."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
+
+#: Requests per second that one address may make (field notes, Errors).
+GENERAL_RATE = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often and how long a call is tried.
+
+    :param attempts: tries in all.
+    :param deadline: seconds after which no further try is begun.
+    :param first_wait: seconds before the second try; later waits double, with jitter.
+    :param longest_wait: upper bound of a wait in seconds, also for what the service asks for in ``Retry-After``.
+    """
+
+    attempts: int = 7
+    deadline: float = 180.0
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What proves who is calling. Its repr shows none of it.
+
+    :param refresh_token: exchanged for access tokens; works once.
+    :param access_token: a ready access token, used until the service rejects it.
+    :param login: with ``password``, obtains the first tokens.
+    :param api_key: taken by five endpoints instead of a token.
+    :param api_key_everywhere: whether the account's key is taken by every endpoint of the main service.
+    :param datahub_api_key: the key of the data-app service.
+    """
+
+    refresh_token: str | None = field(default=None, repr=False)
+    access_token: str | None = field(default=None, repr=False)
+    login: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    api_key_everywhere: bool = False
+    datahub_api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def can_get_tokens(self) -> bool:
+        """Whether there is anything that leads to an access token."""
+        return bool(self.refresh_token or self.access_token or (self.login and self.password))
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return all that must not show in logs."""
+        values = (self.refresh_token, self.access_token, self.password, self.api_key, self.datahub_api_key)
+        return tuple(value for value in values if value)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what leads to tokens; it changes when a person puts a new credential into the connection."""
+        parts = (self.refresh_token, self.access_token, self.login, self.password)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where the service is and how it is talked to.
+
+    :param base_url: the main service's base URL, with scheme.
+    :param datahub_url: the data-app service's base URL.
+    :param connect_timeout: seconds to wait for a connection.
+    :param read_timeout: seconds to wait for each piece of an answer.
+    :param ca_file: a file of certificate authorities to trust instead of the usual ones.
+    :param requests_per_second: pace of all requests of this process to the service; 0 takes the pace away.
+    :param timezone: the zone of the service's times; None leaves them naive.
+    :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the keeper's new token.
+    """
+
+    base_url: str
+    datahub_url: str | None = None
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    ca_file: str | None = None
+    requests_per_second: float = GENERAL_RATE
+    timezone: str | None = None
+    token_refresh: Literal["auto", "keeper"] = "auto"
+    retries: Retries = Retries()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base_url", _base_url("base_url", self.base_url))
+        if self.datahub_url is not None:
+            object.__setattr__(self, "datahub_url", _base_url("datahub_url", self.datahub_url))
+        for name in ("connect_timeout", "read_timeout"):
+            if not getattr(self, name) > 0:
+                raise InvalidArgument(name, getattr(self, name), "it must be a number of seconds above 0")
+        if self.requests_per_second < 0:
+            raise InvalidArgument("requests_per_second", self.requests_per_second, "it must be 0 or more")
+
+    def base_of(self, datahub: bool) -> str:
+        """Return the base URL that a call goes to.
+
+        :raises ConnectionIncomplete: if the data-app service is meant and its address is not set.
+        """
+        if not datahub:
+            return self.base_url
+        if self.datahub_url is None:
+            raise ConnectionIncomplete(
+                "the connection has no extra `datahub_url`, the data-app service's address"
+            )
+        return self.datahub_url
+
+
+def _base_url(name: str, url: str) -> str:
+    parts = urlsplit(url)
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or parts.username
+    ):
+        raise InvalidArgument(name, url, "it must be an http(s) URL without user, query and fragment")
+    return url.rstrip("/")

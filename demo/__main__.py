@@ -1,0 +1,72 @@
+"""``python -m demo``: what `make demo` and `make ui` run."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from demo import main_job
+from demo.console import Console
+from demo.landing import LandingProblem
+from demo.processes import ProcessEnded, Processes
+from demo.real_airflow import AirflowProblem, RealAirflow
+from demo.sandbox import start_sandbox
+
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = PROJECT / ".demo"
+# A run of the collection task takes some five minutes of the sandbox's time.
+SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
+
+
+def main() -> int:
+    """Run the demo; its exit code says whether every row is accounted for."""
+    arguments = _parser().parse_args()
+    # SIGTERM puts everything away too; a shell's background jobs start with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    FOLDER.mkdir(exist_ok=True)
+    try:
+        with FileLock(FOLDER / "lock", timeout=0):
+            _demo(Console(), arguments.dags, arguments.keep)
+    except Timeout:
+        print("Another demo is running here (`make ui`, perhaps): end it first", file=sys.stderr)
+        return 1
+    except (AirflowProblem, LandingProblem, ProcessEnded, TimeoutError) as problem:
+        print(f"\n{problem}\n\nThe demo failed; its logs are in {FOLDER}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=main_job.__doc__)
+    parser.add_argument("--keep", action="store_true", help="keep Airflow's web interface up until Ctrl-C")
+    parser.add_argument("--dags", type=Path, default=PROJECT / "example_dags", help="folder with the DAGs")
+    return parser
+
+
+def _demo(console: Console, dags: Path, keep: bool) -> None:
+    for name in ("airflow", "landing", "sandbox"):
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+    with ExitStack() as stack:
+        url, control = start_sandbox(stack.enter_context(Processes()), FOLDER / "sandbox", *SANDBOX_OPTIONS)
+        console.say(f"The stand-in service listens on {url}; Airflow is starting")
+        airflow = stack.enter_context(RealAirflow(FOLDER / "airflow", dags))
+        console.say(f"Airflow is up, with version {main_job.check_provider(airflow)} of the provider")
+        main_job.add_connection(airflow, url)
+        main_job.run(airflow, control, FOLDER / "landing", console)
+        if keep:
+            console.say(f"Airflow's web interface: {airflow.url} (Ctrl-C ends it)")
+            signal.pause()
+    console.say("Airflow and the stand-in service have ended; `make ui` does this again and keeps them up")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The proof that what landed is what the service had."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+MANIFEST = "_manifest.json"
+
+
+class LandingProblem(RuntimeError):
+    """What landed is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a destination holds, every row of it checked."""
+
+    manifest: Path
+    parts: int
+    rows: int
+    bytes: int
+
+
+def prove(destination: Path, expected: Sequence[dict[str, Any]]) -> Landed:
+    """Compare a committed destination of JSONL parts with the rows it should hold, in their order.
+
+    :raises LandingProblem: naming the first thing that differs
+    """
+    manifest = destination / MANIFEST
+    if not manifest.is_file():
+        raise LandingProblem(f"There is no {manifest}: nothing was committed")
+    content = json.loads(manifest.read_bytes())
+    if content["rows"] != len(expected):
+        raise LandingProblem(f"The manifest says {content['rows']} rows, the service has {len(expected)}")
+    parts = [_read_part(destination / part["name"], part) for part in content["parts"]]
+    for number, (row, wanted) in enumerate(zip(_rows(parts), expected, strict=True), 1):
+        if row != wanted:
+            raise LandingProblem(f"Row {number} landed as {row}, the service has {wanted}")
+    return Landed(manifest, len(parts), len(expected), sum(map(len, parts)))
+
+
+def _read_part(path: Path, entry: dict[str, Any]) -> bytes:
+    data = path.read_bytes()
+    found = {"bytes": len(data), "rows": data.count(b"\n"), "sha256": hashlib.sha256(data).hexdigest()}
+    for what, value in found.items():
+        if entry[what] != value:
+            raise LandingProblem(f"{path}: {what} is {value}, the manifest says {entry[what]}")
+    return data
+
+
+def _rows(parts: list[bytes]) -> Iterator[dict[str, Any]]:
+    # Not splitlines(): a row may hold other line separators, such as U+2028.
+    return (json.loads(line) for data in parts for line in data.split(b"\n") if line)

@@ -1,0 +1,91 @@
+"""The main job, end to end: new loop items, a run of the collection task, its rows landed and proved."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.sandbox.demo import ACCESS_TOKEN, REFRESH_TOKEN, TASK_ID
+from demo.landing import prove
+from demo.real_airflow import AirflowProblem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Control
+    from demo.console import Console
+    from demo.real_airflow import RealAirflow
+
+DAG_ID = "webcollect_collect_and_land"
+DISTRIBUTION = "airflow-provider-webcollect"
+LOOP_ITEMS = [
+    f"{thing} {kind}" for thing in ("desk", "chair", "lamp", "shelf") for kind in ("oak", "ash", "steel")
+]
+RUN_TIMEOUT_SECONDS = 120.0
+UNREMARKABLE_STATES = frozenset({"success", "skipped"})
+
+
+def check_provider(airflow: RealAirflow) -> str:
+    """Return the version of the provider as Airflow sees it.
+
+    :raises AirflowProblem: if Airflow does not see it
+    """
+    providers = airflow.providers()
+    if DISTRIBUTION not in providers:
+        raise AirflowProblem(f"Airflow does not see {DISTRIBUTION}, only {', '.join(sorted(providers))}")
+    return providers[DISTRIBUTION]
+
+
+def add_connection(airflow: RealAirflow, sandbox_url: str) -> None:
+    """Tell Airflow of the sandbox, as a person would in the connection form."""
+    credentials = {"access_token": ACCESS_TOKEN, "refresh_token": REFRESH_TOKEN}
+    airflow.add_connection(
+        "webcollect_default", "webcollect", host=sandbox_url, extra=json.dumps(credentials)
+    )
+
+
+def run(airflow: RealAirflow, control: Control, destination: Path, console: Console) -> None:
+    """Run the example DAG into ``destination`` and prove what landed.
+
+    :raises AirflowProblem: if the run does not succeed, with the logs of the tasks that did not
+    :raises demo.landing.LandingProblem: if what landed is not what the sandbox had
+    """
+    steps = control.task(TASK_ID)["actions"]
+    conf = {
+        "collection_task_id": TASK_ID,
+        "action_id": next(step["action_id"] for step in steps if step["action_type"] == "LoopAction"),
+        "loop_items": LOOP_ITEMS,
+        "destination": destination.as_uri(),
+    }
+    run_id = airflow.trigger(DAG_ID, conf)
+    console.say(f"{DAG_ID} is running, {len(LOOP_ITEMS)} loop items")
+    _wait(airflow, run_id, console)
+    landed = prove(destination, control.true_rows(TASK_ID))
+    if not control.task(TASK_ID)["exported"]:
+        raise AirflowProblem("The rows landed, but the service was not told that they are exported")
+    console.say(
+        f"Landed {landed.rows} rows, {landed.bytes} bytes, in {landed.parts} parts: {landed.manifest}"
+    )
+    console.say(
+        f"All {landed.rows} rows are those that the service had, in its order, and it knows them as exported"
+    )
+
+
+def _wait(airflow: RealAirflow, run_id: str, console: Console) -> None:
+    try:
+        state = airflow.wait(
+            DAG_ID, run_id, RUN_TIMEOUT_SECONDS, on_change=lambda task: console.state(task.name, task.state)
+        )
+    except AirflowProblem as problem:
+        raise AirflowProblem(f"{problem}\n{_logs(airflow, run_id)}") from problem
+    if state != "success":
+        raise AirflowProblem(f"Run {run_id} of {DAG_ID} is {state}\n{_logs(airflow, run_id)}")
+
+
+def _logs(airflow: RealAirflow, run_id: str) -> str:
+    """The logs of the tasks that were tried and did not succeed."""
+    return "\n".join(
+        f"--- log of {task.name}, {task.state}:\n{airflow.task_log(DAG_ID, run_id, task)}"
+        for task in airflow.task_instances(DAG_ID, run_id)
+        if task.try_number and task.state not in UNREMARKABLE_STATES
+    )

@@ -1,0 +1,120 @@
+"""Processes that end with the one that started them, however that one ends.
+
+Each process becomes the leader of a session of its own, and a guard (this module, run as a program) is told of
+it. The starter ends them when it leaves the context. Should it be killed before, the kernel closes the guard's
+standard input, and the guard does the same. Ending is SIGTERM, then SIGKILL for what is left after a grace
+period, and it is for whole sessions, because Airflow puts its task processes into process groups of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+GRACE_SECONDS = 4.0
+
+
+class ProcessEnded(RuntimeError):
+    """A process that should be running has ended."""
+
+
+class Processes:
+    """Background processes by name; leaving the context ends them all and waits until they are gone."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: dict[str, Path] = {}
+
+    def __enter__(self) -> Self:
+        # A session of its own keeps a terminal's Ctrl-C away from the guard: it has to outlive the starter.
+        self._guard = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_sessions({process.pid for process in self._running.values()})
+        for process in self._running.values():
+            process.wait()
+        self._guard.communicate()
+
+    def start(
+        self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path
+    ) -> None:
+        """Start a process whose output goes to the file ``log``."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        self._running[name] = process
+        self._logs[name] = log
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(b"%d\n" % process.pid)
+        self._guard.stdin.flush()
+
+    def check(self) -> None:
+        """Say whether all are still running.
+
+        :raises ProcessEnded: naming the first that is not, with the end of its output.
+        """
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise ProcessEnded(
+                    f"{name} ended with exit code {process.returncode}\n{tail(self._logs[name])}"
+                )
+
+
+def tail(log: Path, lines: int = 40) -> str:
+    """Return the last lines of a log file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def end_sessions(sessions: set[int], grace: float = GRACE_SECONDS) -> None:
+    """End every process of the sessions, politely first."""
+    _signal(_members(sessions), signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while (left := _members(sessions)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while left:
+        _signal(left, signal.SIGKILL)
+        time.sleep(0.05)
+        left = _members(sessions)
+
+
+def _members(sessions: set[int]) -> list[int]:
+    members = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process.pid)
+    return members
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    end_sessions({int(line) for line in sys.stdin})

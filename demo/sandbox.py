@@ -1,0 +1,45 @@
+"""The stand-in service as a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.sandbox import Control
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from demo.processes import Processes
+
+START_TIMEOUT_SECONDS = 30.0
+
+
+def start_sandbox(processes: Processes, folder: Path, *options: str) -> tuple[str, Control]:
+    """Start the sandbox on a free port.
+
+    :param folder: for its output; made if it is missing
+    :param options: further arguments of its command line
+    :return: its address, and what steers it
+    :raises TimeoutError: if it does not listen in time
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ready = folder / "url"
+    command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0"]
+    processes.start(
+        "sandbox",
+        [*command, "--ready-file", str(ready), *options],
+        log=folder / "output.log",
+        env=os.environ,
+        cwd=folder,
+    )
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while not (ready.exists() and ready.read_text()):
+        processes.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"The sandbox does not listen after {START_TIMEOUT_SECONDS:.0f} s")
+        time.sleep(0.05)
+    url = ready.read_text()
+    return url, Control(url)

@@ -1,0 +1,58 @@
+"""Collect, wait, land, confirm: new search terms go in, rows come out on object storage, each exactly once.
+
+Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task goes on where
+the failed try ended.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param
+
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectMarkExportedOperator,
+    WebCollectStartSubTasksOperator,
+    WebCollectUpdateLoopItemsOperator,
+)
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+
+TASK = "{{ params.collection_task_id }}"
+
+with DAG(
+    dag_id="webcollect_collect_and_land",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    render_template_as_native_obj=True,
+    default_args={"retries": 2},
+    params={
+        "collection_task_id": Param("", type="string", description="The service's task"),
+        "action_id": Param("", type="string", description="The step whose loop list is replaced"),
+        "loop_items": Param(["laptop", "headphones"], type="array", description="The new search terms"),
+        "destination": Param(
+            "", type="string", description="A folder, such as s3://bucket/prices/2026-01-01"
+        ),
+    },
+    doc_md=__doc__,
+    tags=["webcollect"],
+) as dag:
+    update = WebCollectUpdateLoopItemsOperator(
+        task_id="update_loop_items",
+        collection_task_id=TASK,
+        action_id="{{ params.action_id }}",
+        loop_type="TextList",
+        loop_items="{{ params.loop_items }}",
+    )
+    start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=TASK)
+    wait = WebCollectTaskStatusSensor(
+        task_id="wait", collection_task_id=TASK, after=start.output, deferrable=True, poke_interval=5
+    )
+    land = WebCollectToObjectStorageOperator(
+        task_id="land", collection_task_id=TASK, destination="{{ params.destination }}"
+    )
+    confirm = WebCollectMarkExportedOperator(task_id="mark_exported", collection_task_id=TASK)
+
+    update >> start >> wait >> land >> confirm

@@ -1,0 +1,110 @@
+"""Holds requests that the sandbox received from the provider's client to ``openapi.yaml``."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from openapi_core import OpenAPI
+from openapi_core.datatypes import RequestParameters
+from openapi_core.exceptions import OpenAPIError
+from werkzeug.datastructures import Headers, ImmutableMultiDict
+
+import airflow_provider_webcollect.sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+CLIENT = "airflow-provider-webcollect/"
+SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openapi.yaml")
+
+
+class RequestContract:
+    """The contract, read once, for checking many request logs."""
+
+    def __init__(self) -> None:
+        spec = yaml.safe_load(SPEC_FILE.read_text())
+        self._openapi = OpenAPI.from_dict(spec)
+        self._operations = {
+            (path, method): operation
+            for path, item in spec["paths"].items()
+            for method, operation in item.items()
+            if method in ("get", "post")
+        }
+        self._parameters = spec["components"]["parameters"]
+
+    def check(self, logged: Iterable[Mapping[str, Any]]) -> Counter[str]:
+        """
+        Validate the client's requests; those of other user agents are passed over.
+
+        :param logged: entries as of ``Control.requests()``.
+        :return: how many requests each operation had, by operationId.
+        :raises AssertionError: a request breaks the contract; names it and says how.
+        """
+        return Counter(
+            self._check(LoggedRequest(entry))
+            for entry in logged
+            if entry["headers"].get("user-agent", "").startswith(CLIENT)
+        )
+
+    def _check(self, request: LoggedRequest) -> str:
+        try:
+            self._openapi.validate_request(request)
+        except OpenAPIError as error:
+            raise AssertionError(f"{request.method.upper()} {request.path}: {_chain(error)}") from error
+        operation = self._operations[request.endpoint, request.method]
+        problem = self._beyond_openapi(request, operation)
+        assert not problem, f"{request.method.upper()} {request.path}: {problem}"
+        return str(operation["operationId"])
+
+    def _beyond_openapi(self, request: LoggedRequest, operation: Mapping[str, Any]) -> str | None:
+        """What the contract forbids and OpenAPI cannot say, or lets pass."""
+        unknown = set(request.parameters.query) - set(self._query_names(operation))
+        if unknown:
+            return f"unknown query parameter: {', '.join(sorted(unknown))}"
+        if request.credential == "bearer+api_key":
+            return "both credentials at once"
+        if operation.get("security") == [] and request.credential != "none":
+            return "a credential in the headers, where none is taken"
+        return None
+
+    def _query_names(self, operation: Mapping[str, Any]) -> Iterator[str]:
+        for parameter in operation.get("parameters", ()):
+            reference = parameter.get("$ref", "").rpartition("/")[2]
+            yield self._parameters[reference]["name"] if reference else parameter["name"]
+
+
+class LoggedRequest:
+    """A log entry in the form that openapi-core takes."""
+
+    host_url = "http://sandbox"
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._entry = entry
+        self.method: str = entry["method"].lower()
+        self.path: str = entry["path"]
+        self.endpoint: str = entry["endpoint"]
+        self.credential: str = entry["credential"]
+        self.parameters = RequestParameters(
+            query=ImmutableMultiDict(entry["query"]), header=Headers(entry["headers"])
+        )
+        self.content_type: str = entry["headers"].get("content-type", "")
+
+    @cached_property
+    def body(self) -> bytes | None:
+        text = self._entry["body"]
+        body = base64.b64decode(text) if self._entry["body_encoding"] == "base64" else text.encode()
+        return body or None
+
+
+def _chain(error: BaseException | None) -> str:
+    """An error and what it comes from, in one line."""
+    parts: list[str] = []
+    while error is not None:
+        parts.append(str(error))
+        error = error.__cause__
+    return " <- ".join(parts)

@@ -1,0 +1,209 @@
+"""The sandbox against ``openapi.yaml``: whatever it is asked, it answers as the contract says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+import requests
+import schemathesis
+import yaml
+from hypothesis import HealthCheck, assume, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS
+from schemathesis.core.failures import Failure
+
+import airflow_provider_webcollect.sandbox
+from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from schemathesis import Case
+
+SPEC_FILE = Path(airflow_provider_webcollect.sandbox.__file__).with_name("openapi.yaml")
+DATA_APP_PATH = "/v1/data-apps/{app_id}/deprecate"
+
+
+def load_schema() -> Any:
+    """The contract, with the data-app path where the sandbox serves it."""
+    spec = yaml.safe_load(SPEC_FILE.read_text())
+    spec["paths"]["/datahub" + DATA_APP_PATH] = spec["paths"].pop(DATA_APP_PATH)
+    return schemathesis.openapi.from_dict(spec)
+
+
+SCHEMA = load_schema()
+OPERATION_IDS = {
+    "refresh_token",
+    "query_analytics",
+    "update_loop_items",
+    "update_task_parameters",
+    "get_actions",
+    "replace_urls",
+    "copy_task",
+    "copy_tasks",
+    "move_task",
+    "delete_tasks",
+    "delete_task_groups",
+    "get_task_statuses",
+    "get_task_statuses_v2",
+    "get_subtasks",
+    "start_subtasks",
+    "get_running_counts",
+    "read_data",
+    "read_batch_data",
+    "mark_exported",
+    "deprecate_data_app",
+}
+
+# Valid requests name tasks that do not exist, and are rightly refused.
+EXCLUDED_CHECKS = [CHECKS.get_one("positive_data_acceptance")]
+
+
+# The same examples in every run: a failure is then the sandbox's, not the day's.
+repeatable = partial(
+    settings, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture(scope="module")
+def running_sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Settings(enforce_limits=False, refresh_reuse="allow", speed=1000)) as running:
+        yield running
+
+
+@pytest.fixture
+def sandbox(running_sandbox: Sandbox) -> Sandbox:
+    running_sandbox.control.reset()
+    return running_sandbox
+
+
+def credentials(sandbox: Sandbox, path: str) -> dict[str, str]:
+    """The headers with which an operation is called."""
+    if path == "/token":
+        return {}
+    key = sandbox.datahub_api_key if path.startswith("/datahub") else sandbox.access_token
+    return {"Authorization": f"Bearer {key}"}
+
+
+def real_values(sandbox: Sandbox) -> dict[str, Any]:
+    """A value for each field that names something, taken from what the sandbox has."""
+    task = sandbox.control.task(demo.FINISHED_TASK_ID)
+    return {
+        "taskId": task["task_id"],
+        "taskIds": [task["task_id"], demo.TASK_ID],
+        "actionId": task["actions"][0]["action_id"],
+        "subTaskIds": [subtask["subtask_id"] for subtask in task["subtasks"]],
+        "taskGroupId": 2,
+        "groupIds": [2, 3],
+        "lotno": "000001",
+        "refresh_token": demo.REFRESH_TOKEN,
+        "app_id": demo.UNRELEASED_APP_ID,
+    }
+
+
+def with_values(request: Any, values: dict[str, Any]) -> Any:
+    """The same request, about these things."""
+    if isinstance(request, dict):
+        return {k: values[k] if k in values else with_values(v, values) for k, v in request.items()}
+    return [with_values(item, values) for item in request] if isinstance(request, list) else request
+
+
+def good_requests(real: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """For each operation, arguments of ``requests`` for a call that succeeds."""
+    task, tasks, action = real["taskId"], real["taskIds"], real["actionId"]
+    today = str(datetime.now(UTC).date())
+    loop = {"actionId": action, "loopType": "TextList", "loopItems": ["a"], "isAppend": True}
+    page = {"offset": 0, "size": 100}
+    return {
+        "refresh_token": {"json": {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN}},
+        "query_analytics": {"json": {"start": today, "end": today, "timeGranularity": "Week"}},
+        "update_loop_items": {"json": {"taskId": task, **loop}},
+        "update_task_parameters": {"json": {"taskId": task, "loopItems": [loop], "actions": []}},
+        "get_actions": {"json": {"taskIds": tasks, "actionTypes": ["LoopAction", "EnterTextAction"]}},
+        "replace_urls": {"data": {"taskId": task}, "files": {"file": ("urls.txt", b"https://a.example/1\n")}},
+        "copy_task": {"params": {"taskId": task, "taskGroupId": 2}},
+        "copy_tasks": {"json": {"taskIds": [*tasks, "unknown"], "groupIds": [2]}},
+        "move_task": {"params": {"taskId": task, "taskGroupId": 2}},
+        "delete_tasks": {"json": {"taskIds": tasks}},
+        "delete_task_groups": {"json": {"groupIds": [2]}},
+        "get_task_statuses": {"json": {"taskIds": tasks}},
+        "get_task_statuses_v2": {"json": {"taskIds": tasks}},
+        "get_subtasks": {"params": {"taskId": task, "page": 1, "size": 20}},
+        "start_subtasks": {"json": {"taskId": task, "subTaskIds": real["subTaskIds"]}},
+        "get_running_counts": {},
+        "read_data": {"params": {"taskId": task, **page}},
+        "read_batch_data": {"params": {"taskId": task, "lotno": "000001", **page}},
+        "mark_exported": {"json": {"taskId": task}},
+        "deprecate_data_app": {},
+    }
+
+
+def test_the_contract_has_the_twenty_operations() -> None:
+    operations = [operation.ok() for operation in SCHEMA.get_all_operations()]
+
+    assert {operation.definition.raw["operationId"] for operation in operations} == OPERATION_IDS
+    assert len(operations) == len(OPERATION_IDS) == 20
+
+
+@pytest.fixture
+def exercised(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """A sandbox that must have been asked something the contract knows by the end of the test."""
+    sandbox.control.clear_requests()
+    yield sandbox
+    asked = {path: sum(counts.values()) for path, counts in sandbox.control.counters().items()}
+    assert sum(asked.get(path.removeprefix("/datahub"), 0) for path in SCHEMA) > 10, asked
+
+
+@SCHEMA.parametrize()
+@repeatable(max_examples=50)
+def test_any_request_is_answered_as_the_contract_says(case: Case, exercised: Sandbox) -> None:
+    headers = credentials(exercised, case.path)
+
+    case.call_and_validate(exercised.url, headers=headers, excluded_checks=EXCLUDED_CHECKS)
+
+
+@SCHEMA.parametrize()
+@repeatable(max_examples=20)
+def test_any_request_about_real_things_is_answered_as_the_contract_says(case: Case, sandbox: Sandbox) -> None:
+    assume(case.meta is not None and case.meta.generation.mode == GenerationMode.POSITIVE)
+    sandbox.control.reset()
+    real = real_values(sandbox)
+    case.path_parameters = with_values(case.path_parameters, real)
+    case.query, case.body = with_values(case.query, real), with_values(case.body, real)
+    headers = credentials(sandbox, case.path)
+
+    case.call_and_validate(sandbox.url, headers=headers, excluded_checks=EXCLUDED_CHECKS)
+
+
+@pytest.mark.parametrize(
+    "operation", [found.ok() for found in SCHEMA.get_all_operations()], ids=lambda o: o.path
+)
+def test_every_operation_succeeds_in_the_contracts_shape(operation: Any, sandbox: Sandbox) -> None:
+    real = real_values(sandbox)
+    path = operation.path.format(app_id=quote(demo.APP_ID, safe=""))
+    arguments = good_requests(real)[operation.definition.raw["operationId"]]
+
+    response = requests.request(
+        operation.method, sandbox.url + path, headers=credentials(sandbox, path), timeout=10, **arguments
+    )
+
+    assert response.status_code == 200, response.text
+    operation.validate_response(response)
+
+
+def test_an_answer_of_another_shape_is_noticed(sandbox: Sandbox) -> None:
+    answer = requests.get(
+        f"{sandbox.url}/data/all",
+        params={"taskId": demo.FINISHED_TASK_ID, "offset": 0, "size": 1},
+        headers=credentials(sandbox, "/data/all"),
+        timeout=10,
+    )
+
+    SCHEMA["/data/all"]["GET"].validate_response(answer)
+    with pytest.raises(Failure, match="Response violates schema"):
+        SCHEMA["/data/markexported"]["POST"].validate_response(answer)

@@ -1,0 +1,77 @@
+"""A plain client of the service, written from the contract with ``requests``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Control, Sandbox
+
+
+class Client:
+    """Calls a sandbox as the demo account; ``get`` and ``post`` give the response, ``data`` its payload."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.control: Control = sandbox.control
+        self.session = requests.Session()
+        self.bearer = {"Authorization": f"Bearer {sandbox.access_token}"}
+        self.key = {"x-api-key": sandbox.api_key}
+
+    def get(self, path: str, headers: dict[str, str] | None = None, **params: Any) -> requests.Response:
+        return self.session.get(
+            self.sandbox.url + path, params=params, headers=self._headers(headers), timeout=10
+        )
+
+    def post(
+        self, path: str, json: Any = None, headers: dict[str, str] | None = None, **more: Any
+    ) -> requests.Response:
+        return self.session.post(
+            self.sandbox.url + path, json=json, headers=self._headers(headers), timeout=10, **more
+        )
+
+    def token(self, **body: Any) -> requests.Response:
+        return self.post("/token", body, headers={})
+
+    def status(self, task_id: str) -> dict[str, Any]:
+        [record] = data(self.post("/cloudextraction/statuses/v2", {"taskIds": [task_id]}))
+        return record
+
+    def subtasks(self, task_id: str, page: int = 1, size: int = 20) -> list[dict[str, str]]:
+        return data(self.get("/cloudextraction/task/subtasks", taskId=task_id, page=page, size=size))
+
+    def start(self, task_id: str, *subtask_ids: str) -> None:
+        ids = subtask_ids or [subtask["subTaskId"] for subtask in self.subtasks(task_id)]
+        data(self.post("/cloudextraction/subtasks:start", {"taskId": task_id, "subTaskIds": ids}))
+
+    def page(self, task_id: str, offset: int = 0, size: int = 1000, **batch: str) -> dict[str, Any]:
+        path = "/data/lotno/all" if batch else "/data/all"
+        return data(self.get(path, taskId=task_id, offset=offset, size=size, **batch))
+
+    def rows(self, task_id: str, size: int = 1000, **batch: str) -> list[dict[str, Any]]:
+        """All rows, by the contract's paging rule."""
+        page = self.page(task_id, 0, size, **batch)
+        rows = page["data"]
+        while page["restTotal"]:
+            page = self.page(task_id, page["offset"], size, **batch)
+            rows += page["data"]
+        return rows
+
+    def _headers(self, headers: dict[str, str] | None) -> dict[str, str]:
+        return self.bearer if headers is None else headers
+
+
+def data(response: requests.Response) -> Any:
+    """The payload of an answer that must be a success."""
+    assert response.status_code == 200, response.text
+    return response.json()["data"]
+
+
+def refusal(response: requests.Response) -> tuple[int, str]:
+    """Status and error code of an answer that must be an error envelope."""
+    body = response.json()
+    assert body.keys() == {"error", "requestId"}
+    assert body["error"].keys() == {"code", "message"}
+    return response.status_code, body["error"]["code"]

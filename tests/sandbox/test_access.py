@@ -1,0 +1,158 @@
+"""Who may call what, with which credential, on which plan, how often."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.operations import OPERATIONS
+from tests.sandbox.plain_client import Client, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATS = "/cloudextraction/task/stats"
+STATUS_V1 = "/cloudextraction/statuses"
+STATUS_V2 = "/cloudextraction/statuses/v2"
+TASKS = {"taskIds": [demo.TASK_ID]}
+
+# Endpoints 3, 7, 15, 18 and 19 of the contract.
+TAKE_A_KEY = {
+    "/task/updateLoopItems",
+    "/task/copy",
+    "/cloudextraction/subtasks:start",
+    "/data/lotno/all",
+    "/data/markexported",
+}
+MAIN_PATHS = [(o.method, o.path) for o in OPERATIONS if o.path != "/token" and "data-apps" not in o.path]
+
+# The contract's table of plans: the endpoints that a plan lacks.
+LACKS = {
+    "Flagship": {path for _, path in MAIN_PATHS}
+    - {"/taskanalytics/queries", "/data/all", "/data/lotno/all", "/data/markexported"},
+    "Flagship+": {"/taskGroup/deleteGroups", STATS},
+    "Enterprise": set(),
+    "Team": {"/taskanalytics/queries", STATS},
+}
+
+
+def call(client: Client, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
+    return client.get(path, headers) if method == "GET" else client.post(path, {}, headers)
+
+
+@pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
+def test_every_endpoint_wants_a_credential(client: Client, method: str, path: str) -> None:
+    assert refusal(call(client, method, path, {})) == (401, "Invalid.Token")
+    assert refusal(call(client, method, path, {"Authorization": "Bearer wrong"})) == (401, "Invalid.Token")
+
+
+@pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
+def test_an_api_key_opens_five_endpoints(client: Client, method: str, path: str) -> None:
+    status = call(client, method, path, client.key).status_code
+
+    assert status == (400 if path in TAKE_A_KEY else 401)
+
+
+def test_an_api_key_can_be_let_open_every_endpoint(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(api_key_everywhere=True)
+
+    assert client.get(STATS, client.key).status_code == 200
+
+
+def test_a_wrong_api_key_is_refused(client: Client) -> None:
+    assert refusal(client.post("/data/markexported", {}, {"x-api-key": "op_sk_no"})) == (401, "Invalid.Token")
+
+
+def test_an_api_key_is_not_a_bearer_token(client: Client) -> None:
+    headers = {"Authorization": f"Bearer {client.sandbox.api_key}"}
+
+    assert refusal(client.post("/data/markexported", {}, headers)) == (401, "Invalid.Token")
+
+
+def test_a_token_without_its_scheme_is_refused(client: Client) -> None:
+    assert refusal(client.get(STATS, {"Authorization": client.sandbox.access_token})) == (
+        401,
+        "Invalid.Token",
+    )
+
+
+def test_both_credentials_at_once_are_refused(client: Client) -> None:
+    assert refusal(client.post("/data/markexported", {}, {**client.bearer, **client.key})) == (
+        400,
+        "InvalidParameter",
+    )
+
+
+@pytest.mark.parametrize("tier", LACKS)
+def test_a_plan_opens_its_endpoints_only(start_sandbox: Callable[..., Client], tier: str) -> None:
+    client = start_sandbox(tier=tier, enforce_limits=False)
+
+    closed = {path for method, path in MAIN_PATHS if call(client, method, path).status_code == 403}
+
+    assert closed == LACKS[tier]
+
+
+def test_a_closed_endpoint_says_so(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(tier="Team")
+
+    assert refusal(client.get(STATS)) == (403, "PermissionDenied")
+
+
+def test_twenty_requests_a_second_are_let_in(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox()
+
+    statuses = [client.get(STATS).status_code for _ in range(21)]
+
+    assert statuses == [200] * 20 + [429]
+    assert refusal(client.get(STATS)) == (429, "TooManyRequests")
+    time.sleep(1.01)
+    assert client.get(STATS).status_code == 200
+
+
+def test_status_version_2_is_let_in_five_times_a_second(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox()
+
+    assert [client.post(STATUS_V2, TASKS).status_code for _ in range(6)] == [200] * 5 + [429]
+    assert client.get(STATS).status_code == 200
+
+
+def test_status_version_1_is_let_in_once_in_a_period(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(status_v1_period=0.3)
+
+    assert [client.post(STATUS_V1, TASKS).status_code for _ in range(2)] == [200, 429]
+    time.sleep(0.31)
+    assert client.post(STATUS_V1, TASKS).status_code == 200
+
+
+def test_the_period_of_status_version_1_is_five_seconds(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox()
+    client.post(STATUS_V1, TASKS)
+
+    time.sleep(1.1)
+
+    assert refusal(client.post(STATUS_V1, TASKS)) == (429, "TooManyRequests")
+
+
+def test_advancing_the_clock_does_not_help_against_limits(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox()
+    client.post(STATUS_V1, TASKS)
+
+    client.control.advance(60)
+
+    assert client.post(STATUS_V1, TASKS).status_code == 429
+
+
+def test_limits_count_callers_apart(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(general_rate=1)
+    other = client.session.get_adapter("http://")
+    other.init_poolmanager(1, 1, source_address=("127.0.0.2", 0))
+
+    from_elsewhere = client.get(STATS)
+    client.session = type(client.session)()
+
+    assert from_elsewhere.status_code == 200
+    assert client.get(STATS).status_code == 200
+    assert client.get(STATS).status_code == 429

@@ -1,0 +1,127 @@
+"""Analytics by day, week and month: endpoint 2."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.analytics import months_back
+from tests.sandbox.plain_client import Client, data, refusal
+
+TODAY = datetime.now(UTC).date()
+PATH = "/taskanalytics/queries"
+
+
+def ask(client: Client, start: date = TODAY - timedelta(days=40), end: date = TODAY, **more: Any) -> Any:
+    return client.post(PATH, {"start": str(start), "end": str(end), **more})
+
+
+def rows(client: Client, **more: Any) -> list[dict[str, Any]]:
+    return data(ask(client, **{"pageSize": 500, **more}))["data"]
+
+
+def collected(found: list[dict[str, Any]]) -> int:
+    return sum(row["dataVolumeMetrics"]["totalCollected"] for row in found)
+
+
+def test_days_weeks_and_months_add_up_to_the_same(client: Client) -> None:
+    by_day, by_week, by_month = (rows(client, timeGranularity=unit) for unit in ("Day", "Week", "Month"))
+
+    assert len(by_day) > len(by_week) > len(by_month) > 0
+    assert collected(by_day) == collected(by_week) == collected(by_month)
+
+
+def test_every_unit_has_its_key(client: Client) -> None:
+    [day, *_] = rows(client)
+    [week, *_] = rows(client, timeGranularity="Week")
+    [month, *_] = rows(client, timeGranularity="Month")
+
+    assert date.fromisoformat(day["dayKey"])
+    assert "weekStartDate" not in day
+    monday = date.fromisoformat(week["weekStartDate"])
+    assert monday.weekday() == 0
+    assert week["dayKey"] == f"{monday.isocalendar().year}-{monday.isocalendar().week:02}"
+    assert date.fromisoformat(week["weekEndDate"]) - monday == timedelta(days=6)
+    assert datetime.strptime(month["dayKey"], "%Y-%m")
+
+
+def test_the_same_question_has_the_same_answer(client: Client) -> None:
+    assert rows(client) == rows(client)
+
+
+def test_pages_cover_all_rows(client: Client) -> None:
+    everything = rows(client)
+    pages = [data(ask(client, page=page, pageSize=30)) for page in range(1, 20)]
+
+    assert {page["total"] for page in pages} == {len(everything)}
+    assert [row for page in pages for row in page["data"]] == everything
+    assert data(ask(client))["data"] == everything[:20]
+
+
+def test_tasks_and_methods_can_be_chosen(client: Client) -> None:
+    found = rows(client, taskIds=[demo.TASK_ID], collectionMethod="Local")
+
+    assert {(row["taskId"], row["collectionMethod"]) for row in found} == {(demo.TASK_ID, "Local")}
+    assert {row["collectionMethod"] for row in rows(client, collectionMethod="All")} == {"Cloud", "Local"}
+
+
+def test_unused_fields_may_be_empty(client: Client) -> None:
+    empty = {"taskIds": [], "memberNames": [], "collectionMethod": "", "timeGranularity": None, "page": None}
+
+    assert rows(client, **empty) == rows(client)
+
+
+def test_only_ones_own_tasks_count_unless_colleagues_are_named(client: Client) -> None:
+    def owners(**more: Any) -> set[str]:
+        return {row["userId"] for row in rows(client, **more)}
+
+    assert owners() == {"user-demo"}
+    assert owners(memberNames=["alice"]) == {"user-alice"}
+    assert owners(memberNames=["demo", "alice"]) == {"user-demo", "user-alice"}
+
+
+@pytest.mark.parametrize("names", [["mallory"], ["demo", "nobody"]])
+def test_people_outside_the_team_may_not_be_named(client: Client, names: list[str]) -> None:
+    assert refusal(ask(client, memberNames=names)) == (400, "MemberNotAllowed")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"end": TODAY + timedelta(days=1)},
+        {"start": TODAY, "end": TODAY - timedelta(days=1)},
+        {"start": TODAY - timedelta(days=93)},
+        {"start": "2026-02-30"},
+        {"start": "2026-1-1"},
+        {"page": 0},
+        {"pageSize": 501},
+        {"pageSize": 0},
+        {"taskIds": ["t"] * 101},
+        {"memberNames": ["demo"] * 101},
+        {"collectionMethod": "cloud"},
+        {"timeGranularity": "Year"},
+    ],
+)
+def test_a_query_beyond_the_limits_is_refused(client: Client, more: dict[str, Any]) -> None:
+    assert refusal(ask(client, **more)) == (400, "InvalidParameter")
+
+
+def test_the_latest_three_months_can_be_asked_for(client: Client) -> None:
+    assert data(ask(client, start=months_back(TODAY, 3)))["total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("day", "earlier"),
+    [
+        (date(2026, 5, 31), date(2026, 2, 28)),
+        (date(2024, 5, 31), date(2024, 2, 29)),
+        (date(2026, 1, 15), date(2025, 10, 15)),
+        (date(2026, 3, 31), date(2025, 12, 31)),
+        (date(2026, 12, 1), date(2026, 9, 1)),
+    ],
+)
+def test_three_months_are_counted_by_the_calendar(day: date, earlier: date) -> None:
+    assert months_back(day, 3) == earlier

@@ -1,0 +1,278 @@
+"""Steering a sandbox: tasks, time, settings, the request log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from airflow_provider_webcollect.sandbox import Control, Sandbox, SandboxError, Settings, demo
+from tests.sandbox.plain_client import Client, data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATS = "/cloudextraction/task/stats"
+
+
+def test_importing_the_package_does_not_import_the_server() -> None:
+    code = (
+        "import sys; from airflow_provider_webcollect.sandbox import Control, Settings, pytest_plugin;"
+        "print([m for m in ('starlette', 'uvicorn', 'uvloop', 'airflow') if m in sys.modules])"
+    )
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_package_has_no_other_names() -> None:
+    import airflow_provider_webcollect.sandbox as package
+
+    with pytest.raises(AttributeError, match="no attribute 'Sandpit'"):
+        _ = package.Sandpit
+
+
+def test_a_sandbox_starts_and_stops_quickly() -> None:
+    began = time.perf_counter()
+    with Sandbox() as sandbox:
+        started = time.perf_counter()
+        session = requests.Session()
+        session.get(sandbox.url, timeout=10)
+        stopping = time.perf_counter()
+    ended = time.perf_counter()
+
+    assert started - began < 0.5
+    assert ended - stopping < 0.3
+    with pytest.raises(requests.ConnectionError):
+        session.get(sandbox.url, timeout=10)
+
+
+def test_a_sandbox_stops_while_it_is_answering() -> None:
+    with Sandbox() as sandbox:
+        sandbox.control.fail("*", kind="slow", seconds=30)
+        with pytest.raises(requests.Timeout):
+            requests.get(sandbox.url + STATS, timeout=0.1)
+        began = time.perf_counter()
+
+    assert time.perf_counter() - began < 1
+
+
+def test_sandboxes_do_not_know_each_other(start_sandbox: Callable[..., Client]) -> None:
+    one, other = start_sandbox(), start_sandbox()
+    one.control.add_task("mine")
+
+    assert [t["task_id"] for t in other.control.tasks()].count("mine") == 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "sandbox.example"])
+def test_only_this_machine_is_served_unless_allowed(host: str) -> None:
+    with pytest.raises(ValueError, match="not a loopback address"):
+        Sandbox(host=host)
+
+
+def test_other_machines_can_be_allowed() -> None:
+    with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:
+        assert sandbox.url.startswith("http://0.0.0.0:")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "::1"])
+def test_any_loopback_address_will_do(host: str) -> None:
+    with Sandbox(host=host) as sandbox:
+        assert sandbox.control.now() > 0
+
+
+def test_a_taken_port_is_an_error() -> None:
+    with Sandbox() as sandbox:
+        port = int(sandbox.url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            Sandbox(port=port).__enter__()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"speed": 0}, {"tier": "Gold"}, {"seed": "x"}, {"general_rate": 0}, {"data": "/nowhere.csv"}]
+)
+def test_a_wrong_setting_is_an_error(wrong: dict[str, object]) -> None:
+    with pytest.raises((ValueError, OSError)):
+        Sandbox(Settings(**wrong)).__enter__()  # type: ignore[arg-type]
+
+
+def test_a_task_is_described_in_full(client: Client) -> None:
+    added = client.control.add_task("id-1", "Name", rows=9, subtasks=2, group_id=7, lots=2, fields=["a", "b"])
+
+    assert added == client.control.task("id-1")
+    assert added["group_id"] == 7
+    assert client.control.groups()[7] == "Group 7"
+    assert [run["rows"] for run in added["runs"]] == [9, 9]
+    assert (added["name"], added["state"], added["executed_times"], added["rows"]) == (
+        "Name",
+        "Finished",
+        2,
+        18,
+    )
+    assert len(added["subtasks"]) == 2
+    assert {action["action_type"] for action in added["actions"]} == {
+        "LoopAction",
+        "NavigateAction",
+        "EnterTextAction",
+    }
+
+
+def test_a_task_gets_an_id_from_the_seed(start_sandbox: Callable[..., Client]) -> None:
+    first, second = (start_sandbox().control.add_task()["task_id"] for _ in range(2))
+
+    assert first == second
+    assert len(first) == 36
+
+
+def test_a_task_with_a_past_can_be_running(client: Client) -> None:
+    task = client.control.add_task(rows=100, lots=[50], state="Extracting")
+
+    assert (task["state"], task["executed_times"]) == ("Extracting", 2)
+    assert 50 < task["rows"] < 150
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda control: control.add_task(demo.TASK_ID),
+        lambda control: control.add_task(lots=2),
+        lambda control: control.add_task(rows="many"),
+        lambda control: control.task("unknown"),
+        lambda control: control.true_rows("unknown"),
+        lambda control: control.grow(demo.TASK_ID, 5),
+        lambda control: control.configure(colour="red"),
+        lambda control: control.configure(speed=-1),
+        lambda control: control.advance("long"),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_refused(client: Client, call: Callable[[Control], object]) -> None:
+    with pytest.raises(SandboxError):
+        call(client.control)
+
+
+def test_an_unknown_command_is_not_found(client: Client) -> None:
+    answer = requests.post(client.sandbox.url + "/_sandbox/explode", timeout=10)
+
+    assert (answer.status_code, answer.json()) == (404, {"error": "There is no command explode."})
+
+
+def test_reading_commands_need_no_body(client: Client) -> None:
+    assert requests.get(client.sandbox.url + "/_sandbox/now", timeout=10).json() > 0
+
+
+def test_a_proxy_of_the_environment_is_not_used(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+
+    assert client.control.now() > 0
+
+
+def test_the_clock_is_advanced(client: Client) -> None:
+    before = client.control.now()
+
+    assert 3600 <= client.control.advance(3600) - before < 3610
+
+
+def test_changing_the_speed_does_not_make_time_jump(client: Client) -> None:
+    before = client.control.now()
+    client.control.configure(speed=100)
+    time.sleep(0.1)
+
+    assert 10 <= client.control.now() - before < 300
+
+
+def test_settings_can_be_changed_while_it_runs(client: Client) -> None:
+    settings = client.control.configure(tier="Team", general_rate=3)
+
+    assert (settings["tier"], settings["general_rate"], settings["enforce_limits"]) == ("Team", 3, False)
+    assert client.get(STATS).status_code == 403
+
+
+def test_a_run_keeps_the_durations_that_it_began_with(client: Client) -> None:
+    client.start(demo.TASK_ID)
+    client.control.configure(run_seconds=10_000)
+    client.control.advance(300)
+
+    assert client.status(demo.TASK_ID)["status"] == "Finished"
+
+
+def test_a_reset_makes_everything_as_new(client: Client) -> None:
+    as_new = client.control.tasks()
+    client.control.configure(tier="Team")
+    client.control.expire_tokens()
+    client.control.fail("*", times=None)
+    client.control.start_task(demo.TASK_ID)
+    client.control.advance(10**6)
+    client.get(STATS)
+
+    client.control.reset()
+
+    assert client.control.requests() == []
+    assert client.get(STATS).status_code == 200
+    # The demo tasks' past is told from the moment of the reset.
+    forget_times = [[{**run, "start": ""} for run in task["runs"]] for task in client.control.tasks()]
+    assert forget_times == [[{**run, "start": ""} for run in task["runs"]] for task in as_new]
+
+
+def test_requests_are_logged_without_secrets(client: Client) -> None:
+    client.get("/data/all", taskId="é", offset=0, size=5)
+    client.post("/data/markexported", {"taskId": "x"}, client.key)
+    client.token(grant_type="refresh_token", refresh_token="secret-1")
+    client.token(grant_type="password", username="demo", password="secret-2")
+    client.post("/token", headers={"Authorization": "secret-3"}, data=b'refresh_token "secret-4"')
+
+    read, mark, *tokens = client.control.requests()
+
+    assert (read["method"], read["path"], read["status"]) == ("GET", "/data/all", 400)
+    assert read["query"] == {"taskId": "é", "offset": "0", "size": "5"}
+    assert (read["headers"]["authorization"], read["credential"]) == ("Bearer ***", "bearer")
+    assert (mark["headers"]["x-api-key"], mark["credential"]) == ("***", "api_key")
+    assert mark["body"] == '{"taskId": "x"}'
+    assert mark["client_port"] > 0
+    assert tokens[0]["body"] == '{"grant_type":"refresh_token","refresh_token":"***"}'
+    assert tokens[0]["credential"] == "none"
+    logged = str(client.control.requests())
+    assert "secret" not in logged
+    assert client.sandbox.access_token not in logged
+    assert client.sandbox.api_key not in logged
+
+
+def test_an_uploaded_file_is_logged_as_base64(client: Client) -> None:
+    client.post("/task/urls:file", data={"taskId": "x"}, files={"file": b"https://a.example"})
+
+    [entry] = client.control.requests("/task/urls:file")
+
+    assert entry["body_encoding"] == "base64"
+
+
+def test_the_log_can_be_asked_by_path_and_emptied(client: Client) -> None:
+    client.get(STATS)
+    client.get("/nowhere")
+    client.session.post(client.sandbox.datahub_url + "/v1/data-apps/a%2Fb/deprecate", timeout=10)
+
+    assert [entry["path"] for entry in client.control.requests("/nowhere")] == ["/nowhere"]
+    by_contract = client.control.requests("/v1/data-apps/{app_id}/deprecate")
+    assert by_contract == client.control.requests("/datahub/v1/data-apps/a%2Fb/deprecate")
+    assert len(by_contract) == 1
+    client.control.clear_requests()
+    assert client.control.requests() == []
+    assert client.control.counters() == {}
+
+
+def test_requests_are_counted_by_path_and_status(client: Client) -> None:
+    for headers in (client.bearer, client.bearer, {}):
+        client.get(STATS, headers)
+
+    assert client.control.counters() == {STATS: {200: 2, 401: 1}}
+
+
+def test_steering_is_not_counted_against_limits(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(general_rate=1)
+    for _ in range(5):
+        client.control.now()
+
+    assert data(client.get(STATS))

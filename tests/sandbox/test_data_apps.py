@@ -1,0 +1,93 @@
+"""Deprecating a data app: endpoint 20, another service with its own key and errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from tests.sandbox.plain_client import Client, data
+
+if TYPE_CHECKING:
+    import requests
+
+
+def deprecate(client: Client, app_id: str, key: str | None = demo.DATAHUB_API_KEY) -> requests.Response:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return client.session.post(
+        f"{client.sandbox.datahub_url}/v1/data-apps/{quote(app_id, safe='')}/deprecate",
+        headers=headers,
+        timeout=10,
+    )
+
+
+def error(response: requests.Response) -> dict[str, Any]:
+    body = response.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"code", "category", "message", "retryable"}
+    return {"status": response.status_code, **body["error"]}
+
+
+def test_the_author_deprecates_an_app_again_and_again(client: Client) -> None:
+    first, second = (deprecate(client, demo.APP_ID) for _ in range(2))
+
+    assert (
+        first.json()
+        == second.json()
+        == {
+            "data": {
+                "app_name": "Price watch",
+                "namespace": "demo",
+                "version": "1.2.0",
+                "status": "deprecated",
+                "missing_secrets": ["SHOP_TOKEN"],
+            }
+        }
+    )
+
+
+def test_an_app_without_releases_has_no_version(client: Client) -> None:
+    assert "version" not in data(deprecate(client, demo.UNRELEASED_APP_ID))
+
+
+@pytest.mark.parametrize(
+    "app_id", ["unknown", demo.OTHERS_APP_ID, "../demo-unreleased", "demo-unreleased?x=1"]
+)
+def test_an_app_that_is_not_ones_own_does_not_exist(client: Client, app_id: str) -> None:
+    found = error(deprecate(client, app_id))
+
+    assert (found["status"], found["category"], found["retryable"]) == (404, "not_found", False)
+
+
+def test_an_app_exists_for_its_author_only(client: Client) -> None:
+    assert deprecate(client, demo.APP_ID, demo.OTHER_DATAHUB_API_KEY).status_code == 404
+    assert deprecate(client, demo.OTHERS_APP_ID, demo.OTHER_DATAHUB_API_KEY).status_code == 200
+
+
+@pytest.mark.parametrize("key", [None, "wrong", demo.ACCESS_TOKEN, demo.API_KEY])
+def test_the_main_services_credentials_are_no_good_here(client: Client, key: str | None) -> None:
+    found = error(deprecate(client, demo.APP_ID, key))
+
+    assert (found["status"], found["code"], found["category"]) == (401, "unauthorized", "forbidden")
+
+
+def test_wrong_paths_and_methods_answer_in_this_services_form(client: Client) -> None:
+    get = client.session.get(f"{client.sandbox.datahub_url}/v1/data-apps/x/deprecate", timeout=10)
+    nowhere = client.session.post(f"{client.sandbox.datahub_url}/v1/data-apps//deprecate", timeout=10)
+
+    assert (error(get)["status"], error(nowhere)["status"]) == (405, 404)
+    assert get.headers["Allow"] == "POST"
+
+
+def test_a_planned_failure_comes_in_this_services_form(client: Client) -> None:
+    client.control.fail("/v1/data-apps/{app_id}/deprecate", status=503, code="busy", message="Later.")
+
+    assert error(deprecate(client, demo.APP_ID)) == {
+        "status": 503,
+        "code": "busy",
+        "category": "internal",
+        "message": "Later.",
+        "retryable": True,
+    }

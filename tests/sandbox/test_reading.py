@@ -1,0 +1,266 @@
+"""Reading rows by the offset cursor, and confirming that they were exported: endpoints 17 to 19."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.pages import position, row_at
+from tests.sandbox.plain_client import Client, data, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def add(client: Client, *lots: int, **more: Any) -> str:
+    return client.control.add_task(lots=list(lots), **more)["task_id"]
+
+
+def test_offsets_jump_as_seen_in_the_field(client: Client) -> None:
+    task_id = add(client, 250)
+
+    pages = [client.page(task_id, offset, 100) for offset in (0, 1024, 1124)]
+
+    assert [(p["offset"], p["total"], p["restTotal"]) for p in pages] == [
+        (1024, 250, 150),
+        (1124, 250, 50),
+        (1174, 250, 0),
+    ]
+    assert [len(p["data"]) for p in pages] == [100, 100, 50]
+
+
+@pytest.mark.parametrize("size", [1000, 999, 700, 64])
+def test_following_the_cursor_gives_every_row_once_and_in_order(client: Client, size: int) -> None:
+    task_id = add(client, 1300, 0, 1, 1200)
+
+    assert client.rows(task_id, size) == client.control.true_rows(task_id)
+
+
+def test_one_batch_is_read_alone(client: Client) -> None:
+    task_id = add(client, 30, 20)
+
+    second = client.rows(task_id, lotno="000002")
+
+    assert len(second) == 20
+    assert second == client.control.true_rows(task_id, "000002") == client.rows(task_id)[30:]
+
+
+def test_a_batch_can_be_read_with_an_api_key(client: Client) -> None:
+    params = {"taskId": demo.FINISHED_TASK_ID, "lotno": "000001", "offset": 0, "size": 5}
+
+    assert len(data(client.get("/data/lotno/all", client.key, **params))["data"]) == 5
+
+
+def test_an_unknown_batch_is_refused(client: Client) -> None:
+    params = {"taskId": demo.FINISHED_TASK_ID, "lotno": "1", "offset": 0, "size": 5}
+
+    assert refusal(client.get("/data/lotno/all", **params)) == (400, "InvalidParameter")
+
+
+@pytest.mark.parametrize("offset", [0, -1, -500])
+def test_no_offset_is_the_first_row(client: Client, offset: int) -> None:
+    task_id = add(client, 10)
+
+    assert client.page(task_id, offset)["data"] == client.control.true_rows(task_id)
+
+
+def test_an_offset_in_between_starts_at_the_next_row(client: Client) -> None:
+    task_id = add(client, 3000)
+    rows = client.control.true_rows(task_id)
+
+    assert client.page(task_id, 100, 1)["data"] == [rows[1]]
+    assert client.page(task_id, 1024, 1)["data"] == [rows[100]]
+    assert client.page(task_id, 924 + 1500, 1)["data"] == [rows[1000]]
+    assert client.page(task_id, 2 * 924 + 1000, 1)["data"] == [rows[1000]]
+
+
+def test_an_offset_stays_good_when_rows_are_added(client: Client) -> None:
+    task_id = add(client, 100)
+    end = client.page(task_id)["offset"]
+    assert client.page(task_id, end) == {"offset": end, "total": 100, "restTotal": 0, "data": []}
+
+    client.control.grow(task_id, 5)
+
+    assert client.page(task_id, end)["data"] == client.control.true_rows(task_id)[100:]
+
+
+def test_an_offset_past_the_end_gives_an_empty_page_and_does_not_move(client: Client) -> None:
+    task_id = add(client, 10)
+
+    assert client.page(task_id, 10**9) == {"offset": 10**9, "total": 10, "restTotal": 0, "data": []}
+
+
+def test_a_task_without_rows_gives_an_empty_page(client: Client) -> None:
+    assert client.page(demo.TASK_ID) == {"offset": 0, "total": 0, "restTotal": 0, "data": []}
+
+
+def test_offsets_can_be_row_numbers(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(offset_jump=0)
+
+    assert client.page(demo.FINISHED_TASK_ID, 0, 100)["offset"] == 100
+
+
+@pytest.mark.parametrize("jump", [0, 1, 924, 5000])
+def test_every_row_has_a_place_of_its_own(jump: int) -> None:
+    places = [position(row, jump) for row in range(5000)]
+
+    assert places == sorted(set(places))
+    assert [row_at(place, jump) for place in places] == list(range(5000))
+
+
+def test_a_small_page_is_cut_at_4_megabytes(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(row_bytes=30_000, enforce_limits=False)
+    task_id = add(client, 300)
+
+    page = client.session.get(
+        client.sandbox.url + "/data/all",
+        params={"taskId": task_id, "offset": 0, "size": 200},
+        headers=client.bearer,
+        timeout=10,
+    )
+
+    assert 3_900_000 < len(page.content) < 4_000_300
+    assert 120 < len(page.json()["data"]["data"]) < 140
+    assert client.rows(task_id, 200) == client.control.true_rows(task_id)
+
+
+def test_a_large_page_is_cut_at_8_megabytes(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(row_bytes=30_000, enforce_limits=False)
+    task_id = add(client, 300)
+
+    assert len(client.page(task_id, size=201)["data"]) == 201
+    assert 255 < len(client.page(task_id, size=1000)["data"]) < 280
+    assert client.rows(task_id, 1000) == client.control.true_rows(task_id)
+
+
+def test_a_row_larger_than_a_page_still_comes(client: Client) -> None:
+    rows = [{"text": "x" * 4_100_000}, {"text": "y"}]
+    task_id = client.control.add_task(rows=rows, lots=[2])["task_id"]
+
+    assert [len(client.page(task_id, offset, 100)["data"]) for offset in (0, 925)] == [1, 1]
+    assert client.rows(task_id, 100) == rows
+
+
+def test_rows_can_come_some_time_after_the_end(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(empty_after_finish_seconds=10, enforce_limits=False)
+    client.start(demo.TASK_ID)
+    client.control.advance(275)
+
+    assert client.status(demo.TASK_ID)["status"] == "Finished"
+    assert client.page(demo.TASK_ID) == {"offset": 0, "total": 0, "restTotal": 0, "data": []}
+    client.control.advance(6)
+    assert client.page(demo.TASK_ID)["total"] == 200
+
+
+def test_rows_can_disappear(client: Client) -> None:
+    task_id = add(client, 30, 20)
+    client.control.shrink(task_id, 5)
+    assert client.page(task_id)["total"] == 45
+
+    client.control.reset_data(task_id)
+    assert client.page(task_id)["total"] == 0
+    assert client.control.true_rows(task_id) == []
+
+    client.control.grow(task_id, 3)
+    assert len(client.rows(task_id)) == 3
+
+
+def test_reading_does_not_mark_as_exported(client: Client) -> None:
+    client.rows(demo.FINISHED_TASK_ID)
+
+    assert client.control.task(demo.FINISHED_TASK_ID)["exported"] is False
+
+
+def test_marking_covers_what_is_there_and_not_what_comes_later(client: Client) -> None:
+    task_id = demo.FINISHED_TASK_ID
+    assert data(client.post("/data/markexported", {"taskId": task_id}, client.key)) is None
+    assert client.control.task(task_id)["exported"] is True
+
+    client.control.grow(task_id, 1)
+
+    task = client.control.task(task_id)
+    assert task["exported"] is False
+    assert [(run["rows"], run["exported_rows"], run["exported"]) for run in task["runs"]] == [
+        (120, 120, True),
+        (121, 120, False),
+    ]
+
+
+def test_the_same_seed_gives_the_same_rows(start_sandbox: Callable[..., Client]) -> None:
+    one, same, other = (start_sandbox(seed=seed, general_rate=100) for seed in (1, 1, 2))
+
+    assert (
+        one.rows(demo.FINISHED_TASK_ID)
+        == same.rows(demo.FINISHED_TASK_ID)
+        != other.rows(demo.FINISHED_TASK_ID)
+    )
+
+
+def test_made_up_rows_look_like_the_web(client: Client) -> None:
+    task_id = add(client, 1000)
+    rows = client.rows(task_id)
+
+    assert len({row["id"] for row in rows}) == 1000
+    assert {row["keyword"] for row in rows} == set(demo.LOOP_ITEMS)
+    assert {type(value) for row in rows for value in row.values()} == {str, type(None)}
+    assert any(value == "" for row in rows for value in row.values())
+    text = "".join(value or "" for row in rows for value in row.values())
+    assert all(character in text for character in '"\\\n\t,京ö🎧س')
+    assert 180 < len(json.dumps(rows, ensure_ascii=False).encode()) / 1000 < 320
+
+
+@pytest.mark.parametrize(
+    "fields", [["only"], ["id", "word"], ["编号", 'a "b"', "c", "d", "e", "f", "g", "h", "i"]]
+)
+def test_rows_have_the_fields_asked_for(client: Client, fields: list[str]) -> None:
+    task_id = add(client, 5, fields=fields)
+
+    assert [list(row) for row in client.rows(task_id)] == [fields] * 5
+
+
+def test_a_task_can_have_given_rows(client: Client) -> None:
+    rows = [{"name": "Ünal", "price": "1"}, {"name": None, "price": ""}]
+    task_id = client.control.add_task(rows=rows)["task_id"]
+    client.control.start_task(task_id)
+    client.control.advance(300)
+
+    assert client.rows(task_id) == rows
+
+
+def test_a_csv_file_is_what_every_run_collects(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text('\ufeffname,note\n"Ünal","two\nlines"\nB,\n', encoding="utf-8")
+    client = start_sandbox(data=table)
+    client.start(demo.TASK_ID)
+    client.control.advance(300)
+
+    assert client.rows(demo.TASK_ID) == [{"name": "Ünal", "note": "two\nlines"}, {"name": "B", "note": ""}]
+
+
+def test_a_file_is_repeated_for_more_rows(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
+    table = tmp_path / "table.jsonl"
+    table.write_text('{"n": "1"}\n\n{"n": "2"}\n{"n": "3"}\n')
+    client = start_sandbox(data=table)
+    task_id = add(client, 7)
+
+    assert "".join(row["n"] for row in client.rows(task_id)) == "1231231"
+
+
+def test_a_file_without_rows_is_refused(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("name,note\n")
+
+    with pytest.raises(ValueError, match="has no rows"):
+        start_sandbox(data=table)
+
+
+def test_memory_for_rows_is_bounded(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(cache_mb=1, enforce_limits=False)
+    task_id = add(client, 20_000)
+
+    assert len(client.rows(task_id)) == 20_000
+    assert client.page(task_id)["data"] == client.control.true_rows(task_id)[:1000]

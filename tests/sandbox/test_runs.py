@@ -1,0 +1,327 @@
+"""The life of a task in the cloud: endpoints 12 to 16.
+
+A run waits for 30 seconds, collects for 240, and stays hidden behind the run before for its first 20.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from tests.sandbox.plain_client import Client, data, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TASK = demo.TASK_ID
+
+
+def test_a_task_that_never_ran_is_unexecuted(client: Client) -> None:
+    assert client.status(TASK) == {
+        "taskId": TASK,
+        "status": "Unexecuted",
+        "currentTotalExtractCount": 0,
+        "executedTimes": 0,
+        "subTaskCount": 4,
+        "nextExecuteTime": None,
+        "startExecuteTime": None,
+        "endExecuteTime": None,
+    }
+
+
+def test_a_task_that_never_ran_can_be_missing(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(hide_unexecuted=True, enforce_limits=False)
+    request = {"taskIds": [TASK, demo.FINISHED_TASK_ID]}
+
+    assert [r["taskId"] for r in data(client.post("/cloudextraction/statuses/v2", request))] == [
+        demo.FINISHED_TASK_ID
+    ]
+    client.control.start_task(TASK)
+    assert [r["taskId"] for r in data(client.post("/cloudextraction/statuses", request))] == request[
+        "taskIds"
+    ]
+
+
+def test_version_1_names_the_task(client: Client) -> None:
+    request = {"taskIds": [demo.FINISHED_TASK_ID, "unknown", demo.COLLEAGUES_TASK_ID]}
+
+    assert data(client.post("/cloudextraction/statuses", request)) == [
+        {"taskId": demo.FINISHED_TASK_ID, "taskName": "Price list", "status": "Finished"}
+    ]
+
+
+def test_a_run_waits_extracts_and_finishes(client: Client) -> None:
+    client.start(TASK)
+
+    client.control.advance(21)
+    waiting = client.status(TASK)
+    client.control.advance(60)
+    extracting = client.status(TASK)
+    client.control.advance(100)
+    more = client.status(TASK)
+    client.control.advance(100)
+    finished = client.status(TASK)
+
+    assert [s["status"] for s in (waiting, extracting, more, finished)] == [
+        "Waiting",
+        "Extracting",
+        "Extracting",
+        "Finished",
+    ]
+    assert (
+        waiting["currentTotalExtractCount"]
+        == 0
+        < extracting["currentTotalExtractCount"]
+        < more["currentTotalExtractCount"]
+        < finished["currentTotalExtractCount"]
+    )
+    assert finished["executedTimes"] == 1
+    assert extracting["endExecuteTime"] is None
+    ran = datetime.fromisoformat(finished["endExecuteTime"]) - datetime.fromisoformat(
+        finished["startExecuteTime"]
+    )
+    assert ran.total_seconds() == pytest.approx(270, abs=0.01)
+
+
+def test_times_have_milliseconds_and_no_zone(client: Client) -> None:
+    start = client.status(demo.FINISHED_TASK_ID)["startExecuteTime"]
+
+    assert datetime.fromisoformat(start).tzinfo is None
+    assert len(start.partition(".")[2]) == 3
+
+
+def test_the_number_of_loop_items_decides_the_number_of_rows(client: Client) -> None:
+    client.start(TASK)
+    client.control.advance(300)
+
+    status = client.status(TASK)
+
+    assert client.page(TASK)["total"] == 5 * 40
+    assert (
+        status["currentTotalExtractCount"] == 205
+    )  # duplicates are removed from the rows, not from the count
+
+
+def test_a_fixed_number_of_rows_wins_over_loop_items(client: Client) -> None:
+    task_id = client.control.add_task(rows=7, loop_items=["a", "b"])["task_id"]
+    client.control.start_task(task_id)
+    client.control.advance(300)
+
+    assert client.page(task_id)["total"] == 7
+
+
+def test_a_loop_without_items_collects_nothing(client: Client) -> None:
+    task_id = client.control.add_task(loop_items=[])["task_id"]
+    client.control.start_task(task_id)
+    client.control.advance(300)
+
+    assert client.status(task_id)["status"] == "Finished"
+    assert client.rows(task_id) == []
+
+
+def test_rows_appear_while_extracting_and_stay(client: Client) -> None:
+    client.start(TASK)
+    seen = []
+    for _ in range(10):
+        client.control.advance(30)
+        rows = client.rows(TASK)
+        assert rows[: len(seen)] == seen
+        seen = rows
+
+    assert len(seen) == 200
+
+
+def test_after_a_start_the_status_still_shows_the_run_before(client: Client) -> None:
+    before = client.status(demo.FINISHED_TASK_ID)
+    client.start(demo.FINISHED_TASK_ID)
+
+    assert client.status(demo.FINISHED_TASK_ID) == before
+    assert client.control.task(demo.FINISHED_TASK_ID)["state"] == "Waiting"
+    client.control.advance(20.1)
+    now = client.status(demo.FINISHED_TASK_ID)
+    assert (now["status"], now["executedTimes"]) == ("Waiting", before["executedTimes"] + 1)
+
+
+def test_after_its_first_start_a_task_still_shows_as_unexecuted(client: Client) -> None:
+    client.start(TASK)
+
+    assert client.status(TASK)["status"] == "Unexecuted"
+
+
+def test_staleness_can_be_switched_off(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(stale_seconds=0)
+    client.start(TASK)
+
+    assert client.status(TASK)["status"] == "Waiting"
+
+
+def test_the_clock_runs_as_fast_as_set(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(speed=3000)
+    client.start(TASK)
+    time.sleep(0.15)
+
+    assert client.status(TASK)["status"] == "Finished"
+
+
+def test_each_run_is_a_new_batch(client: Client) -> None:
+    for _ in range(2):
+        client.start(TASK)
+        client.control.advance(300)
+
+    runs = client.control.task(TASK)["runs"]
+    first, second = (client.rows(TASK, lotno=run["lotno"]) for run in runs)
+    assert [run["lotno"] for run in runs] == ["000001", "000002"]
+    assert first != second
+    assert client.rows(TASK) == first + second
+
+
+def test_subtasks_go_one_after_the_other_through_their_states(client: Client) -> None:
+    client.start(TASK)
+    seen: list[set[str]] = []
+    for _ in range(55):
+        states = {subtask["status"] for subtask in client.subtasks(TASK)}
+        if not seen or states != seen[-1]:
+            seen.append(states)
+        client.control.advance(5)
+
+    assert seen[0] == {"Waiting"}
+    assert {"Sent"} in seen
+    assert {"Extracting", "Finished"} in seen
+    assert seen[-1] == {"Finished"}
+
+
+def test_subtask_ids_stay_the_same(client: Client) -> None:
+    before = [subtask["subTaskId"] for subtask in client.subtasks(TASK)]
+    client.start(TASK)
+    client.control.advance(300)
+
+    assert [subtask["subTaskId"] for subtask in client.subtasks(TASK)] == before
+
+
+def test_a_page_of_subtasks_has_at_most_20(client: Client) -> None:
+    task_id = client.control.add_task(subtasks=45)["task_id"]
+
+    pages = [client.subtasks(task_id, page, size=50) for page in (1, 2, 3, 4)]
+
+    assert [len(page) for page in pages] == [20, 20, 5, 0]
+    assert len({subtask["subTaskId"] for page in pages for subtask in page}) == 45
+    assert [s["subTaskId"] for s in client.subtasks(task_id, 2, size=7)] == [
+        s["subTaskId"] for s in pages[0][7:14]
+    ]
+
+
+@pytest.mark.parametrize("paging", [{"page": 0, "size": 20}, {"page": 1, "size": 0}, {"page": 1}])
+def test_a_wrong_page_of_subtasks_is_refused(client: Client, paging: dict[str, int]) -> None:
+    assert refusal(client.get("/cloudextraction/task/subtasks", taskId=TASK, **paging))[0] == 400
+
+
+def test_a_run_of_some_subtasks_finishes_with_them(client: Client) -> None:
+    first, second, *_ = (subtask["subTaskId"] for subtask in client.subtasks(TASK))
+    client.start(TASK, first, second)
+    client.control.advance(300)
+
+    assert client.status(TASK)["status"] == "Finished"
+    assert client.page(TASK)["total"] == 100
+    assert [s["status"] for s in client.subtasks(TASK)] == ["Finished", "Finished", "Waiting", "Waiting"]
+
+
+def test_more_subtasks_join_the_run(client: Client) -> None:
+    first, *others = (subtask["subTaskId"] for subtask in client.subtasks(TASK))
+    client.start(TASK, first)
+    client.control.advance(60)
+    client.start(TASK, *others)
+    client.control.advance(300)
+
+    assert client.status(TASK)["executedTimes"] == 1
+    assert client.page(TASK)["total"] == 200
+
+
+def test_starting_what_already_runs_changes_nothing(client: Client) -> None:
+    client.start(TASK)
+    client.control.advance(200)
+    before = client.status(TASK)["startExecuteTime"]
+    client.start(TASK)
+    client.control.advance(100)
+
+    status = client.status(TASK)
+    assert (status["status"], status["executedTimes"], status["startExecuteTime"]) == ("Finished", 1, before)
+    assert client.page(TASK)["total"] == 200
+
+
+def test_unknown_subtasks_are_refused_and_none_is_started(client: Client) -> None:
+    [known, *_] = client.subtasks(TASK)
+    request = {"taskId": TASK, "subTaskIds": [known["subTaskId"], "unknown"]}
+
+    assert refusal(client.post("/cloudextraction/subtasks:start", request)) == (400, "InvalidParameter")
+    assert client.control.task(TASK)["state"] == "Unexecuted"
+
+
+def test_a_stopped_run_keeps_what_it_has(client: Client) -> None:
+    client.start(TASK)
+    client.control.advance(150)
+    client.control.stop_task(TASK)
+    collected = client.page(TASK)["total"]
+    client.control.advance(300)
+
+    status = client.status(TASK)
+    assert status["status"] == "Stopped"
+    assert status["endExecuteTime"] is not None
+    assert 0 < collected == client.page(TASK)["total"] < 200
+    assert {subtask["status"] for subtask in client.subtasks(TASK)} == {"Stopped"}
+
+
+def test_a_stopped_task_can_be_started_again(client: Client) -> None:
+    client.start(TASK)
+    client.control.stop_task(TASK)
+    client.start(TASK)
+    client.control.advance(300)
+
+    assert client.status(TASK)["executedTimes"] == 2
+    assert client.status(TASK)["status"] == "Finished"
+
+
+def test_stopping_what_does_not_run_changes_nothing(client: Client) -> None:
+    client.control.stop_task(demo.FINISHED_TASK_ID)
+
+    assert client.status(demo.FINISHED_TASK_ID)["status"] == "Finished"
+
+
+def test_the_counts_follow_the_tasks(client: Client) -> None:
+    def counts() -> dict[str, int]:
+        return data(client.get("/cloudextraction/task/stats"))
+
+    idle = counts()
+    client.start(TASK)
+    waiting = counts()
+    client.control.advance(60)
+    extracting = counts()
+
+    assert idle == {
+        "extractingCount": 0,
+        "waitingCount": 0,
+        "finishedCount": 1,
+        "waitingSubTaskCount": 0,
+        "executingSubTaskCount": 0,
+    }
+    assert (waiting["waitingCount"], waiting["waitingSubTaskCount"]) == (1, 4)
+    assert (extracting["extractingCount"], extracting["executingSubTaskCount"]) == (1, 4)
+
+
+@pytest.mark.parametrize("state", ["Waiting", "Extracting", "Stopped", "Finished", "Unexecuted", "Paused?"])
+def test_a_task_can_be_made_in_any_state(client: Client, state: str) -> None:
+    task_id = client.control.add_task(state=state, rows=100)["task_id"]
+
+    assert client.status(task_id)["status"] == state
+
+
+def test_an_unknown_word_is_shown_until_the_next_start(client: Client) -> None:
+    client.control.mark_state(TASK, "Hibernating")
+    assert client.status(TASK)["status"] == "Hibernating"
+
+    client.start(TASK)
+    client.control.advance(21)
+    assert client.status(TASK)["status"] == "Waiting"

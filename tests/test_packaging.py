@@ -1,0 +1,128 @@
+"""What the distribution promises: one version, entry points, plain pins, a wheel with the package alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import entry_points, metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import hatchling.build
+import jsonschema
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import airflow_provider_webcollect
+from airflow_provider_webcollect.get_provider_info import get_provider_info
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "airflow_provider_webcollect"
+DISTRIBUTION = "airflow-provider-webcollect"
+CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
+PIN = re.compile(r"(?P<name>[a-z0-9-]+)==[0-9][\w.!+]*( ; .+)?")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def pins(constraints: Path) -> list[str]:
+    return [line for line in constraints.read_text().splitlines() if not line.startswith("#")]
+
+
+def test_the_version_has_one_source(project: dict[str, Any]) -> None:
+    assert "version" not in project["project"]
+    assert metadata(DISTRIBUTION)["Version"] == airflow_provider_webcollect.__version__
+
+
+@pytest.mark.parametrize("group", ["apache_airflow_provider", "pytest11"])
+def test_entry_points_lead_somewhere(group: str) -> None:
+    ours = [entry for entry in entry_points(group=group) if entry.value.startswith(PACKAGE)]
+
+    assert len(ours) == 1
+    assert ours[0].load() is not None
+
+
+def test_provider_info_fits_the_schema_of_airflow() -> None:
+    schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
+
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_all_that_provider_info_names_exists() -> None:
+    info = get_provider_info()
+    modules = [
+        module
+        for kind in ("operators", "sensors", "hooks", "triggers")
+        for entry in info[kind]
+        for module in entry["python-modules"]
+    ]
+    modules += [entry["python-module"] for entry in info["transfers"]]
+    classes = [entry["hook-class-name"] for entry in info["connection-types"]]
+
+    assert modules
+    assert classes
+    for module in modules:
+        importlib.import_module(module)
+    for module, _, name in (path.rpartition(".") for path in classes):
+        assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS, ids=lambda path: path.name)
+def test_constraints_are_plain_pins_in_order(constraints: Path) -> None:
+    lines = pins(constraints)
+    names = [match["name"] if (match := PIN.fullmatch(line)) else line for line in lines]
+
+    assert [line for line in lines if not PIN.fullmatch(line)] == []
+    assert names == sorted(names)
+    assert "apache-airflow" in names
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS, ids=lambda path: path.name)
+def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: Path) -> None:
+    extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    wanted = [*project["project"]["dependencies"], *extras["sandbox"], *extras["parquet"], *extras["s3"]]
+    wanted += [entry for group in groups.values() for entry in group if isinstance(entry, str)]
+
+    names = {canonicalize_name(Requirement(line).name) for line in pins(constraints)}
+    assert {canonicalize_name(Requirement(entry).name) for entry in wanted} <= names
+
+
+def test_the_wheel_holds_the_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with zipfile.ZipFile(tmp_path / hatchling.build.build_wheel(str(tmp_path))) as wheel:
+        names = wheel.namelist()
+
+    dist_info = f"{PACKAGE}-{airflow_provider_webcollect.__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {PACKAGE, dist_info}
+    assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/sandbox/openapi.yaml", f"{dist_info}/licenses/LICENSE"} <= {
+        *names
+    }
+    assert [name for name in names if name.endswith(".pyc")] == []
+
+
+def test_the_source_distribution_can_be_tested_and_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    needed = [
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "constraints/airflow-3.3.txt",
+        "demo/__main__.py",
+        "pyproject.toml",
+    ]
+    assert {*needed, "tests/test_packaging.py", f"{PACKAGE}/__init__.py"} <= names
+    assert [name for name in names if name.startswith(".") and name != ".gitignore"] == []

@@ -1,0 +1,108 @@
+"""The harness behind the demo and the end-to-end tests, with a DAG that needs nothing but Airflow."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from demo.real_airflow import AirflowProblem, RealAirflow, TaskInstance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.real_airflow,
+    pytest.mark.skipif(version("apache-airflow").startswith("2."), reason="starts Airflow 3's components"),
+    pytest.mark.timeout(180),
+]
+
+HELLO = """
+from airflow.sdk import Param, dag, task
+
+@dag(schedule=None, params={"name": Param("nobody", type="string")})
+def hello():
+    @task
+    def greet(params):
+        print("greeting", params["name"])
+        return f"hello {params['name']}"
+
+    @task
+    def shout(text):
+        if "nobody" in text:
+            raise ValueError("there is nobody to shout at")
+        return text.upper()
+
+    shout(greet())
+
+hello()
+"""
+
+
+@pytest.fixture(scope="module")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dags")
+    (folder / "hello.py").write_text(HELLO)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def airflow(dags: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
+    home = tmp_path_factory.mktemp("home")
+    with RealAirflow(home, dags) as airflow:
+        yield airflow
+    assert [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(home)] == []
+
+
+def test_a_run_can_be_started_watched_and_read(airflow: RealAirflow) -> None:
+    seen: list[TaskInstance] = []
+    run_id = airflow.trigger("hello", {"name": "world"})
+
+    assert airflow.wait("hello", run_id, 60, seen.append) == "success"
+    assert airflow.xcom("hello", run_id, "shout") == "HELLO WORLD"
+    assert {task.name for task in seen if task.state == "success"} == {"greet", "shout"}
+    greet = next(task for task in airflow.task_instances("hello", run_id) if task.name == "greet")
+    assert "greeting world" in airflow.task_log("hello", run_id, greet)
+
+
+def test_the_log_of_a_failed_task_says_why_and_where(airflow: RealAirflow) -> None:
+    run_id = airflow.trigger("hello")
+
+    assert airflow.wait("hello", run_id, 60) == "failed"
+    failed = next(task for task in airflow.task_instances("hello", run_id) if task.state == "failed")
+    log = airflow.task_log("hello", run_id, failed)
+    assert "ValueError: there is nobody to shout at" in log
+    assert "hello.py:14 in shout" in log
+
+
+def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow) -> None:
+    providers = json.loads(airflow.cli("providers", "list", "--output", "json"))
+    form = airflow.get("/ui/connections/hook_meta")
+
+    assert (
+        airflow.providers().items()
+        >= {"airflow-provider-webcollect": version("airflow-provider-webcollect")}.items()
+    )
+    assert "airflow-provider-webcollect" in {provider["package_name"] for provider in providers}
+    assert "webcollect" in {entry["connection_type"] for entry in form}
+
+
+def test_a_refused_connection_is_explained_without_its_secrets(airflow: RealAirflow) -> None:
+    with pytest.raises(AirflowProblem, match="conn_type") as refusal:
+        airflow.add_connection("wrong", conn_type=None, password="a-secret")  # type: ignore[arg-type]
+
+    assert "a-secret" not in str(refusal.value)
+
+
+def test_an_import_error_is_told_at_once(airflow: RealAirflow, dags: Path) -> None:
+    broken = dags / "broken.py"
+    broken.write_text("import airflow, a_module_that_no_dag_has")
+    with pytest.raises(AirflowProblem, match="a_module_that_no_dag_has"):
+        airflow.trigger("never_there")
+
+    broken.unlink()
+    airflow.wait_for(lambda: not airflow.import_errors(), 60, "the import error to go")
