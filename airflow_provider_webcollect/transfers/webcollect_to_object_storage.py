@@ -173,4 +173,9 @@ def _run(context: Context) -> Run:
     from airflow_provider_webcollect.landing.manifest import Run
 
     ti = context["ti"]
-    return Run(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=-1 if ti.map_index is None else ti.map_index)
+    return Run(
+        dag_id=ti.dag_id,
+        task_id=ti.task_id,
+        run_id=ti.run_id,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+    )

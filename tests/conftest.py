@@ -1,0 +1,62 @@
+"""What all tests share: clients of a sandbox, and the check that every request they send keeps the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+from airflow_provider_webcollect.service.wire import make_wire
+from tests.contract.client_requests import RequestContract
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+CONTRACT = RequestContract()
+#: Tries as in production, with short waits.
+RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
+
+
+@pytest.fixture
+def sandbox(webcollect_sandbox: Sandbox) -> Iterator[Sandbox]:
+    """A sandbox; at the end of the test, all that the provider's client sent it must keep the contract."""
+    yield webcollect_sandbox
+    CONTRACT.check(webcollect_sandbox.control.requests())
+
+
+@pytest.fixture
+def connect(sandbox: Sandbox) -> Iterator[Callable[..., Client]]:
+    """Makes clients of the sandbox; ``settings`` and ``credentials`` replace the usual ones."""
+    clients: list[Client] = []
+
+    def make(
+        *, credentials: Credentials | None = None, name: str = "test", store: Any = None, **settings: Any
+    ) -> Client:
+        merged = {
+            "base_url": sandbox.url,
+            "datahub_url": sandbox.datahub_url,
+            "retries": RETRIES,
+            "requests_per_second": 0,
+            **settings,
+        }
+        credentials = credentials or Credentials(
+            access_token=sandbox.access_token, datahub_api_key=sandbox.datahub_api_key
+        )
+        name = f"{name}:{sandbox.url}"
+        client = Client(make_wire(Settings(**merged), credentials, name), store or MemoryTokenStore(name))
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(connect: Callable[..., Client]) -> Client:
+    """A client of the sandbox with the usual settings."""
+    return connect()
