@@ -30,7 +30,7 @@ def main() -> None:
         command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0", "--no-limits"]
         server = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=subprocess.DEVNULL)
         try:
-            while not ready.exists() or not ready.read_text():
+            while not ready.exists():
                 time.sleep(0.02)
             measure(ready.read_text(), server.pid, arguments.rows, arguments.seconds)
         finally:

@@ -6,7 +6,7 @@ import argparse
 import shutil
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -64,7 +64,8 @@ def _demo(console: Console, dags: Path, keep: bool) -> None:
         main_job.run(airflow, control, FOLDER / "landing", console)
         if keep:
             console.say(f"Airflow's web interface: {airflow.url} (Ctrl-C ends it)")
-            signal.pause()
+            with suppress(KeyboardInterrupt):
+                signal.pause()
     console.say("Airflow and the stand-in service have ended; `make ui` does this again and keeps them up")
 
 

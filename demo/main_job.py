@@ -63,12 +63,9 @@ def run(airflow: RealAirflow, control: Control, destination: Path, console: Cons
     landed = prove(destination, control.true_rows(TASK_ID))
     if not control.task(TASK_ID)["exported"]:
         raise AirflowProblem("The rows landed, but the service was not told that they are exported")
-    console.say(
-        f"Landed {landed.rows} rows, {landed.bytes} bytes, in {landed.parts} parts: {landed.manifest}"
-    )
-    console.say(
-        f"All {landed.rows} rows are those that the service had, in its order, and it knows them as exported"
-    )
+    console.say(f"Landed: {landed.rows} rows, {landed.bytes} bytes, parts: {landed.parts}")
+    console.say(f"Manifest: {landed.manifest}")
+    console.say(f"All {landed.rows} rows are the service's, in its order; it knows them as exported")
 
 
 def _wait(airflow: RealAirflow, run_id: str, console: Console) -> None:

@@ -1,9 +1,9 @@
 """Processes that end with the one that started them, however that one ends.
 
-Each process becomes the leader of a session of its own, and a guard (this module, run as a program) is told of
-it. The starter ends them when it leaves the context. Should it be killed before, the kernel closes the guard's
-standard input, and the guard does the same. Ending is SIGTERM, then SIGKILL for what is left after a grace
-period, and it is for whole sessions, because Airflow puts its task processes into process groups of their own.
+Each process becomes the leader of a session of its own, and a guard (this module, run as a program) is told
+of it. The starter ends them when it leaves the context. Should it be killed before, the kernel closes the
+guard's standard input, and the guard does the same. Ending is SIGTERM, then SIGKILL for what is left after a
+grace period, and it is for whole sessions: Airflow puts its task processes into process groups of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Airflow 3 in a folder of its own: scheduler, dag processor, triggerer, API server, all on loopback."""
+"""A real Airflow 3 in a folder of its own: scheduler, dag processor, triggerer, API server, on loopback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMPONENTS = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 FINAL_RUN_STATES = frozenset({"success", "failed"})
-# All that Airflow sees of the environment outside: nothing of a user's own Airflow, proxies or accounts leaks in.
+# All that Airflow sees of the outside: nothing of a user's own Airflow, proxies or accounts leaks in.
 PASSED_ON = ("LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
 
 

@@ -31,7 +31,8 @@ class VariableTokenStore:
         except Exception as error:  # what Airflow raises here differs by version and place
             self._say_once(error)
             text = None
-        return StoredToken.from_json(text) or self._memory.load()
+        known = [token for token in (StoredToken.from_json(text), self._memory.load()) if token]
+        return max(known, key=lambda token: token.obtained_at, default=None)
 
     def save(self, token: StoredToken) -> None:
         """Replace the shared token."""

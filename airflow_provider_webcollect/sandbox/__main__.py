@@ -77,11 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with sandbox:
             print(_BANNER.format(url=sandbox.url), flush=True)
             if arguments.ready_file:
-                arguments.ready_file.write_text(sandbox.url)
+                _write_at_once(arguments.ready_file, sandbox.url)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except (ValueError, OSError) as error:
         parser.error(str(error))
     return 0
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """Write a file that nobody ever sees half-written."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class SandboxError(ValueError):
@@ -27,7 +30,7 @@ class Control:
         self,
         task_id: str | None = None,
         name: str | None = None,
-        rows: int | Sequence[Mapping[str, Any]] | None = None,
+        rows: int | Sequence[dict[str, Any]] | None = None,
         subtasks: int | None = None,
         group_id: int | None = None,
         state: str | None = None,
@@ -194,8 +197,9 @@ class Control:
         :return: ``time`` (sandbox time of arrival), ``method``, ``path`` as sent, ``endpoint`` (the
             contract's path), ``query``, ``query_string``, ``headers`` (lower-case names; credentials as
             ``Bearer ***``), ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``),
-            ``body`` (up to 256 KB), ``body_encoding`` (``text``, or ``base64`` for multipart), ``status``
-            (0: connection dropped without an answer), ``client_port``.
+            ``body`` (its first 256 KB), ``body_encoding`` (``text``, or ``base64`` for multipart),
+            ``body_cut`` (whether there was more), ``status`` (0: connection dropped without an answer),
+            ``client_port``.
         """
         return self._records("requests", path=path)
 
@@ -223,7 +227,7 @@ class Control:
         # http.client, unlike urllib, never takes a proxy from the environment.
         connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
-            body = json.dumps(arguments, default=_plain)
+            body = json.dumps(arguments, default=os.fspath)
             connection.request("POST", f"/_sandbox/{command}", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
@@ -232,10 +236,3 @@ class Control:
         if response.status != 200:
             raise SandboxError(json.loads(answer)["error"])
         return answer
-
-
-def _plain(value: Any) -> Any:
-    """Paths as text, other sequences and mappings as lists and dicts."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, Sequence) else str(value)

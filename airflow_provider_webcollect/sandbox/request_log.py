@@ -85,6 +85,7 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "credential": _credential(request.headers),
         "body": body,
         "body_encoding": encoding,
+        "body_cut": len(request.body) > MAX_BODY_BYTES,
         "status": entry.status,
         "client_port": request.client[1],
     }

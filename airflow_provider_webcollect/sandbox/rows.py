@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from airflow_provider_webcollect.sandbox.settings import Settings
+
 BLOCK_ROWS = 1000
 DEFAULT_FIELDS = ("id", "keyword", "title", "price", "seller", "city", "url", "comment")
 
@@ -59,6 +61,11 @@ class Block:
     body: bytes
     starts: Sequence[int]
 
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+        return len(self.starts) - 1
+
     def cut(self, first: int, end: int) -> bytes:
         """The rows ``first`` up to ``end`` (not included), joined by commas."""
         return self.body[self.starts[first] : self.starts[end] - 1]
@@ -76,8 +83,8 @@ def make_block(rows: Sequence[bytes]) -> Block:
 class Rows(Protocol):
     """An endless supply of rows."""
 
-    def block(self, number: int) -> Block:
-        """The rows from ``number * BLOCK_ROWS`` on."""
+    def block(self, number: int, count: int) -> Block:
+        """The rows from ``number * BLOCK_ROWS`` on: at least ``count``, at most :data:`BLOCK_ROWS`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +93,10 @@ class GivenRows:
 
     rows: Sequence[bytes]
 
-    def block(self, number: int) -> Block:
-        """The rows from ``number * BLOCK_ROWS`` on."""
-        first, count = number * BLOCK_ROWS, len(self.rows)
-        return make_block([self.rows[i % count] for i in range(first, first + BLOCK_ROWS)])
+    def block(self, number: int, count: int) -> Block:
+        """As many as asked for, since they may be large."""
+        first = number * BLOCK_ROWS
+        return make_block([self.rows[i % len(self.rows)] for i in range(first, first + count)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +119,8 @@ class MadeUpRows:
     rows_per_item: int
     row_bytes: int
 
-    def block(self, number: int) -> Block:
-        """The rows from ``number * BLOCK_ROWS`` on."""
+    def block(self, number: int, count: int) -> Block:
+        """A full block, whatever is asked for."""
         names = [msgspec.json.encode(name) for name in self.fields]
         head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
         middles = self._middles(names)
@@ -168,18 +175,26 @@ def _value(chance: random.Random, number: int) -> str | None:
             return chance.choice(_COMMENTS)
 
 
+def load_table(settings: Settings) -> Sequence[bytes]:
+    """The rows of the user's own table; none if there is no table."""
+    return read_table(settings.data) if settings.data else ()
+
+
 def read_table(path: Path) -> list[bytes]:
     """
     The rows of a CSV file with a header line, or of a file with one JSON object per line, encoded.
 
-    :raises ValueError: the file has no rows, or a line is not a JSON object.
+    :raises ValueError: the file has no rows, or one that does not fit.
     """
     if path.suffix.lower() == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            rows = encode_rows(csv.DictReader(lines))
+            records = list(csv.DictReader(lines))
+        if any(None in record for record in records):
+            raise ValueError(f"{path} has a row with more values than the header has names")
+        rows = encode_rows(records)
     else:
-        with path.open("rb") as lines_of_json:
-            rows = encode_rows(msgspec.json.decode(line, type=dict) for line in lines_of_json if line.strip())
+        lines_of_json = path.read_bytes().split(b"\n")
+        rows = encode_rows(msgspec.json.decode(line, type=dict) for line in lines_of_json if line.strip())
     if not rows:
         raise ValueError(f"{path} has no rows")
     return rows
@@ -198,17 +213,19 @@ class BlockCache:
         self._bytes = 0
         self._blocks: OrderedDict[tuple[Rows, int], Block] = OrderedDict()
 
-    def get(self, rows: Rows, number: int) -> Block:
-        """A block, made if it is not there."""
+    def get(self, rows: Rows, number: int, count: int) -> Block:
+        """A block of ``count`` rows at least, made if it is not there."""
         key = (rows, number)
-        block = self._blocks.get(key)
+        block = self._blocks.pop(key, None)
+        if block is not None and block.count < count:
+            self._bytes -= len(block.body)
+            block = None
         if block is None:
-            block = self._blocks[key] = rows.block(number)
+            block = rows.block(number, count)
             self._bytes += len(block.body)
-            while self._bytes > self._max_bytes and len(self._blocks) > 1:
-                self._bytes -= len(self._blocks.popitem(last=False)[1].body)
-        else:
-            self._blocks.move_to_end(key)
+        self._blocks[key] = block
+        while self._bytes > self._max_bytes and len(self._blocks) > 1:
+            self._bytes -= len(self._blocks.popitem(last=False)[1].body)
         return block
 
 
@@ -227,6 +244,6 @@ def segments(spans: Iterable[Span], start: int, cache: BlockCache) -> Iterator[t
         while row < span.count:
             number, first = divmod(row, BLOCK_ROWS)
             end = min(BLOCK_ROWS, first + span.count - row)
-            yield cache.get(span.rows, number), first, end
+            yield cache.get(span.rows, number, end), first, end
             row += end - first
         start -= span.count

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import State
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import TracebackType
 
 
@@ -55,9 +56,6 @@ class Sandbox:
         self._state = State(settings or Settings())
         self._host = host
         self._port = port
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="webcollect-sandbox", daemon=True)
-        self._listening = threading.Event()
 
     @property
     def url(self) -> str:
@@ -77,36 +75,44 @@ class Sandbox:
 
     def __enter__(self) -> Sandbox:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        self._socket = socket.create_server((self._host, self._port), family=family, backlog=1024)
-        self._port = self._socket.getsockname()[1]
+        listener = socket.create_server((self._host, self._port), family=family, backlog=1024)
+        self._port = listener.getsockname()[1]
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="webcollect-sandbox", daemon=True)
         self._thread.start()
-        self._listening.wait()
+        self._run(self._open(listener))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._run(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        config = uvicorn.Config(
-            App(self._state), log_config=None, access_log=False, lifespan="off", ws="none"
-        )
-        shared = ServerState()
-        make = lambda: _Protocol(config, shared, {}, self._loop)  # noqa: E731
-        server = self._loop.run_until_complete(self._loop.create_server(make, sock=self._socket))
-        self._listening.set()
-        self._loop.run_forever()
-        server.close()
-        for connection in list(shared.connections):
-            connection.transport.abort()
-        for task in list(shared.tasks):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*shared.tasks, return_exceptions=True))
-        self._loop.run_until_complete(server.wait_closed())
         self._loop.close()
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _open(self, listener: socket.socket) -> None:
+        app = App(self._state)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False
+        )
+        self._shared = ServerState()
+        self._server = await self._loop.create_server(
+            lambda: _Protocol(config, self._shared, {}, self._loop), sock=listener
+        )
+
+    async def _close(self) -> None:
+        """Stop at once: who still waits for an answer gets none."""
+        self._server.close()
+        for connection in list(self._shared.connections):
+            connection.transport.abort()
+        for task in list(self._shared.tasks):
+            task.cancel()
+        await asyncio.gather(*self._shared.tasks, return_exceptions=True)
+        await self._server.wait_closed()
 
 
 class _Protocol(HttpToolsProtocol):

@@ -8,7 +8,7 @@ from airflow_provider_webcollect.sandbox.clock import Clock
 from airflow_provider_webcollect.sandbox.faults import Faults
 from airflow_provider_webcollect.sandbox.limits import Limits
 from airflow_provider_webcollect.sandbox.request_log import RequestLog
-from airflow_provider_webcollect.sandbox.rows import BlockCache
+from airflow_provider_webcollect.sandbox.rows import BlockCache, load_table
 from airflow_provider_webcollect.sandbox.settings import Settings, as_json, make_settings
 from airflow_provider_webcollect.sandbox.tokens import Tokens
 from airflow_provider_webcollect.sandbox.world import World
@@ -38,8 +38,11 @@ class State:
         Change settings; what already exists stays as it is.
 
         :raises ValueError: a name is unknown or a value does not fit.
+        :raises OSError: the table cannot be read.
         """
-        self.settings = self.world.settings = make_settings({**as_json(self.settings), **changes})
+        settings = make_settings({**as_json(self.settings), **changes})
+        self.world.table = load_table(settings)
+        self.settings = self.world.settings = settings
         self.clock.set_speed(self.settings.speed)
 
 

@@ -14,7 +14,7 @@ from airflow_provider_webcollect.sandbox.errors import ServiceError
 from airflow_provider_webcollect.sandbox.faults import Fault
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
 from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, segments
-from airflow_provider_webcollect.sandbox.settings import as_json
+from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt, as_json
 from airflow_provider_webcollect.sandbox.state import State
 from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task, set_state
 
@@ -45,11 +45,11 @@ def add_task(
     state: State,
     task_id: str | None = None,
     name: str | None = None,
-    rows: int | list[dict[str, Any]] | None = None,
-    subtasks: int | None = None,
+    rows: NotNegativeInt | list[dict[str, Any]] | None = None,
+    subtasks: Count | None = None,
     group_id: int | None = None,
     state_word: str | None = None,
-    lots: list[int] | None = None,
+    lots: list[NotNegativeInt] | None = None,
     fields: list[str] | None = None,
     loop_items: list[str] | None = None,
 ) -> dict[str, Any]:

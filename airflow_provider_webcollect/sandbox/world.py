@@ -14,7 +14,7 @@ from airflow_provider_webcollect.sandbox.rows import (
     MadeUpRows,
     Rows,
     encode_rows,
-    read_table,
+    load_table,
 )
 from airflow_provider_webcollect.sandbox.runs import EXTRACTING, FINISHED, STOPPED, UNEXECUTED, WAITING, Run
 
@@ -127,7 +127,7 @@ class World:
             demo.OTHERS_APP_ID: DataApp("Somebody's app", demo.STRANGER, "0.1.0"),
         }
         self._made = 0
-        self._table: tuple[object, Sequence[bytes]] = (None, ())
+        self.table = load_table(settings)
         self._add_demo_tasks()
 
     def own(self, user: str, task_id: str) -> Task:
@@ -239,7 +239,7 @@ class World:
     def _new_run(self, task: Task) -> Run:
         settings, number = self.settings, len(task.runs) + 1
         items = task.loop.loop_items
-        given = task.given_rows or self._user_rows()
+        given = task.given_rows or self.table
         if task.rows_per_run is not None:
             planned = task.rows_per_run
         else:
@@ -264,12 +264,6 @@ class World:
             rows_per_item=max(1, -(-planned // max(1, len(items)))),
             row_bytes=self.settings.row_bytes,
         )
-
-    def _user_rows(self) -> Sequence[bytes]:
-        path = self.settings.data
-        if path is not None and self._table[0] != path:
-            self._table = (path, read_table(path))
-        return self._table[1] if path is not None else ()
 
     def _add_demo_tasks(self) -> None:
         self.add_task(demo.TASK_ID, "Shop search")

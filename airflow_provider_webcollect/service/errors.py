@@ -148,6 +148,12 @@ class GrantRejected(CredentialError):
     )
 
 
+class TokenUnavailable(WebCollectError):
+    """No access token could be had in time, though another process is to provide one."""
+
+    unsent = True
+
+
 class PermissionDenied(ServiceError):
     """The account's plan is too low for the operation, or the object is somebody else's (403)."""
 

@@ -1,8 +1,8 @@
 """Access tokens: keeping one, sharing it with other processes and hosts, and renewing it exactly once.
 
 Refresh tokens count as single-use (field notes, Tokens). Within a process the driver's lock lets one renewal
-run at a time, within a host a file lock does, and across hosts whoever is told that the refresh token is spent
-waits for the winner's record and adopts it.
+run at a time, within a host a file lock does, and across hosts whoever is told that the refresh token is
+spent waits for the winner's record and adopts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ import msgspec
 
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.effects import Load, Save, Sleep, Steps
-from airflow_provider_webcollect.service.errors import CredentialError, GrantRejected, TokenRejected
+from airflow_provider_webcollect.service.errors import (
+    GrantRejected,
+    OutcomeUnknown,
+    TokenRejected,
+    TokenUnavailable,
+    WebCollectError,
+)
 from airflow_provider_webcollect.service.records import TokenRecord
 
 if TYPE_CHECKING:
@@ -34,8 +40,12 @@ log = logging.getLogger(__name__)
 #: A token is renewed when so much of its life is left; each process draws its own share, so that a fleet does
 #: not renew in the same second.
 EARLY_SHARE = (0.02, 0.06)
-#: Seconds that a process waits for another one's renewal: for the host's lock, for the winner's or keeper's record.
+#: Seconds that a process waits for the host's lock, or for the keeper's record.
 PATIENCE = 60.0
+#: Seconds that a process whose refresh token is refused waits for the record of another host that used it.
+ADOPTION = 15.0
+#: Seconds before an early renewal that failed is tried again.
+POSTPONEMENT = 60.0
 #: Seconds between two looks while waiting.
 LOOK_INTERVAL = 0.2
 
@@ -139,38 +149,70 @@ class Tokens:
         self._keeper_only = keeper_only
         self._learned = learned
         self._now = now
-        self._early = random.uniform(*EARLY_SHARE)
+        self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
+        self._postponed_until = 0.0
 
     def current(self, rejected: str | None = None) -> str | None:
         """Return the access token at hand, or None if one has to be obtained first."""
-        held = self._held
-        return held.access_token if held and self._usable(held, rejected) and not self._due(held) else None
+        return None if self._due() else self._usable(rejected)
 
     def obtain(self, rejected: str | None, send: SendToken) -> Steps[str]:
-        """Return an access token other than ``rejected``, from the store or by renewing. One at a time per process.
+        """Return an access token other than ``rejected``, from the store or by renewing.
 
-        :raises CredentialError: if no credential of the connection leads to one.
+        The driver runs one of these at a time.
+
+        :raises CredentialError: if no credential of the connection leads to a token.
+        :raises TokenUnavailable: if another process was to provide it and did not.
         """
         if token := self.current(rejected):
             return token
         yield from self._look()
         if token := self.current(rejected):
             return token
-        return (yield from self._renew(rejected, send, forced=False))
+        if self._keeper_only:
+            return self._usable(rejected) or (yield from self._wait_for_keeper(rejected))
+        return (yield from self._renew(rejected, send))
 
     def renew(self, send: SendToken) -> Steps[TokenRecord]:
-        """Renew the token now, due or not, and return it."""
+        """Renew the token now, due or not, and return it.
+
+        :raises CredentialError: if no credential of the connection leads to a token.
+        """
         yield from self._look()
-        yield from self._renew(None, send, forced=True)
-        assert self._held is not None
-        return self._held.record(self._now())
+        yield from self._locked(lambda: False)
+        try:
+            yield from self._look()
+            token = yield from self._fresh(send)
+        finally:
+            self._lock.release()
+        return token.record(self._now())
+
+    def _usable(self, rejected: str | None) -> str | None:
+        """Return the access token at hand if it may still be used, due for renewal or not."""
+        held = self._held
+        if held is None or held.access_token in {"", rejected}:
+            return None
+        ended = held.expires_at is not None and self._now() >= held.expires_at
+        return None if ended else held.access_token
+
+    def _due(self) -> bool:
+        """Whether the token at hand is so near its end that it should be renewed."""
+        held = self._held
+        if held is None or held.expires_at is None or held.refused_at is not None:
+            return False
+        early = self._early * (held.expires_at - held.obtained_at)
+        return self._now() >= max(held.expires_at - early, self._postponed_until)
 
     def _look(self) -> Steps[None]:
-        """Take over what the store holds; what came of another credential is left aside."""
+        """Take over what the store holds, unless it is older or came of another credential."""
         stored: StoredToken | None = yield Load()
         if stored is not None and stored.fingerprint == self._fingerprint:
-            self._hold(stored)
+            if self._held is None or stored.obtained_at >= self._held.obtained_at:
+                self._hold(stored)
+            else:
+                # whoever wrote it did not know of ours, which must not be lost with this process
+                yield Save(self._held)
         elif self._held is None and self._credentials.access_token:
             self._hold(
                 StoredToken(
@@ -186,80 +228,73 @@ class Tokens:
                 self._learned(secret)
         self._held = token
 
-    def _usable(self, token: StoredToken, rejected: str | None) -> bool:
-        ended = token.expires_at is not None and self._now() >= token.expires_at
-        return bool(token.access_token) and token.access_token != rejected and not ended
-
-    def _due(self, token: StoredToken) -> bool:
-        if token.expires_at is None or token.refused_at is not None:
-            return False
-        return self._now() >= token.expires_at - self._early * (token.expires_at - token.obtained_at)
-
-    def _renew(self, rejected: str | None, send: SendToken, *, forced: bool) -> Steps[str]:
-        before = self._held
-        still_good = before.access_token if before and self._usable(before, rejected) else None
-        if self._keeper_only and not forced:
-            return still_good or (yield from self._wait_for_another(rejected, "the token keeper"))
-        if not (yield from self._lock_or_adopt(rejected, still_good, forced)):
-            assert self._held is not None
-            return self._held.access_token
+    def _renew(self, rejected: str | None, send: SendToken) -> Steps[str]:
+        """Renew the token, unless another process of this host does it meanwhile."""
+        locked = yield from self._locked(lambda: self._usable(rejected) is not None)
+        if not locked:
+            return self._usable(rejected) or ""
         try:
             yield from self._look()
-            if self._held is not before and not forced and (token := self.current(rejected)):
+            if token := self.current(rejected):
                 return token
-            return (yield from self._refresh(rejected, send, still_good))
+            try:
+                return (yield from self._fresh(send, rejected)).access_token
+            except WebCollectError as error:
+                if not (still_good := self._usable(rejected)):
+                    raise
+                self._postponed_until = self._now() + POSTPONEMENT
+                log.warning("The access token could not be renewed early and is used on: %s", error)
+                return still_good
         finally:
             self._lock.release()
 
-    def _lock_or_adopt(self, rejected: str | None, still_good: str | None, forced: bool) -> Steps[bool]:
-        """Return True with the host's lock held, or False if there is no need to renew any more."""
+    def _locked(self, needless: Callable[[], bool]) -> Steps[bool]:
+        """Return True with the host's lock held, or False once ``needless()`` while another holds it."""
         gives_up_at = self._now() + PATIENCE
         while not _try_lock(self._lock):
-            if still_good and not forced:
-                return False
-            yield Sleep(LOOK_INTERVAL)
-            yield from self._look()
-            if not forced and self.current(rejected):
+            if needless():
                 return False
             if self._now() > gives_up_at:
-                raise CredentialError(
-                    f"another process of this host has been renewing the token for {PATIENCE:.0f} s without an end"
+                raise TokenUnavailable(
+                    f"another process of this host has been renewing the token for {PATIENCE:.0f} s"
                 )
+            yield Sleep(LOOK_INTERVAL)
+            yield from self._look()
         return True
 
-    def _refresh(
-        self,
-        rejected: str | None,
-        send: SendToken,
-        still_good: str | None,
-    ) -> Steps[str]:
-        """Exchange the refresh token; if it is refused, adopt a winner's record, or begin anew with the login."""
+    def _fresh(self, send: SendToken, rejected: str | None = None) -> Steps[StoredToken]:
+        """Obtain a new token with what the connection has: the refresh token first, then login and password."""
         held, credentials = self._held, self._credentials
         spent = (held and held.refresh_token) or credentials.refresh_token
+        refusal: GrantRejected | None = None
         if spent and not (held and held.refused_at):
             try:
-                record = yield from send(endpoints.refresh_token(spent))
-            except GrantRejected as refusal:
-                adopted = yield from self._adopt(rejected, spent)
-                if adopted or still_good:
-                    return adopted or still_good  # type: ignore[return-value]
-                yield Save(self._refused(held, spent))
-                if not (credentials.login and credentials.password):
-                    raise self._explained(refusal) from refusal
-            else:
-                return (yield from self._keep(record, spent))
-        elif still_good:
-            return still_good
+                return (yield from self._keep((yield from self._exchanged(spent, rejected, send)), spent))
+            except GrantRejected as error:
+                if adopted := (yield from self._adopted(spent)):
+                    return adopted
+                refusal = error
         if credentials.login and credentials.password:
             record = yield from send(endpoints.first_token(credentials.login, credentials.password))
             return (yield from self._keep(record, None))
-        if held and held.refused_at:
-            raise self._explained(None)
+        if spent:
+            raise (yield from self._refused(spent, refusal)) from refusal
         raise TokenRejected(
             "the access token was rejected, and the connection has nothing to obtain a new one with"
         )
 
-    def _keep(self, record: TokenRecord, spent: str | None) -> Steps[str]:
+    def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Steps[TokenRecord]:
+        call = endpoints.refresh_token(spent)
+        try:
+            return (yield from send(call))
+        except OutcomeUnknown:
+            if self._usable(rejected):
+                # asking again could make the service revoke what still works
+                raise
+        # there is no other way to a token, and nothing left to lose
+        return (yield from send(call))
+
+    def _keep(self, record: TokenRecord, spent: str | None) -> Steps[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
         now = self._now()
         token = StoredToken(
@@ -271,44 +306,41 @@ class Tokens:
         )
         self._hold(token)
         yield Save(token)
-        return token.access_token
+        return token
 
-    def _adopt(self, rejected: str | None, spent: str) -> Steps[str | None]:
+    def _adopted(self, spent: str) -> Steps[StoredToken | None]:
         """Wait, bounded, for the record of whoever used ``spent`` before us; None if none comes."""
-        gives_up_at = self._now() + PATIENCE / 4
+        gives_up_at = self._now() + ADOPTION
         while self._now() < gives_up_at:
             yield from self._look()
             held = self._held
-            if held and held.refresh_token != spent and self._usable(held, rejected):
-                return held.access_token
             if held and held.refused_at:
                 return None
+            if held and held.refresh_token != spent and self._usable(None):
+                return held
             yield Sleep(LOOK_INTERVAL)
         return None
 
-    def _wait_for_another(self, rejected: str | None, who: str) -> Steps[str]:
+    def _wait_for_keeper(self, rejected: str | None) -> Steps[str]:
         gives_up_at = self._now() + PATIENCE
         while self._now() < gives_up_at:
-            yield from self._look()
-            if self._held and self._usable(self._held, rejected):
-                return self._held.access_token
             yield Sleep(LOOK_INTERVAL * 5)
-        raise CredentialError(f"{who} has stored no usable token for {PATIENCE:.0f} s; is it running?")
+            yield from self._look()
+            if token := self._usable(rejected):
+                return token
+        raise TokenUnavailable(f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?")
 
-    def _refused(self, held: StoredToken | None, spent: str) -> StoredToken:
-        return StoredToken(
-            access_token=held.access_token if held else "",
-            refresh_token=spent,
-            obtained_at=held.obtained_at if held else 0.0,
-            expires_at=held.expires_at if held else None,
-            fingerprint=self._fingerprint,
-            refused_at=self._now(),
-        )
-
-    def _explained(self, refusal: GrantRejected | None) -> GrantRejected:
+    def _refused(self, spent: str, refusal: GrantRejected | None) -> Steps[GrantRejected]:
+        """Tell the other processes that ``spent`` is of no use, and return the error that explains it."""
+        held = self._held
+        if refusal is not None:
+            base = held or StoredToken(access_token="", fingerprint=self._fingerprint)
+            marked = msgspec.structs.replace(base, refresh_token=spent, refused_at=self._now())
+            self._hold(marked)
+            yield Save(marked)
         return GrantRejected(
-            "the refresh token was refused and no other process has stored a newer one. Either it was revoked, or "
-            "a process ended after the service had exchanged it and before the new one was stored",
+            "the refresh token was refused, and no other process has stored a newer one. Either it was "
+            "revoked, or a process ended after the service had exchanged it and before the new one was stored",
             status=refusal.status if refusal else None,
             code=refusal.code if refusal else None,
             request_id=refusal.request_id if refusal else None,

@@ -155,6 +155,15 @@ def test_a_credential_sent_to_the_token_endpoint_is_named(
         contract.check(sandbox.control.requests())
 
 
+def test_a_request_too_long_for_the_log_is_still_counted(sandbox: Sandbox, contract: RequestContract) -> None:
+    send(sandbox, "POST", "/task/deleteTasks", json={"taskIds": ["t" * 300_000]}, headers=BEARER)
+    assert contract.check(sandbox.control.requests()) == {"delete_tasks": 1}
+
+    send(sandbox, "POST", "/nowhere", json={"taskIds": ["t" * 300_000]}, headers=BEARER)
+    with pytest.raises(AssertionError, match="not a path"):
+        contract.check(sandbox.control.requests())
+
+
 def test_requests_of_others_are_passed_over(sandbox: Sandbox, contract: RequestContract) -> None:
     send(sandbox, "GET", "/nowhere", agent="curl/8")
 

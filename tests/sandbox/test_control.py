@@ -15,6 +15,7 @@ from tests.sandbox.plain_client import Client, data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 STATS = "/cloudextraction/task/stats"
 
@@ -46,8 +47,8 @@ def test_a_sandbox_starts_and_stops_quickly() -> None:
         stopping = time.perf_counter()
     ended = time.perf_counter()
 
-    assert started - began < 0.5
-    assert ended - stopping < 0.3
+    assert started - began < 1
+    assert ended - stopping < 1
     with pytest.raises(requests.ConnectionError):
         session.get(sandbox.url, timeout=10)
 
@@ -147,6 +148,9 @@ def test_a_task_with_a_past_can_be_running(client: Client) -> None:
         lambda control: control.grow(demo.TASK_ID, 5),
         lambda control: control.configure(colour="red"),
         lambda control: control.configure(speed=-1),
+        lambda control: control.configure(data="/nowhere.csv"),
+        lambda control: control.add_task(subtasks=0),
+        lambda control: control.add_task(rows=-1),
         lambda control: control.advance("long"),
     ],
 )
@@ -190,6 +194,16 @@ def test_settings_can_be_changed_while_it_runs(client: Client) -> None:
 
     assert (settings["tier"], settings["general_rate"], settings["enforce_limits"]) == ("Team", 3, False)
     assert client.get(STATS).status_code == 403
+
+
+def test_a_table_can_be_given_while_it_runs(client: Client, tmp_path: Path) -> None:
+    table = tmp_path / "table.jsonl"
+    table.write_text('{"n": "1"}')
+    client.control.configure(data=table)
+    client.start(demo.TASK_ID)
+    client.control.advance(300)
+
+    assert client.rows(demo.TASK_ID) == [{"n": "1"}]
 
 
 def test_a_run_keeps_the_durations_that_it_began_with(client: Client) -> None:

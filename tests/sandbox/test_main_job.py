@@ -34,7 +34,7 @@ class Service:
 
 
 def test_rows_are_collected_read_and_confirmed(start_sandbox: Callable[..., Client]) -> None:
-    sandbox = start_sandbox(speed=600).sandbox
+    sandbox = start_sandbox(speed=300).sandbox
     service = Service(sandbox.url, demo.REFRESH_TOKEN)
     task_id = service.call("POST", "/task/copy", params={"taskId": demo.TASK_ID})["taskId"]
 
@@ -57,7 +57,7 @@ def test_rows_are_collected_read_and_confirmed(start_sandbox: Callable[..., Clie
 
     seen = []
     while "Finished" not in seen:
-        time.sleep(0.1)
+        time.sleep(0.21)  # status version 2 is let in five times a second
         [status] = service.call("POST", "/cloudextraction/statuses/v2", json={"taskIds": [task_id]})
         seen.append(status["status"])
 

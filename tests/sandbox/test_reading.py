@@ -137,12 +137,13 @@ def test_a_large_page_is_cut_at_8_megabytes(start_sandbox: Callable[..., Client]
     assert client.rows(task_id, 1000) == client.control.true_rows(task_id)
 
 
-def test_a_row_larger_than_a_page_still_comes(client: Client) -> None:
+@pytest.mark.parametrize("lots", [[2], [1, 1]])
+def test_a_row_larger_than_a_page_still_comes(client: Client, lots: list[int]) -> None:
     rows = [{"text": "x" * 4_100_000}, {"text": "y"}]
-    task_id = client.control.add_task(rows=rows, lots=[2])["task_id"]
+    task_id = client.control.add_task(rows=rows, lots=lots)["task_id"]
 
     assert [len(client.page(task_id, offset, 100)["data"]) for offset in (0, 925)] == [1, 1]
-    assert client.rows(task_id, 100) == rows
+    assert client.rows(task_id, 100) == client.control.true_rows(task_id)
 
 
 def test_rows_can_come_some_time_after_the_end(start_sandbox: Callable[..., Client]) -> None:
@@ -231,6 +232,15 @@ def test_a_task_can_have_given_rows(client: Client) -> None:
     assert client.rows(task_id) == rows
 
 
+def test_given_rows_are_repeated_when_more_appear(client: Client) -> None:
+    task_id = client.control.add_task(rows=[{"n": "1"}, {"n": "2"}], lots=[2])["task_id"]
+    assert len(client.rows(task_id)) == 2
+
+    client.control.grow(task_id, 3)
+
+    assert "".join(row["n"] for row in client.rows(task_id)) == "12121"
+
+
 def test_a_csv_file_is_what_every_run_collects(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text('\ufeffname,note\n"Ünal","two\nlines"\nB,\n', encoding="utf-8")
@@ -250,11 +260,22 @@ def test_a_file_is_repeated_for_more_rows(start_sandbox: Callable[..., Client], 
     assert "".join(row["n"] for row in client.rows(task_id)) == "1231231"
 
 
-def test_a_file_without_rows_is_refused(start_sandbox: Callable[..., Client], tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text("name,note\n")
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("table.csv", "name,note\n", "has no rows"),
+        ("table.csv", "name,note\n1,2,3\n", "more values than the header"),
+        ("table.jsonl", "[1]\n", "Expected `object`"),
+        ("table.jsonl", "{\n", "truncated"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(
+    start_sandbox: Callable[..., Client], tmp_path: Path, name: str, content: str, problem: str
+) -> None:
+    table = tmp_path / name
+    table.write_text(content)
 
-    with pytest.raises(ValueError, match="has no rows"):
+    with pytest.raises(ValueError, match=problem):
         start_sandbox(data=table)
 
 

@@ -226,7 +226,7 @@ def test_a_run_of_some_subtasks_finishes_with_them(client: Client) -> None:
 
     assert client.status(TASK)["status"] == "Finished"
     assert client.page(TASK)["total"] == 100
-    assert [s["status"] for s in client.subtasks(TASK)] == ["Finished", "Finished", "Waiting", "Waiting"]
+    assert [s["status"] for s in client.subtasks(TASK)] == ["Finished", "Finished", "Stopped", "Stopped"]
 
 
 def test_more_subtasks_join_the_run(client: Client) -> None:

@@ -1,0 +1,53 @@
+"""``docs/sandbox.md`` tells all of it, and the truth."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Control, Settings, demo
+from airflow_provider_webcollect.sandbox.faults import Kind
+from airflow_provider_webcollect.sandbox.settings import descriptions
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in fields(Settings)])
+def test_every_setting_is_explained(name: str) -> None:
+    assert f"`{name}`" in GUIDE
+    assert descriptions()[name]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Control) if not name.startswith("_")])
+def test_every_way_to_steer_is_named(name: str) -> None:
+    assert f"`{name}(" in GUIDE
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_of_failure_is_explained(kind: str) -> None:
+    assert f"| `{kind}` |" in GUIDE
+    assert f"``{kind}``" in (Control.fail.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        demo.USERNAME,
+        demo.PASSWORD,
+        demo.ACCESS_TOKEN,
+        demo.REFRESH_TOKEN,
+        demo.API_KEY,
+        demo.DATAHUB_API_KEY,
+        demo.TASK_ID,
+        demo.FINISHED_TASK_ID,
+        demo.GROUPED_TASK_ID,
+        demo.APP_ID,
+        demo.UNRELEASED_APP_ID,
+        demo.OTHERS_APP_ID,
+    ],
+)
+def test_what_a_sandbox_starts_with_is_listed(value: str) -> None:
+    assert f"`{value}`" in GUIDE

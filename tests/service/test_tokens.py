@@ -1,0 +1,367 @@
+"""Tokens: obtained, shared, renewed exactly once, and never locked out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.service import endpoints, paging, tokens
+from airflow_provider_webcollect.service.async_client import AsyncClient
+from airflow_provider_webcollect.service.errors import (
+    CredentialError,
+    GrantRejected,
+    TokenRejected,
+    TokenUnavailable,
+)
+from airflow_provider_webcollect.service.records import TokenRecord
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, Tokens
+from airflow_provider_webcollect.service.wire import Wire, make_wire
+from tests.service.token_worker import FileTokenStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
+
+WORKER = Path(__file__).with_name("token_worker.py")
+
+
+def refreshes(sandbox: Sandbox) -> list[int]:
+    """Return the statuses that the token endpoint answered."""
+    return [request["status"] for request in sandbox.control.requests("/token")]
+
+
+def with_refresh_token(sandbox: Sandbox, **more: Any) -> Credentials:
+    return Credentials(refresh_token=sandbox.refresh_token, **more)
+
+
+def fleet(sandbox: Sandbox, store: Path, tmp_path: Path, size: int, hosts: int) -> list[dict[str, Any]]:
+    """Run so many processes at once, spread over so many hosts (lock folders), and return what they say."""
+    start_at = time.time() + size * 0.25
+    processes = []
+    for number in range(size):
+        host = tmp_path / f"host{number % hosts}"
+        host.mkdir(exist_ok=True)
+        arguments = [sandbox.url, sandbox.refresh_token, str(store), str(start_at)]
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(WORKER), *arguments],
+                env={**os.environ, "TMPDIR": str(host)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return [json.loads(process.communicate(timeout=100)[0]) for process in processes]
+
+
+class TestObtaining:
+    def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"first:{sandbox.url}")
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        stored = store.load()
+        assert stored is not None
+        assert stored.access_token not in {None, sandbox.access_token}
+        assert stored.refresh_token not in {None, sandbox.refresh_token}
+        assert stored.expires_at == pytest.approx(time.time() + 86399, abs=30)
+
+    def test_a_stored_token_is_used_without_asking_the_token_endpoint(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        for _ in range(3):
+            connect(credentials=with_refresh_token(sandbox)).send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200]
+
+    def test_login_and_password_give_the_first_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        login = Credentials(login=sandbox.username, password=sandbox.password)
+        assert connect(credentials=login).send(endpoints.get_running_counts())
+        bodies = [json.loads(request["body"]) for request in sandbox.control.requests("/token")]
+        assert [body["grant_type"] for body in bodies] == ["password"]
+
+    def test_a_wrong_password_is_a_clear_error(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        login = Credentials(login=sandbox.username, password="not it")
+        with pytest.raises(GrantRejected) as refusal:
+            connect(credentials=login).send(endpoints.get_running_counts())
+        assert "not it" not in str(refusal.value)
+
+    def test_a_ready_access_token_is_used_as_it_is(self, client: Client, sandbox: Sandbox) -> None:
+        client.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == []
+
+    def test_an_access_token_that_is_rejected_with_nothing_behind_it_is_a_clear_error(
+        self, connect: Callable[..., Client]
+    ) -> None:
+        with pytest.raises(TokenRejected, match="nothing to obtain a new one with"):
+            connect(credentials=Credentials(access_token="stale")).send(endpoints.get_running_counts())
+
+    def test_an_answer_without_a_new_refresh_token_keeps_the_old_one(self, sandbox: Sandbox) -> None:
+        tokens = Tokens(Credentials(refresh_token="seed"), f"keep:{sandbox.url}")
+        record = TokenRecord(access_token="new", expires_in=10.0)
+        steps = tokens._keep(record, "seed")
+        saved = next(steps).token
+        assert saved.refresh_token == "seed"
+
+    def test_a_new_credential_in_the_connection_wins_over_what_is_stored(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"new:{sandbox.url}")
+        store.save(StoredToken(access_token="of the old one", fingerprint="of the old one", obtained_at=1e12))
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200]
+
+    def test_deleting_what_is_stored_is_a_reset(
+        self, connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "token"
+        login = Credentials(login=sandbox.username, password=sandbox.password)
+        connect(credentials=login, store=FileTokenStore(path)).send(endpoints.get_running_counts())
+        path.unlink()
+        connect(credentials=login, store=FileTokenStore(path)).send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200, 200]
+
+    @pytest.mark.parametrize("text", ["", "not json", "{}", '{"access_token": 5}'])
+    def test_what_cannot_be_read_counts_as_nothing_stored(self, text: str) -> None:
+        assert StoredToken.from_json(text) is None
+
+
+class TestRenewing:
+    def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect(credentials=with_refresh_token(sandbox))
+        client.send(endpoints.get_running_counts())
+        sandbox.control.expire_tokens()
+        client.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200, 200]
+        path = "/cloudextraction/task/stats"
+        assert [request["status"] for request in sandbox.control.requests(path)] == [200, 401, 200]
+
+    def test_a_newer_stored_token_is_used_instead_of_renewing(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        one = connect(credentials=with_refresh_token(sandbox))
+        other = connect(credentials=with_refresh_token(sandbox))
+        one.send(endpoints.get_running_counts())
+        other.send(endpoints.get_running_counts())
+        sandbox.control.expire_tokens()
+        one.send(endpoints.get_running_counts())
+        other.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200, 200]
+
+    def test_a_fresh_token_that_is_rejected_too_is_a_clear_error(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect(credentials=with_refresh_token(sandbox))
+        sandbox.control.fail(
+            "/cloudextraction/task/stats", times=None, status=401, code="Invalid.Token", message="no"
+        )
+        with pytest.raises(TokenRejected):
+            client.send(endpoints.get_running_counts())
+        assert len(sandbox.control.requests("/cloudextraction/task/stats")) == 2
+
+    @pytest.mark.webcollect_sandbox(token_lifetime=1000)
+    def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment(
+        self, sandbox: Sandbox
+    ) -> None:
+        moments = set()
+        for _ in range(20):
+            held = Tokens(Credentials(refresh_token="x"), f"early:{sandbox.url}", now=lambda: 0.0)
+            held._hold(StoredToken(access_token="a", fingerprint="f", obtained_at=0.0, expires_at=1000.0))
+            held._now = lambda: 939.0
+            assert held.current() == "a"
+            held._now = lambda: 981.0
+            assert held.current() is None
+            moments.add(held._early)
+        assert len(moments) == 20
+
+    def test_an_early_renewal_that_fails_leaves_the_token_in_use_and_is_not_tried_at_every_call(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"early:{sandbox.url}")
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60)
+        store.save(due)
+        sandbox.control.clear_requests()
+        sandbox.control.fail("/token", times=None, status=500)
+        client = connect(credentials=with_refresh_token(sandbox), store=store)
+        for _ in range(5):
+            client.send(endpoints.get_running_counts())
+        assert len(refreshes(sandbox)) == 1
+
+    def test_a_renewal_on_demand_replaces_a_token_that_is_still_good(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect(credentials=with_refresh_token(sandbox))
+        client.send(endpoints.get_running_counts())
+        record = client.renew_token()
+        assert record.expires_in == pytest.approx(86399, abs=30)
+        assert refreshes(sandbox) == [200, 200]
+        assert client.wire.tokens.current() == record.access_token
+
+    def test_a_lost_answer_to_a_renewal_is_asked_for_again(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        sandbox.control.fail("/token", kind="drop")
+        client = connect(credentials=with_refresh_token(sandbox))
+        assert client.send(endpoints.get_running_counts())
+
+    def test_every_token_that_is_learned_is_told_for_masking(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        learned: list[str] = []
+        settings = Settings(base_url=sandbox.url, requests_per_second=0)
+        wire = make_wire(settings, with_refresh_token(sandbox), f"learn:{sandbox.url}", learned.append)
+        client = connect()
+        client.wire = wire
+        client.send(endpoints.get_running_counts())
+        stored = client._store.load()
+        assert {stored.access_token, stored.refresh_token} <= set(learned)
+
+
+class TestKeeper:
+    def test_a_worker_waits_for_the_keepers_token_and_never_renews(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"keeper:{sandbox.url}")
+        worker = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
+        looks = 0
+
+        def keeper_renews(seconds: float) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 3:
+                connect(credentials=with_refresh_token(sandbox), store=store).renew_token()
+
+        worker._sleep = keeper_renews
+        assert worker.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200]
+
+    def test_a_worker_without_a_keeper_says_so_after_a_while(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "PATIENCE", 0.3)
+        monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.02)
+        worker = connect(credentials=with_refresh_token(sandbox), token_refresh="keeper")
+        with pytest.raises(TokenUnavailable, match="keeper") as error:
+            worker.send(endpoints.get_running_counts())
+        assert not error.value.permanent
+        assert refreshes(sandbox) == []
+
+
+class TestTogether:
+    @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+    def test_thirty_two_processes_of_a_host_renew_once(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        said = fleet(sandbox, tmp_path / "token", tmp_path, size=32, hosts=1)
+        assert said == [{"ok": True}] * 32
+        assert refreshes(sandbox) == [200]
+
+    @pytest.mark.webcollect_sandbox(refresh_reuse="refuse")
+    def test_processes_of_many_hosts_adopt_the_winners_token(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        said = fleet(sandbox, tmp_path / "token", tmp_path, size=12, hosts=12)
+        assert said == [{"ok": True}] * 12
+        assert refreshes(sandbox).count(200) == 1
+
+    def test_a_thousand_waiters_of_an_event_loop_renew_once(self, sandbox: Sandbox) -> None:
+        async def all_at_once() -> None:
+            wire: Wire = make_wire(
+                Settings(base_url=sandbox.url, requests_per_second=0, retries=Retries(first_wait=0.01)),
+                with_refresh_token(sandbox),
+                f"loop:{sandbox.url}",
+            )
+            async with AsyncClient(wire, MemoryTokenStore(f"loop:{sandbox.url}")) as client:
+                await asyncio.gather(*(client.send(endpoints.get_running_counts()) for _ in range(1000)))
+
+        sandbox.control.configure(enforce_limits=False)
+        asyncio.run(all_at_once())
+        assert refreshes(sandbox) == [200]
+
+    def test_a_token_that_ends_in_the_middle_of_a_read_costs_no_page(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        sandbox.control.configure(enforce_limits=False)
+        task_id = sandbox.control.add_task(rows=2000, lots=1)["task_id"]
+        client = connect(credentials=with_refresh_token(sandbox))
+        rows = []
+        for number, page in enumerate(paging.iter_pages(client, task_id, size=10)):
+            rows += page.records()
+            if number == 100:
+                sandbox.control.expire_tokens()
+        assert rows == sandbox.control.true_rows(task_id)
+        assert refreshes(sandbox) == [200, 200]
+
+
+class TestLockedOut:
+    def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammering(
+        self,
+        connect: Callable[..., Client],
+        sandbox: Sandbox,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(tokens, "ADOPTION", 0.2)
+        path = tmp_path / "token"
+        arguments = [sandbox.url, sandbox.refresh_token, str(path), "0", "die"]
+        died = subprocess.run([sys.executable, str(WORKER), *arguments], check=False, timeout=60)
+        assert died.returncode == 9
+        for _ in range(4):
+            with pytest.raises(GrantRejected, match="before the new one was stored") as error:
+                connect(credentials=with_refresh_token(sandbox), store=FileTokenStore(path)).send(
+                    endpoints.get_running_counts()
+                )
+            assert "Put a new one" in str(error.value)
+        assert refreshes(sandbox) == [200, 400]
+
+    def test_login_and_password_heal_a_refused_refresh_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "ADOPTION", 0.1)
+        credentials = Credentials(refresh_token="spent", login=sandbox.username, password=sandbox.password)
+        assert connect(credentials=credentials).send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [400, 200]
+
+    def test_a_newer_token_is_not_lost_to_an_older_record(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"older:{sandbox.url}")
+        client = connect(credentials=with_refresh_token(sandbox), store=store)
+        client.send(endpoints.get_running_counts())
+        newest = store.load()
+        assert newest is not None
+        store.save(changed(newest, access_token="old", obtained_at=newest.obtained_at - 5))
+        sandbox.control.fail("/cloudextraction/task/stats", status=401, code="Invalid.Token", message="no")
+        client.send(endpoints.get_running_counts())
+        assert store.load().refresh_token != sandbox.refresh_token
+        assert refreshes(sandbox) == [200, 200]
+
+    def test_a_host_lock_that_is_never_released_ends_in_an_error_that_a_retry_may_mend(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "PATIENCE", 0.3)
+        holder = connect(credentials=with_refresh_token(sandbox))
+        with holder.wire.tokens._lock, pytest.raises(TokenUnavailable) as error:
+            connect(credentials=with_refresh_token(sandbox)).send(endpoints.get_running_counts())
+        assert not error.value.permanent
+
+    def test_credential_errors_are_permanent(self) -> None:
+        assert CredentialError("x").permanent
+
+
+def changed(token: StoredToken | None, **changes: Any) -> StoredToken:
+    assert token is not None
+    return msgspec.structs.replace(token, **changes)

@@ -1,0 +1,62 @@
+"""One process of a fleet: shares its token in a file, calls the service, and says how it went.
+
+Arguments: the sandbox's URL, the refresh token, the file, and what else to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.tokens import StoredToken
+from airflow_provider_webcollect.service.wire import make_wire
+
+
+class FileTokenStore:
+    """A token shared by processes, as the Airflow Variable shares it: whole, but without compare-and-set."""
+
+    def __init__(self, path: Path, *, dies_before_saving: bool = False) -> None:
+        self._path = path
+        self._dies = dies_before_saving
+
+    def load(self) -> StoredToken | None:
+        return StoredToken.from_json(self._path.read_text() if self._path.exists() else None)
+
+    def save(self, token: StoredToken) -> None:
+        if self._dies:
+            os._exit(9)
+        # slower than a local file, as a database is
+        time.sleep(0.02)
+        fresh = self._path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(token.to_json())
+        fresh.replace(self._path)
+
+
+def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -> Client:
+    settings = Settings(
+        base_url=url, requests_per_second=0, retries=Retries(first_wait=0.2, longest_wait=5)
+    )
+    wire = make_wire(settings, Credentials(refresh_token=refresh_token), "fleet")
+    return Client(wire, FileTokenStore(Path(path), dies_before_saving=dies))
+
+
+def main() -> None:
+    url, refresh_token, path, start_at, *what = sys.argv[1:]
+    time.sleep(max(0.0, float(start_at) - time.time()))
+    try:
+        client_for(url, refresh_token, path, dies="die" in what).send(endpoints.get_running_counts())
+        said = {"ok": True}
+    except WebCollectError as error:
+        said = {"ok": False, "error": str(error)}
+    sys.stdout.write(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()
