@@ -33,7 +33,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": INTEGRATION,
                 "hook-class-name": "airflow_provider_webcollect.hooks.webcollect.WebCollectHook",
                 "conn-fields": form.conn_fields(),
-                "ui-field-behaviour": form.UI_FIELD_BEHAVIOUR,
+                "ui-field-behaviour": form.METADATA_BEHAVIOUR,
             }
         ],
     }

@@ -229,7 +229,8 @@ class RealAirflow:
     def _is_known(self, dag_id: str) -> bool:
         if errors := self.import_errors():
             raise AirflowProblem("\n".join(f"{file} cannot be imported:\n{errors[file]}" for file in errors))
-        return bool(self.get("dags", dag_id_pattern=dag_id, exclude_stale=True)["dags"])
+        found = self.get("dags", dag_id_pattern=dag_id, exclude_stale=True)["dags"]
+        return dag_id in {dag["dag_id"] for dag in found}
 
     def _api(self, method: str, path: str, **arguments: Any) -> Any:
         try:

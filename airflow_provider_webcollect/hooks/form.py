@@ -86,11 +86,15 @@ FIELDS = (
     ),
 )
 
-UI_FIELD_BEHAVIOUR: dict[str, Any] = {
-    "hidden-fields": ["schema", "port"],
+HIDDEN_FIELDS = ["schema", "port"]
+_UI_TEXTS: dict[str, dict[str, str]] = {
     "relabeling": {"host": "Base URL", "login": "Login (first token)", "password": "Password (first token)"},
     "placeholders": {"host": "https://openapi.example.com"},
 }
+#: What the form hides, renames and suggests, as the provider's metadata states it.
+METADATA_BEHAVIOUR: dict[str, Any] = {"hidden-fields": HIDDEN_FIELDS, **_UI_TEXTS}
+#: The same as the hook states it.
+HOOK_BEHAVIOUR: dict[str, Any] = {"hidden_fields": HIDDEN_FIELDS, **_UI_TEXTS}
 
 
 def conn_fields() -> dict[str, dict[str, Any]]:
@@ -110,20 +114,23 @@ def _conn_field(field: Field) -> dict[str, Any]:
 
 
 def widgets() -> dict[str, Any]:
-    """Return the fields as form widgets, for Airflow before 3.2."""
+    """Return the fields as form widgets, for Airflow before 3.2.
+
+    That knows four kinds of widgets and drops the whole connection type if it meets another, so numbers are texts.
+    """
+    return {field.name: _widget(field) for field in FIELDS}
+
+
+def _widget(field: Field) -> Any:
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
-    from wtforms import BooleanField, FloatField, IntegerField, PasswordField, StringField
-    from wtforms.validators import Optional
+    from wtforms import BooleanField, PasswordField, StringField
+    from wtforms.validators import Optional, any_of
 
-    classes = {"boolean": BooleanField, "number": FloatField, "integer": IntegerField, "string": StringField}
-
-    def widget(field: Field) -> Any:
-        if field.kind == "boolean":
-            return BooleanField(field.label, description=field.help, default=bool(field.default))
-        kind = PasswordField if field.secret else classes[field.kind]
-        look = BS3PasswordFieldWidget() if field.secret else BS3TextFieldWidget()
-        return kind(
-            field.label, description=field.help, default=field.default, widget=look, validators=[Optional()]
-        )
-
-    return {field.name: widget(field) for field in FIELDS}
+    if field.kind == "boolean":
+        return BooleanField(field.label, description=field.help, default=bool(field.default))
+    validators = [Optional(), any_of(list(field.choices))] if field.choices else [Optional()]
+    kind, look = (
+        (PasswordField, BS3PasswordFieldWidget) if field.secret else (StringField, BS3TextFieldWidget)
+    )
+    default = None if field.default is None else str(field.default)
+    return kind(field.label, description=field.help, default=default, widget=look(), validators=validators)

@@ -17,12 +17,12 @@ class VariableTokenStore:
     """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``.
 
     Airflow encrypts it and, by its name, masks it. Where no Variable can be written (the API server, a
-    process outside Airflow), it says so once and keeps the token in memory. Deleting the Variable is a safe reset.
+    process outside Airflow), it says so once and keeps the token in memory. Deleting the Variable is a safe
+    reset.
     """
 
     def __init__(self, conn_id: str) -> None:
         self._key = f"{PREFIX}{conn_id}"
-        self._memory = MemoryTokenStore(conn_id)
 
     def load(self) -> StoredToken | None:
         """Return the shared token, or None if there is none."""
@@ -31,16 +31,19 @@ class VariableTokenStore:
         except Exception as error:  # what Airflow raises here differs by version and place
             self._say_once(error)
             text = None
-        known = [token for token in (StoredToken.from_json(text), self._memory.load()) if token]
+        known = [token for token in (_unsaved.get(self._key), StoredToken.from_json(text)) if token]
         return max(known, key=lambda token: token.obtained_at, default=None)
 
     def save(self, token: StoredToken) -> None:
         """Replace the shared token."""
-        self._memory.save(token)
         try:
             Variable.set(self._key, token.to_json())
         except Exception as error:  # as above
             self._say_once(error)
+            _unsaved[self._key] = token
+        else:
+            # from now on deleting the Variable must leave nothing behind
+            _unsaved.pop(self._key, None)
 
     def _say_once(self, error: Exception) -> None:
         if self._key not in _told:
@@ -53,6 +56,8 @@ class VariableTokenStore:
 
 
 _told: set[str] = set()
+#: Tokens that could not be put into their Variable, by its key.
+_unsaved: dict[str, StoredToken] = {}
 
 
 def make_token_store(kind: str, conn_id: str) -> TokenStore:

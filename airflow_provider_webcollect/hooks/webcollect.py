@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from airflow_provider_webcollect.service.errors import (
     TlsError,
     WebCollectError,
 )
+from airflow_provider_webcollect.service.settings import Retries
 from airflow_provider_webcollect.service.states import ActionType, TimeGranularity
 from airflow_provider_webcollect.service.url_file import url_file, url_list
 from airflow_provider_webcollect.service.wire import Wire, make_wire
@@ -77,7 +80,7 @@ class WebCollectHook(BaseHook):
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Return what the connection form hides, renames and suggests, for Airflow before 3.2."""
-        return form.UI_FIELD_BEHAVIOUR
+        return form.HOOK_BEHAVIOUR
 
     @cached_property
     def connection(self) -> WebCollectConnection:
@@ -108,12 +111,10 @@ class WebCollectHook(BaseHook):
         return AsyncClient(self._wire(), self._token_store())
 
     def _wire(self) -> Wire:
-        from airflow.providers.common.compat.sdk import mask_secret
-
         connection = self.connection
         for secret in connection.credentials.secrets():
-            mask_secret(secret)
-        return make_wire(connection.settings, connection.credentials, connection.conn_id, learned=mask_secret)
+            _mask(secret)
+        return make_wire(connection.settings, connection.credentials, connection.conn_id, learned=_mask)
 
     def _token_store(self) -> TokenStore:
         return make_token_store(self.connection.token_store, self.connection.conn_id)
@@ -121,7 +122,11 @@ class WebCollectHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Prove the credential with a harmless call, and say what is wrong if it fails."""
         try:
-            return True, self._prove()
+            wire = self._wire()
+            # a person waits for the answer
+            quick = dataclasses.replace(wire.settings, retries=Retries(attempts=2))
+            with Client(dataclasses.replace(wire, settings=quick), self._token_store()) as client:
+                return True, self._prove(client)
         except PermissionDenied as error:
             return (
                 True,
@@ -144,15 +149,15 @@ class WebCollectHook(BaseHook):
         credentials = self.connection.credentials
         return not credentials.can_get_tokens and not credentials.api_key_everywhere
 
-    def _prove(self) -> str:
+    def _prove(self, client: Client) -> str:
         if not self._key_only or not self.connection.credentials.api_key:
-            counts = self.get_running_counts()
+            counts = client.send(endpoints.get_running_counts())
             return (
                 f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
             )
         with contextlib.suppress(NotFound):
             # a key is taken by five endpoints only, and this is the only one of them that changes nothing
-            self.read_batch_data("connection-test", "0", size=1)
+            client.send(endpoints.read_batch_data("connection-test", "0", size=1))
         return (
             "Connected; the API key is accepted. Operations that take an access token will not work with it."
         )
@@ -356,3 +361,16 @@ class WebCollectHook(BaseHook):
         :raises NotFound: if the caller is not the author, or there is no such app.
         """
         return self.client.send(endpoints.deprecate_data_app(app_id))
+
+
+def _mask(secret: str) -> None:
+    """Have Airflow mask ``secret`` in logs."""
+    from airflow.providers.common.compat.sdk import mask_secret
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        mask_secret(secret)
+    else:
+        # Airflow asks its supervisor, which a coroutine must not wait for
+        loop.run_in_executor(None, mask_secret, secret)

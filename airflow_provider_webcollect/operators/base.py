@@ -22,7 +22,7 @@ def check_now(operator: BaseOperator, check: Callable[[], Any]) -> None:
 
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
-    if all(_is_literal(getattr(operator, name)) for name in operator.template_fields):
+    if all(_is_literal(getattr(operator, name, None)) for name in operator.template_fields):
         check()
 
 

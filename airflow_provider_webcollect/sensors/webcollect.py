@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 from airflow.providers.common.compat.sdk import (
-    AirflowException,
     AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
@@ -20,7 +21,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
 from airflow_provider_webcollect.service import checks, paging
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.waiting import (
     MISSING_TIMEOUT,
@@ -75,16 +76,18 @@ class _StatusSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait, in the way that was asked for."""
         self._began = _began(self, context)
-        if not self.deferrable:
-            return super().execute(context)
         with airflow_errors():
-            trigger = self._trigger()
+            self._wait()
+        if self.deferrable:
+            self._defer()
+        return super().execute(context)
+
+    def _defer(self) -> NoReturn:
         self.defer(
-            trigger=trigger,
+            trigger=self._trigger(),
             method_name="execute_complete",
             timeout=datetime.timedelta(seconds=self.timeout),
         )
-        return None
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
@@ -110,8 +113,28 @@ class _StatusSensor(BaseSensorOperator):
             }:
                 raise AirflowFailException(reason)
             case {"outcome": "error", "reason": reason}:
-                raise AirflowException(reason)
-        raise AirflowException(f"the trigger ended without an outcome: {event!r}")
+                raise WebCollectError(reason)
+        raise WebCollectError(f"the trigger ended without an outcome: {event!r}")
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after the wait in the triggerer, with a timeout and ``never_fail`` as when poking.
+
+        Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail`` here.
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            timed_out = next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error"))
+            if self.soft_fail if timed_out else self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            if timed_out:
+                raise AirflowSensorTimeout(str(error)) from error
+            raise
+
+    def _wait(self) -> TaskWait | SubTaskWait:
+        raise NotImplementedError
 
     def _look(self, hook: WebCollectHook, waited: float) -> tuple[Verdict, Records]:
         raise NotImplementedError

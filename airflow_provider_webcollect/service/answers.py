@@ -64,19 +64,17 @@ class _PageOnWire(msgspec.Struct, rename="camel"):
 
 
 _ANY = msgspec.json.Decoder(_Envelope[Any])
-_PAGE = msgspec.json.Decoder(_Envelope[_PageOnWire], strict=False)
+_PAGE = msgspec.json.Decoder(_Envelope[_PageOnWire | list[_PageOnWire]], strict=False)
+
+
+def _single(data: Any) -> Any:
+    """Return the one object that ``data`` is, or holds: the contract's tables say ``Object[]``, its samples do not."""
+    return data[0] if isinstance(data, list) and len(data) == 1 else data
 
 
 def one(record: type[R]) -> Result[R]:
-    """``data`` is one object; a list of just one is taken for it, since the contract's tables say ``Object[]``."""
-
-    def read(data: Any, timezone: str | None) -> R:
-        match data:
-            case [single]:
-                data = single
-        return read_record(data, record, timezone)
-
-    return Result(_ANY, read)
+    """``data`` is one object, or a list of just one."""
+    return Result(_ANY, lambda data, timezone: read_record(_single(data), record, timezone))
 
 
 def many(record: type[R]) -> Result[list[R]]:
@@ -86,13 +84,17 @@ def many(record: type[R]) -> Result[list[R]]:
 
 #: ``data`` is null or ``[]``: the operation has no result.
 NOTHING: Result[None] = Result(_ANY, lambda data, timezone: None)
+
+
+def _page(data: Any, timezone: str | None) -> DataPage:
+    page = _single(data)
+    if not isinstance(page, _PageOnWire):
+        raise msgspec.ValidationError("Expected one page")
+    return DataPage(offset=page.offset, total=page.total, rest_total=page.rest_total, rows=page.data or [])
+
+
 #: ``data`` is a page of rows, kept as raw JSON slices.
-PAGE: Result[DataPage] = Result(
-    _PAGE,
-    lambda data, timezone: DataPage(
-        offset=data.offset, total=data.total, rest_total=data.rest_total, rows=data.data or []
-    ),
-)
+PAGE: Result[DataPage] = Result(_PAGE, _page)
 
 
 def read_answer(call: Call[T], answer: Answer, timezone: str | None = None) -> T:
@@ -134,43 +136,36 @@ def _unreadable(call: Call[Any], answer: Answer, why: str) -> Exception:
     kind = answer.headers.get("content-type", "no content type")
     if not 200 <= answer.status < 300:
         said = f"an answer without an error envelope ({kind}); is the connection's host right?"
-        return _typed(call, answer, None, said, None)
+        return _typed(call, answer, said)
     message = f"the answer is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}"
     return MalformedAnswer(message, endpoint=call.endpoint.name, status=answer.status)
 
 
 def _error(call: Call[Any], answer: Answer, envelope: _Envelope[Any]) -> ServiceError:
     error = envelope.error if isinstance(envelope.error, dict) else {"message": envelope.error}
-    code = _text(error.get("code"))
-    message = _text(error.get("message")) or "no message"
-    request_id = _text(envelope.request_id)
-    if call.endpoint.credential is Credential.DATAHUB_KEY and answer.status not in {401, 404, 429}:
-        return DataAppError(
-            message,
-            category=_text(error.get("category")),
-            can_retry=bool(error.get("retryable")),
-            endpoint=call.endpoint.name,
-            status=answer.status,
-            code=code,
-            request_id=request_id,
-            retry_after=retry_after(answer),
-        )
-    return _typed(call, answer, code, message, request_id)
+    facts = {
+        "code": _text(error.get("code")),
+        "request_id": _text(envelope.request_id),
+        "category": _text(error.get("category")),
+    }
+    return _typed(call, answer, _text(error.get("message")) or "no message", error.get("retryable"), **facts)
 
 
 def _typed(
-    call: Call[Any], answer: Answer, code: str | None, message: str, request_id: str | None
+    call: Call[Any], answer: Answer, message: str, can_retry: Any = None, **facts: str | None
 ) -> ServiceError:
-    if call.endpoint.credential is Credential.DATAHUB_KEY and answer.status == 404:
-        message = f"{message} (the caller is not the author, or there is no such app)"
-    return service_error_type(answer.status, code)(
-        message,
-        endpoint=call.endpoint.name,
-        status=answer.status,
-        code=code,
-        request_id=request_id,
-        retry_after=retry_after(answer),
-    )
+    common: dict[str, Any] = {
+        **facts,
+        "endpoint": call.endpoint.name,
+        "status": answer.status,
+        "retry_after": retry_after(answer),
+    }
+    if call.endpoint.credential is Credential.DATAHUB_KEY:
+        if answer.status == 404:
+            message = f"{message} (the caller is not the author, or there is no such app)"
+        elif isinstance(can_retry, bool) and answer.status not in {401, 429}:
+            return DataAppError(message, can_retry=can_retry, **common)
+    return service_error_type(answer.status, facts.get("code"))(message, **common)
 
 
 def _text(value: Any) -> str | None:
@@ -182,5 +177,8 @@ def retry_after(answer: Answer) -> float | None:
     value = answer.headers.get("retry-after", "").strip()
     if value.isdecimal():
         return float(value)
-    moment = email.utils.parsedate_tz(value)
-    return None if moment is None else max(0.0, email.utils.mktime_tz(moment) - time.time())
+    try:
+        moment = email.utils.parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, moment.timestamp() - time.time())

@@ -7,6 +7,8 @@ vain until a person acts (``permanent``), and what should that person do (``advi
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class WebCollectError(Exception):
     """Base of all errors of the service's client.
@@ -16,6 +18,7 @@ class WebCollectError(Exception):
     :param status: the HTTP status, if there was an answer.
     :param code: the service's error code, if it gave one.
     :param request_id: the service's ``requestId``, for its support.
+    :param category: the data-app service's category of the error (``forbidden``, …).
     :param retry_after: seconds the service asked to wait, if it did.
     """
 
@@ -32,6 +35,7 @@ class WebCollectError(Exception):
         status: int | None = None,
         code: str | None = None,
         request_id: str | None = None,
+        category: str | None = None,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -40,6 +44,7 @@ class WebCollectError(Exception):
         self.status = status
         self.code = code
         self.request_id = request_id
+        self.category = category
         self.retry_after = retry_after
 
     def __str__(self) -> str:
@@ -52,19 +57,29 @@ class WebCollectError(Exception):
 
 
 class InvalidArgument(WebCollectError, ValueError):
-    """An argument breaks a rule of the contract; nothing was sent."""
+    """An argument breaks a rule of the contract; nothing was sent.
+
+    :param argument: its name.
+    :param value: what was given; only its repr is kept, since an error must be picklable whatever it is.
+    :param rule: what it must be.
+    """
 
     permanent = True
     unsent = True
 
     def __init__(self, argument: str, value: object, rule: str) -> None:
-        super().__init__(f"`{argument}` is {_shown(value)}; {rule}")
+        shown = _shown(value)
+        super().__init__(f"`{argument}` is {shown}; {rule}")
         self.argument = argument
-        self.value = value
+        self.value = shown
         self.rule = rule
 
-    def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, object, str]]:
-        return type(self), (self.argument, self.value, self.rule)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args), self.__dict__
+
+
+def _unpickled(kind: type[InvalidArgument], args: tuple[object, ...]) -> InvalidArgument:
+    return kind.__new__(kind, *args)
 
 
 def _shown(value: object) -> str:
@@ -205,32 +220,13 @@ class RequestRejected(ServiceError):
 class DataAppError(ServiceError):
     """The data-app service answered with an error.
 
-    :param category: the category it gave (``forbidden``, …).
-    :param retryable: whether it says that trying again can help.
+    :param can_retry: whether it says that trying again can help.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        category: str | None = None,
-        can_retry: bool = False,
-        endpoint: str | None = None,
-        status: int | None = None,
-        code: str | None = None,
-        request_id: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(
-            message,
-            endpoint=endpoint,
-            status=status,
-            code=code,
-            request_id=request_id,
-            retry_after=retry_after,
-        )
-        self.category = category
+    def __init__(self, message: str, *, can_retry: bool = False, **facts: Any) -> None:
+        super().__init__(message, **facts)
         self.retryable = can_retry
+        self.permanent = not can_retry
 
 
 class OutcomeUnknown(WebCollectError):

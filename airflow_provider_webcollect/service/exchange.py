@@ -112,44 +112,64 @@ def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
 def _authorization(call: Call[Any], credentials: Credentials, token: str | None) -> dict[str, str]:
     """Return the one header that proves who is calling; never two credentials at once."""
     if token is not None:
-        return {"Authorization": f"Bearer {token}"}
+        return {"Authorization": f"Bearer {_sendable('access token', token)}"}
     match call.endpoint.credential:
         case Credential.NONE:
             return {}
         case Credential.DATAHUB_KEY:
             if not credentials.datahub_api_key:
                 raise ConnectionIncomplete(
-                    "the connection has no extra `datahub_api_key`, the key of the data-app service",
-                    endpoint=call.endpoint.name,
+                    "the connection has no extra `datahub_api_key`, the key of the data-app service"
                 )
-            return {"Authorization": f"Bearer {credentials.datahub_api_key}"}
+            return {"Authorization": f"Bearer {_sendable('datahub_api_key', credentials.datahub_api_key)}"}
         case _:
-            return {"x-api-key": str(credentials.api_key)}
+            return {"x-api-key": _sendable("api_key", str(credentials.api_key))}
+
+
+def _sendable(name: str, secret: str) -> str:
+    """Return ``secret`` if a header can hold it; what HTTP libraries say about one that cannot, shows it."""
+    if secret.isascii() and secret.isprintable() and " " not in secret:
+        return secret
+    raise ConnectionIncomplete(
+        f"the {name} holds a space, a line end or another character that none can have: copy it anew"
+    )
 
 
 def _send(call: Call[T], wire: Wire, token: str | None) -> Steps[T]:
-    request = _request(call, wire, token)
-    for pacer in wire.paces.of(call.endpoint.pace):
-        if wait := pacer.reserve():
-            yield Sleep(wait)
     try:
-        answer: Answer = yield Send(request)
-        if 300 <= answer.status < 400:
-            answer = yield Send(_redirected(call, request, answer))
+        request = _request(call, wire, token)
+        answer = yield from _paced(call, wire, request)
+        if _is_redirect(answer):
+            answer = yield from _paced(call, wire, _redirected(request, answer))
+        if _is_redirect(answer):
+            raise RedirectRefused("the service redirects time and again", status=answer.status)
         return read_answer(call, answer, wire.settings.timezone)
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
-            wire.paces.of(call.endpoint.pace)[0].slow_down(error.retry_after)
+            # the pace is everybody's, so what one answer asks for has a bound here too
+            pause = min(error.retry_after or 0.0, wire.settings.retries.longest_wait)
+            wire.paces.of(call.endpoint.pace)[0].slow_down(pause)
         if call.repeat is Repeat.IF_UNSENT and error.retryable and not error.unsent:
             raise OutcomeUnknown(
-                f"sent, but it is not known whether the service acted on it: {error}",
+                f"sent, but it is not known whether the service acted on it: {error.message}",
                 endpoint=call.endpoint.name,
                 status=error.status,
                 code=error.code,
                 request_id=error.request_id,
             ) from error
         raise
+
+
+def _paced(call: Call[Any], wire: Wire, request: Request) -> Steps[Answer]:
+    for pacer in wire.paces.of(call.endpoint.pace):
+        if wait := pacer.reserve():
+            yield Sleep(wait)
+    return (yield Send(request))  # type: ignore[no-any-return]
+
+
+def _is_redirect(answer: Answer) -> bool:
+    return 300 <= answer.status < 400
 
 
 def _request(call: Call[Any], wire: Wire, token: str | None) -> Request:
@@ -171,7 +191,7 @@ def _request(call: Call[Any], wire: Wire, token: str | None) -> Request:
     )
 
 
-def _redirected(call: Call[Any], request: Request, answer: Answer) -> Request:
+def _redirected(request: Request, answer: Answer) -> Request:
     """Return the request that a redirect asks for, if it stays at this service and changes nothing else.
 
     :raises RedirectRefused: otherwise; the credential must not go elsewhere, and a POST must not become a GET.
@@ -186,7 +206,6 @@ def _redirected(call: Call[Any], request: Request, answer: Answer) -> Request:
     ):
         raise RedirectRefused(
             f"the service redirects to {there.scheme}://{there.netloc}{there.path}, which is not followed",
-            endpoint=call.endpoint.name,
             status=answer.status,
         )
     return Request(request.method, target, request.headers, request.content, request.form, request.file)

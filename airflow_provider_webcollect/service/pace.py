@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.call import Pace
 from airflow_provider_webcollect.service.settings import GENERAL_RATE
@@ -62,13 +63,14 @@ class Pacer:
 
 
 class Paces:
-    """The paces of one address."""
+    """The paces of one address.
 
-    def __init__(self, general_interval: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._pacers: Mapping[Pace, Pacer] = {
-            Pace.GENERAL: Pacer(general_interval, now),
-            **{pace: Pacer(interval, now) for pace, interval in STATUS_INTERVALS.items()},
-        }
+    :param general: the pace that all requests are under.
+    :param status: the paces that some are under as well.
+    """
+
+    def __init__(self, general: Pacer, status: Mapping[Pace, Pacer]) -> None:
+        self._pacers: Mapping[Pace, Pacer] = {Pace.GENERAL: general, **status}
 
     def of(self, pace: Pace) -> tuple[Pacer, ...]:
         """Return the pacers to pass, one after the other: the special one first, so that none waits in vain."""
@@ -76,15 +78,24 @@ class Paces:
         return (general,) if pace is Pace.GENERAL else (self._pacers[pace], general)
 
 
-_shared: dict[tuple[str, float], Paces] = {}
-_shared_lock = threading.Lock()
+_general: dict[tuple[str, float], Pacer] = {}
+_status: dict[str, Mapping[Pace, Pacer]] = {}
+_lock = threading.Lock()
+
+
+def status_pacers(now: Callable[[], float] = time.monotonic) -> Mapping[Pace, Pacer]:
+    """Return new pacers of the two status endpoints."""
+    return {pace: Pacer(interval, now) for pace, interval in STATUS_INTERVALS.items()}
 
 
 def shared_paces(base_url: str, requests_per_second: float = GENERAL_RATE) -> Paces:
-    """Return the paces that all clients of this process share for ``base_url``.
+    """Return the paces that all clients of this process share for the address in ``base_url``.
 
-    :param requests_per_second: the general limit; 0 for none, which leaves the status paces in force.
+    :param requests_per_second: the general limit; 0 for none, which leaves the status paces in force. Clients
+        with different ones still share the status paces.
     """
+    address = urlsplit(base_url).netloc.lower()
     interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
-    with _shared_lock:
-        return _shared.setdefault((base_url, requests_per_second), Paces(interval))
+    with _lock:
+        general = _general.setdefault((address, requests_per_second), Pacer(interval))
+        return Paces(general, _status.setdefault(address, status_pacers()))

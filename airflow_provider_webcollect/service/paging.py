@@ -25,21 +25,22 @@ STUCK_WAIT = 1.0
 def read_page(wire: Wire, task_id: str, lotno: str | None, offset: int, size: int) -> Steps[DataPage]:
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
-    A page after which the read could not go on (rows are left, but none came or the cursor did not move) is
+    A page after which the read could not go on (rows are left, but none came or the cursor did not move on) is
     asked for again a few times.
 
     :raises PagingError: if it stays like that.
     """
-    for _ in range(STUCK_TRIES):
+    for tries in range(STUCK_TRIES):
+        if tries:
+            yield Sleep(STUCK_WAIT)
         call = (
             endpoints.read_data(task_id, offset, size)
             if lotno is None
             else endpoints.read_batch_data(task_id, lotno, offset, size)
         )
         page = yield from exchange(call, wire)
-        if not page.rest_total or (page.rows and page.offset != offset):
+        if page.rest_total <= 0 or (page.rows and page.offset > max(offset, 0)):
             return page
-        yield Sleep(STUCK_WAIT)
     raise PagingError(
         f"reading task {task_id} stands still at offset {offset}: {page.rest_total} of {page.total} rows are "
         f"left, but {len(page.rows)} came and the next offset is {page.offset}",
@@ -59,7 +60,7 @@ def iter_pages(
     while True:
         page = client.run(read_page(client.wire, task_id, lotno, offset, size))
         yield page
-        if not page.rest_total:
+        if page.rest_total <= 0:
             return
         offset = page.offset
 

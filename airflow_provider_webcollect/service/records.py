@@ -8,7 +8,7 @@ integers may arrive as strings, times have no zone, and what the contract does n
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -227,7 +227,11 @@ class TokenRecord(Record, frozen=True):
     refresh_token: str | None = None
 
     def __repr__(self) -> str:
-        return f"TokenRecord(expires_in={self.expires_in}, refresh_token={'***' if self.refresh_token else None})"
+        kept = "***" if self.refresh_token else None
+        return f"TokenRecord(expires_in={self.expires_in}, refresh_token={kept})"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield "expires_in", self.expires_in
 
 
 class DeprecatedApp(Record, frozen=True):
@@ -331,11 +335,11 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
             return lambda value, timezone: read_record(value, record, timezone)
         case msgspec.inspect.VarTupleType(item_type=item):
             read = _reader(item)
-            return lambda value, timezone: tuple(read(each, timezone) for each in value)
+            return lambda value, timezone: tuple(read(each, timezone) for each in _listed(value))
         case msgspec.inspect.CustomType():
             return parse_time
         case msgspec.inspect.StrType():
-            return lambda value, _: value if isinstance(value, str) else str(value)
+            return _text
         case msgspec.inspect.BoolType():
             return lambda value, _: msgspec.convert(value, bool, strict=False)
         case msgspec.inspect.IntType():
@@ -343,3 +347,15 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
         case msgspec.inspect.FloatType():
             return lambda value, _: None if value == "" else msgspec.convert(value, float, strict=False)
     raise TypeError(f"no reader for {kind}")
+
+
+def _listed(value: Any) -> Iterator[Any]:
+    if not isinstance(value, list):
+        raise msgspec.ValidationError(f"Expected a list, got {type(value).__name__}")
+    return (each for each in value if each is not None)
+
+
+def _text(value: Any, timezone: str | None) -> str:
+    if isinstance(value, dict | list):
+        raise msgspec.ValidationError(f"Expected a text, got {type(value).__name__}")
+    return str(value)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+import pendulum
+
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 
 #: Requests per second that one address may make (field notes, Errors).
@@ -97,8 +99,10 @@ class Settings:
         for name in ("connect_timeout", "read_timeout"):
             if not getattr(self, name) > 0:
                 raise InvalidArgument(name, getattr(self, name), "it must be a number of seconds above 0")
-        if self.requests_per_second < 0:
+        if not self.requests_per_second >= 0:
             raise InvalidArgument("requests_per_second", self.requests_per_second, "it must be 0 or more")
+        if self.timezone is not None:
+            _check_timezone(self.timezone)
 
     def base_of(self, datahub: bool) -> str:
         """Return the base URL that a call goes to.
@@ -115,13 +119,21 @@ class Settings:
 
 
 def _base_url(name: str, url: str) -> str:
-    parts = urlsplit(url)
-    if (
-        parts.scheme not in {"http", "https"}
-        or not parts.hostname
-        or parts.query
-        or parts.fragment
-        or parts.username
-    ):
-        raise InvalidArgument(name, url, "it must be an http(s) URL without user, query and fragment")
+    rule = "it must be an http(s) URL without user, query and fragment"
+    # a password in it must not get into the message
+    shown = f"***@{url.rpartition('@')[2]}" if "@" in url else url
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        raise InvalidArgument(name, shown, rule) from None
+    if not usable or parts.query or parts.fragment or "@" in parts.netloc:
+        raise InvalidArgument(name, shown, rule)
     return url.rstrip("/")
+
+
+def _check_timezone(name: str) -> None:
+    try:
+        pendulum.timezone(name)
+    except (ValueError, OSError):
+        raise InvalidArgument("timezone", name, "it must name a time zone, such as Asia/Shanghai") from None

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service import endpoints, paging
-from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, WebCollectError
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.async_client import AsyncClient
@@ -21,9 +21,11 @@ log = logging.getLogger(__name__)
 #: Seconds before the next query after one has failed for good; doubles with every further failure.
 FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
-#: A task that is due within this share of its interval goes along with those that are due now, so that batches
-#: are full.
+#: A task that is due within this share of its interval goes along with those that are due now, so that
+#: batches are full.
 EARLY_SHARE = 0.1
+#: Refusals that may be due to a single task of a batch.
+_ABOUT_ONE_TASK = (NotFound, RequestRejected)
 _Statuses = dict[str, "TaskStatus"]
 
 
@@ -127,16 +129,22 @@ class StatusFeed:
                 del self._watched[task_id]
 
     async def _run(self) -> None:
-        while self._watched:
-            self._news.clear()
-            batch = self._take_due()
-            if batch:
-                await self._query(batch)
-            else:
-                await self._until_due()
+        try:
+            while self._watched:
+                self._news.clear()
+                batch = self._take_due()
+                if batch:
+                    await self._query(batch)
+                else:
+                    await self._until_due()
+        except Exception as error:
+            # nobody must wait for a feed that has come to an end
+            for task_id in self._watched:
+                self._fail(task_id, error)
+            raise
 
     def _take_due(self) -> list[str]:
-        """Return the tasks to ask for now; none before the first is due, but then also those that are due soon."""
+        """Return the tasks to ask for now: none before the first is due, then also those that are due soon."""
         now = asyncio.get_running_loop().time()
         batch: dict[str, None] = {}
         while self._due and len(batch) < self._batch_size:
@@ -170,14 +178,19 @@ class StatusFeed:
             self._tell(task_id, by_id.get(task_id))
 
     async def _failed(self, batch: list[str], error: WebCollectError) -> None:
-        if error.permanent:
+        if not error.permanent:
+            await asyncio.sleep(self._backoff(error))
+            for task_id in batch:
+                if watched := self._watched.get(task_id):
+                    heapq.heappush(self._due, (watched.due, task_id))
+        elif len(batch) > 1 and isinstance(error, _ABOUT_ONE_TASK):
+            # one bad id must not end the waits on the others
+            middle = len(batch) // 2
+            await self._query(batch[:middle])
+            await self._query(batch[middle:])
+        else:
             for task_id in batch:
                 self._fail(task_id, error)
-            return
-        await asyncio.sleep(self._backoff(error))
-        for task_id in batch:
-            if watched := self._watched.get(task_id):
-                heapq.heappush(self._due, (watched.due, task_id))
 
     def _backoff(self, error: WebCollectError) -> float:
         self._failures += 1
@@ -190,7 +203,7 @@ class StatusFeed:
         for future in self._waiters(task_id):
             future.set_result(status)
 
-    def _fail(self, task_id: str, error: WebCollectError) -> None:
+    def _fail(self, task_id: str, error: Exception) -> None:
         for future in self._waiters(task_id):
             future.set_exception(error)
 

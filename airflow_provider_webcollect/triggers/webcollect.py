@@ -23,7 +23,7 @@ class _StatusTrigger(BaseTrigger):
     The event's payload is ``{"outcome": "done" | "failed" | "error", "reason", "records", "permanent"}``, with
     the last records seen as plain JSON; ``permanent`` says of an error that trying again is in vain.
 
-    :param wait: what is waited for, as a struct or as its plain JSON.
+    :param wait: what is waited for, as plain JSON.
     :param poke_interval: seconds between two looks.
     :param began: Unix time at which the wait began; a restart of the triggerer does not begin it anew.
     :param webcollect_conn_id: the Airflow connection of the service.

@@ -46,13 +46,46 @@ def airflow_database(airflow_home: str) -> None:
 
 @pytest.fixture
 def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Defines an Airflow connection to the sandbox; ``fields`` and ``extra`` replace the usual values."""
+    """Defines the Airflow connection to the sandbox; ``fields`` and ``extra`` replace the usual values.
 
-    def set_connection(
-        extra: dict[str, Any] | None = None, conn_id: str = "webcollect_default", **fields: Any
-    ) -> None:
-        usual = {"refresh_token": sandbox.refresh_token} if extra is None else extra
-        connection = {"conn_type": "webcollect", "host": sandbox.url, "extra": usual, **fields}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+    Its unused login is another one for every sandbox, so that nobody takes a token that was stored for another.
+    """
+
+    def set_connection(*, extra: dict[str, Any] | None = None, **fields: Any) -> None:
+        usual = {"refresh_token": sandbox.refresh_token, "datahub_api_key": sandbox.datahub_api_key}
+        connection = {
+            "conn_type": "webcollect",
+            "host": sandbox.url,
+            "login": sandbox.url,
+            "extra": {
+                "datahub_url": sandbox.datahub_url,
+                "requests_per_second": 0,
+                **(usual if extra is None else extra),
+            },
+            **fields,
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT", json.dumps(connection))
 
     return set_connection
+
+
+@pytest.fixture
+def connected(set_connection: Callable[..., None]) -> None:
+    """The Airflow connection to the sandbox, with its refresh token."""
+    set_connection()
+
+
+@pytest.fixture
+def hook(connected: None) -> Iterator[WebCollectHook]:
+    """A hook on the usual connection."""
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+    hook = WebCollectHook()
+    yield hook
+    hook.client.close()
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> dict[str, Any]:
+    """A task that ran once and has 30 rows."""
+    return sandbox.control.add_task(lots=[30], subtasks=3, loop_items=["one", "two"])

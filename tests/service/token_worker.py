@@ -40,9 +40,7 @@ class FileTokenStore:
 
 
 def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -> Client:
-    settings = Settings(
-        base_url=url, requests_per_second=0, retries=Retries(first_wait=0.2, longest_wait=5)
-    )
+    settings = Settings(base_url=url, requests_per_second=0, retries=Retries(first_wait=0.2, longest_wait=5))
     wire = make_wire(settings, Credentials(refresh_token=refresh_token), "fleet")
     return Client(wire, FileTokenStore(Path(path), dies_before_saving=dies))
 

@@ -1,0 +1,72 @@
+"""Writes ``docs/endpoints.md`` from the declarations of the endpoints: ``python docs/make_endpoints.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_provider_webcollect.service.call import Credential, Endpoint, Repeat
+from airflow_provider_webcollect.service.endpoints import ENDPOINTS
+
+PAGE = Path(__file__).with_name("endpoints.md")
+
+#: What each endpoint is used through, beside the hook.
+USED_BY = {
+    "update_loop_items": "`WebCollectUpdateLoopItemsOperator`",
+    "replace_urls": "`WebCollectReplaceUrlsOperator`",
+    "get_task_statuses_v2": "`WebCollectTaskStatusSensor`, `WebCollectTaskStatusTrigger`",
+    "get_subtasks": "`WebCollectSubTaskStatusSensor`, `WebCollectSubTaskStatusTrigger`",
+    "start_subtasks": "`WebCollectStartSubTasksOperator`",
+    "read_data": "`WebCollectToObjectStorageOperator`",
+    "read_batch_data": "`WebCollectToObjectStorageOperator` with `lotno`",
+    "mark_exported": "`WebCollectMarkExportedOperator`, `WebCollectToObjectStorageOperator`",
+}
+#: Endpoints of which only some uses are safe to repeat.
+APPENDING = {"update_loop_items", "update_task_parameters"}
+
+HEAD = """# The twenty endpoints
+
+Made from the declarations in `service/endpoints.py` by `make docs`.
+
+"Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page): a
+safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken effect.
+What surely did not take effect (no connection, 429, 401) is tried again in either case.
+
+| # | Endpoint | Hook method | Operator, sensor | Credential | Safe to repeat | Errors of its own | Plans |
+|---|---|---|---|---|---|---|---|
+"""
+
+CREDENTIALS = {
+    Credential.NONE: "none",
+    Credential.TOKEN: "token",
+    Credential.KEY_OR_TOKEN: "API key or token",
+    Credential.DATAHUB_KEY: "data-app API key",
+}
+
+
+def page() -> str:
+    """Return the whole page."""
+    return HEAD + "".join(map(_row, ENDPOINTS))
+
+
+def _row(endpoint: Endpoint) -> str:
+    cells = (
+        str(endpoint.number),
+        f"`{endpoint.method} {endpoint.path}`",
+        f"`{endpoint.name}`",
+        USED_BY.get(endpoint.name, ""),
+        CREDENTIALS[endpoint.credential],
+        _repeat(endpoint),
+        ", ".join(f"`{code}`" for code in endpoint.errors),
+        ", ".join(endpoint.tiers) or "all",
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _repeat(endpoint: Endpoint) -> str:
+    if endpoint.name in APPENDING:
+        return "unless it appends"
+    return "yes" if endpoint.repeat is Repeat.SAFE else "no"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

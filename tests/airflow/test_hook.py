@@ -1,0 +1,263 @@
+"""The hook: what each of its methods returns, and its clients."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import endpoints, records
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+
+TODAY = datetime.datetime.now(datetime.UTC).date()
+
+
+def loop_step(task: dict[str, Any]) -> str:
+    """Return the id of a task's loop step."""
+    return next(step["action_id"] for step in task["actions"] if step["action_type"] == "LoopAction")
+
+
+def text_step(task: dict[str, Any]) -> str:
+    """Return the id of the step that enters a text."""
+    return next(step["action_id"] for step in task["actions"] if step["action_type"] == "EnterTextAction")
+
+
+def test_there_is_one_method_for_each_of_the_twenty_endpoints() -> None:
+    names = [endpoint.name for endpoint in endpoints.ENDPOINTS]
+
+    assert len(names) == 20
+    assert [name for name in names if not callable(getattr(WebCollectHook, name, None))] == []
+
+
+def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, sandbox: Sandbox) -> None:
+    hook.get_running_counts()
+    token = hook.refresh_token()
+
+    assert isinstance(token, records.TokenRecord)
+    assert token.expires_in == pytest.approx(86399, abs=5)
+    assert len(sandbox.control.requests("/token")) == 2
+    hook.get_running_counts()
+    assert len(sandbox.control.requests("/token")) == 2
+
+
+def test_query_analytics_returns_a_page_of_rows(hook: WebCollectHook) -> None:
+    page = hook.query_analytics(
+        TODAY - datetime.timedelta(days=3), TODAY, page_size=5, task_ids=[demo.FINISHED_TASK_ID]
+    )
+
+    assert isinstance(page, records.AnalyticsPage)
+    assert page.total >= len(page.rows) > 0
+    assert {row.task_id for row in page.rows} == {demo.FINISHED_TASK_ID}
+
+
+def test_update_loop_items_returns_the_services_message(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    message = hook.update_loop_items(task["task_id"], loop_step(task), "TextList", ["a"], is_append=True)
+
+    assert isinstance(message, str)
+    assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "a"]
+
+
+def test_update_task_parameters_returns_what_was_updated(hook: WebCollectHook, task: dict[str, Any]) -> None:
+    update = hook.update_task_parameters(
+        task["task_id"],
+        actions=[
+            {
+                "action_type": "EnterTextAction",
+                "action_id": text_step(task),
+                "properties": {"TextToSet": "shoes"},
+            }
+        ],
+    )
+
+    assert isinstance(update, records.ParameterUpdate)
+    assert update.updated_parameters is not None
+    assert update.updated_parameters.actions is not None
+    assert update.updated_parameters.actions[0].action_id == text_step(task)
+
+
+def test_get_actions_returns_the_steps_of_each_task(hook: WebCollectHook, task: dict[str, Any]) -> None:
+    (steps,) = hook.get_actions([task["task_id"]])
+
+    assert isinstance(steps, records.TaskActions)
+    assert {step.action_id for step in steps.actions} == {step["action_id"] for step in task["actions"]}
+
+
+def test_replace_urls_takes_a_file_or_a_list_and_returns_their_count(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "urls.txt"
+    file.write_text("https://shop.example/1\nhttps://shop.example/2\n")
+
+    assert hook.replace_urls(task["task_id"], file) == 2
+    assert sandbox.control.task(task["task_id"])["urls"] == [
+        "https://shop.example/1",
+        "https://shop.example/2",
+    ]
+    assert hook.replace_urls(task["task_id"], urls=["https://shop.example/3"]) == 1
+    assert hook.replace_urls(task["task_id"], io.BytesIO(b"https://shop.example/4")) == 1
+    assert sandbox.control.task(task["task_id"])["urls"] == ["https://shop.example/4"]
+
+
+@pytest.mark.parametrize("given", [{}, {"file": "urls.txt", "urls": ["https://shop.example"]}])
+def test_replace_urls_takes_either_a_file_or_a_list(
+    hook: WebCollectHook, sandbox: Sandbox, given: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidArgument, match="either `file` or `urls`"):
+        hook.replace_urls("a-task", **given)
+
+    assert sandbox.control.requests() == []
+
+
+def test_copy_task_returns_the_new_task(hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]) -> None:
+    copy = hook.copy_task(task["task_id"], group_id=2)
+
+    assert isinstance(copy, records.CopiedTask)
+    assert sandbox.control.task(copy.task_id)["group_id"] == 2
+
+
+def test_copy_tasks_returns_counts_and_failures(hook: WebCollectHook, task: dict[str, Any]) -> None:
+    result = hook.copy_tasks([task["task_id"], demo.TASK_ID], [2, 3])
+
+    assert isinstance(result, records.CopyResult)
+    assert (result.request_count, result.success_count, result.failed_tasks) == (4, 4, ())
+
+
+def test_move_task_returns_whether_it_moved(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    assert hook.move_task(task["task_id"], 3) is True
+    assert sandbox.control.task(task["task_id"])["group_id"] == 3
+
+
+def test_delete_tasks_and_groups_return_nothing(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    hook.delete_tasks([task["task_id"]])
+    hook.delete_task_groups([3])
+
+    assert task["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
+    assert 3 not in sandbox.control.groups()
+
+
+def test_both_versions_of_the_task_status_return_records(hook: WebCollectHook, task: dict[str, Any]) -> None:
+    (first,) = hook.get_task_statuses([task["task_id"]])
+    (second,) = hook.get_task_statuses_v2([task["task_id"]])
+
+    assert isinstance(first, records.TaskStatus)
+    assert isinstance(second, records.TaskStatus)
+    assert (first.status, first.task_name) == ("Finished", task["name"])
+    assert (second.status, second.executed_times, second.sub_task_count) == ("Finished", 1, 3)
+
+
+def test_get_subtasks_returns_a_page_and_get_all_subtasks_all(hook: WebCollectHook, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(subtasks=45, lots=[90])
+    page = hook.get_subtasks(task["task_id"], page=3)
+    everything = hook.get_all_subtasks(task["task_id"])
+
+    assert all(isinstance(subtask, records.SubTask) for subtask in page)
+    assert len(page) == 5
+    assert [subtask.sub_task_id for subtask in everything] == [
+        subtask["subtask_id"] for subtask in task["subtasks"]
+    ]
+
+
+def test_start_subtasks_starts_them(hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]) -> None:
+    hook.start_subtasks(task["task_id"], [task["subtasks"][0]["subtask_id"]])
+
+    assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 1
+
+
+def test_get_running_counts_returns_the_counts(hook: WebCollectHook, sandbox: Sandbox) -> None:
+    sandbox.control.add_task(state="Extracting")
+    counts = hook.get_running_counts()
+
+    assert isinstance(counts, records.RunningCounts)
+    assert counts.extracting_count == 1
+
+
+def test_read_data_and_read_batch_data_return_pages(hook: WebCollectHook, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[10, 20])
+    page = hook.read_data(task["task_id"], size=25)
+    batch = hook.read_batch_data(task["task_id"], "000002", size=15)
+
+    assert isinstance(page, records.DataPage)
+    assert isinstance(batch, records.DataPage)
+    assert (len(page.rows), page.total, page.rest_total) == (25, 30, 5)
+    assert (len(batch.rows), batch.total, batch.rest_total) == (15, 20, 5)
+    assert batch.records() == sandbox.control.true_rows(task["task_id"], "000002")[:15]
+
+
+@pytest.mark.parametrize("lotno", [None, "000001"])
+def test_iter_rows_yields_every_row_once(hook: WebCollectHook, sandbox: Sandbox, lotno: str | None) -> None:
+    task = sandbox.control.add_task(lots=[1500, 700])
+
+    assert list(hook.iter_rows(task["task_id"], lotno)) == sandbox.control.true_rows(task["task_id"], lotno)
+
+
+def test_mark_exported_confirms_the_export(
+    hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    hook.mark_exported(task["task_id"])
+
+    assert sandbox.control.task(task["task_id"])["exported"]
+
+
+def test_deprecate_data_app_returns_the_app(hook: WebCollectHook) -> None:
+    app = hook.deprecate_data_app(demo.APP_ID)
+
+    assert isinstance(app, records.DeprecatedApp)
+    assert (app.app_name, app.status) == ("Price watch", "deprecated")
+    with pytest.raises(NotFound):
+        hook.deprecate_data_app(demo.OTHERS_APP_ID)
+
+
+def test_the_hook_keeps_one_client(hook: WebCollectHook) -> None:
+    assert isinstance(hook.client, Client)
+    assert hook.get_conn() is hook.client
+
+
+def test_an_api_key_is_used_where_the_service_takes_it(
+    set_connection: Callable[..., None], sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    set_connection(extra={"api_key": sandbox.api_key})
+    hook = WebCollectHook()
+    hook.mark_exported(task["task_id"])
+
+    assert [request["credential"] for request in sandbox.control.requests()] == ["api_key"]
+    with pytest.raises(ConnectionIncomplete, match="only an API key, and this operation takes an access token"):
+        hook.get_running_counts()
+    assert len(sandbox.control.requests()) == 1
+
+
+async def test_an_async_client_works_in_a_context_and_bare(hook: WebCollectHook) -> None:
+    await hook.aload()
+    async with hook.async_client() as client:
+        counts = await client.send(endpoints.get_running_counts())
+    bare = hook.async_client()
+    assert await bare.send(endpoints.get_running_counts()) == counts
+    await bare.aclose()
+
+
+async def test_aload_reads_the_connection_once(
+    hook: WebCollectHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await hook.aload()
+    monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+
+    assert await hook.aload() is connection
+    assert hook.connection is connection
