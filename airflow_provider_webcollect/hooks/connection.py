@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,7 +37,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     read_timeout: float = 60.0
     ca_file: str | None = None
     requests_per_second: float = GENERAL_RATE
-    status_batch_size: int = DEFAULT_STATUS_BATCH_SIZE
+    status_batch_size: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_STATUS_BATCH_SIZE
     timezone: str | None = None
     task_url_template: str | None = None
 
@@ -119,6 +120,6 @@ def _base_url(connection: Connection) -> str:
         host = f"{connection.schema or 'https'}://{host}"
     scheme, _, rest = host.partition("://")
     place, slash, path = rest.partition("/")
-    if connection.port and ":" not in place:
+    if connection.port and urlsplit(f"//{place}").port is None:
         place = f"{place}:{connection.port}"
     return f"{scheme}://{place}{slash}{path}"

@@ -6,6 +6,7 @@ import logging
 
 from airflow.providers.common.compat.sdk import Variable
 
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, TokenStore
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ def make_token_store(kind: str, conn_id: str) -> TokenStore:
     """Return the store that the connection's extra ``token_store`` names.
 
     :param kind: ``variable``, ``memory``, or the dotted path of a class that is called with ``conn_id``.
+    :raises InvalidArgument: if the class cannot be imported.
     """
     match kind:
         case "variable":
@@ -72,5 +74,8 @@ def make_token_store(kind: str, conn_id: str) -> TokenStore:
             return MemoryTokenStore(conn_id)
     from airflow.providers.common.compat.module_loading import import_string
 
-    store: TokenStore = import_string(kind)(conn_id)
+    try:
+        store: TokenStore = import_string(kind)(conn_id)
+    except ImportError as error:
+        raise InvalidArgument("extra token_store", kind, f"it cannot be imported ({error})") from error
     return store

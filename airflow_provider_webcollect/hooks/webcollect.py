@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,7 @@ class WebCollectHook(BaseHook):
 
         The ordinary methods do that by themselves when it is due.
         """
-        return self.client.renew_token()
+        return self.client.renew_token().record(time.time())
 
     def query_analytics(
         self,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import itertools
+import os
 import posixpath
 import re
-from collections.abc import Iterator
+import secrets
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -15,11 +18,20 @@ from airflow_provider_webcollect.landing.errors import DestinationTaken, Destina
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, VERSION, Manifest, Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from fsspec import AbstractFileSystem
+
+    from airflow_provider_webcollect.landing.manifest import Part
 
 F = TypeVar("F", Manifest, Progress)
 
-_PART = re.compile(r"part-[0-9a-f]{8}-\d{5,}\.[a-z0-9.]+")
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+_PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+")
 _HIDDEN = re.compile(r"\.tmp-.+")
 #: Bytes that are sent to an object store at a time.
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -56,7 +68,8 @@ class Destination:
         self._fs = fs
         self._root = root.rstrip("/")
         protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-        self._local = "file" in protocols or "local" in protocols
+        # elsewhere a file is only there once it is complete; here, and in memory, from its first byte
+        self._shows_unfinished = not {"file", "local", "memory"}.isdisjoint(protocols)
 
     def manifest(self) -> Manifest | None:
         """Return the commit, if there is one."""
@@ -74,9 +87,19 @@ class Destination:
         """Write the progress."""
         self._write(PROGRESS, progress)
 
+    def forget_progress(self) -> None:
+        """Let the next landing begin anew; the parts written so far are removed with its commit."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(PROGRESS))
+
+    def intact(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Return the parts up to the first that is not there any more, or not as long as it was."""
+        sizes = {name: entry["size"] for name, entry in self._entries().items()}
+        return tuple(itertools.takewhile(lambda part: sizes.get(part.name) == part.bytes, parts))
+
     def refuse_foreign_files(self) -> None:
         """Raise :class:`DestinationTaken` if the folder holds anything that no landing wrote."""
-        foreign = [name for name in self._names() if not _is_ours(name)]
+        foreign = [name for name in self._entries() if not _is_ours(name)]
         if foreign:
             raise DestinationTaken(
                 f"{self._root} holds files that no landing wrote ({', '.join(sorted(foreign)[:5])}); "
@@ -86,9 +109,11 @@ class Destination:
     def tidy(self, manifest: Manifest) -> None:
         """Remove what the commit made needless: progress, parts of other landings, half-written files."""
         kept = {MANIFEST, *(part.name for part in manifest.parts)}
-        for name in self._names():
+        for name in self._entries():
             if name not in kept and _is_ours(name):
-                self._fs.rm_file(self._path(name))
+                # another try of the same run may be tidying up too
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.rm_file(self._path(name))
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[PartFile]:
@@ -102,14 +127,14 @@ class Destination:
         except FileNotFoundError:
             return None
         try:
-            content = msgspec.json.decode(text, type=kind)
-        except msgspec.DecodeError as error:
+            version = msgspec.json.decode(text, type=_Versioned).version
+            if version == VERSION:
+                return msgspec.json.decode(text, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DestinationUnreadable(f"{self._path(name)} is not readable: {error}") from error
-        if content.version != VERSION:
-            raise DestinationUnreadable(
-                f"{self._path(name)} is of version {content.version}, this provider writes version {VERSION}"
-            )
-        return content
+        raise DestinationUnreadable(
+            f"{self._path(name)} is of version {version}, this provider writes version {VERSION}"
+        )
 
     def _write(self, name: str, content: Manifest | Progress) -> None:
         text = msgspec.json.format(msgspec.json.encode(content), indent=2)
@@ -119,14 +144,26 @@ class Destination:
     @contextlib.contextmanager
     def _written(self, name: str) -> Iterator[Any]:
         """Give a file that replaces ``name`` in one step at the end, or is dropped on an error."""
-        if self._local:
-            # rename is atomic here, and beside the target it never crosses a disk
-            self._fs.makedirs(self._root, exist_ok=True)
-            hidden = self._path(f".tmp-{name}")
+        with self._renamed(name) if self._shows_unfinished else self._published(name) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def _renamed(self, name: str) -> Iterator[Any]:
+        # a rename is atomic, and beside the target it never crosses a disk
+        self._fs.makedirs(self._root, exist_ok=True)
+        hidden = self._path(f".tmp-{name}-{secrets.token_hex(4)}")
+        try:
             with self._fs.open(hidden, "wb") as file:
                 yield file
+                _sync(file)
             self._fs.mv(hidden, self._path(name))
-            return
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._fs.rm_file(hidden)
+            raise
+
+    @contextlib.contextmanager
+    def _published(self, name: str) -> Iterator[Any]:
         file = self._fs.open(self._path(name), "wb", autocommit=False, block_size=BLOCK_BYTES)
         try:
             yield file
@@ -138,15 +175,20 @@ class Destination:
             file.discard()
             raise
 
-    def _names(self) -> list[str]:
+    def _entries(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what the folder holds, by name."""
         self._fs.invalidate_cache(self._root)
         try:
-            found = self._fs.ls(self._root, detail=False)
+            found = self._fs.ls(self._root, detail=True)
         except FileNotFoundError:
-            return []
-        names = [posixpath.basename(str(path).rstrip("/")) for path in found]
+            return {}
+        paths = {str(entry["name"]).rstrip("/"): entry for entry in found}
         # some stores list the folder itself
-        return [name for name in names if name and name != posixpath.basename(self._root)]
+        return {
+            posixpath.basename(path): entry
+            for path, entry in paths.items()
+            if path.lstrip("/") != self._root.lstrip("/")
+        }
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -154,3 +196,10 @@ class Destination:
 
 def _is_ours(name: str) -> bool:
     return name in {MANIFEST, PROGRESS} or bool(_PART.fullmatch(name) or _HIDDEN.fullmatch(name))
+
+
+def _sync(file: Any) -> None:
+    """Bring a file to the disk, where there is one, before its new name says that it is complete."""
+    file.flush()
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.fsync(file.fileno())

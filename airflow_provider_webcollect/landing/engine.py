@@ -17,7 +17,7 @@ import pendulum
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing import jsonl
-from airflow_provider_webcollect.landing.errors import DestinationTaken, RowsMissing
+from airflow_provider_webcollect.landing.errors import DestinationTaken, PartsMissing, RowsMissing
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress, Run, Source
 from airflow_provider_webcollect.landing.read_ahead import read_ahead
 
@@ -60,13 +60,12 @@ def land(landing: Landing) -> Manifest:
     :raises DestinationTaken: if the destination holds another source, foreign files, or another run's commit
         that may not be replaced.
     :raises RowsMissing: if the service gave fewer or more rows than it announced.
+    :raises PartsMissing: if parts have vanished meanwhile.
     """
     destination = landing.destination
-    destination.refuse_foreign_files()
-    committed = destination.manifest()
-    if committed is not None and _stands(landing, committed):
-        destination.tidy(committed)
+    if committed := _standing(landing):
         return committed
+    destination.refuse_foreign_files()
     progress = _begun(landing)
     total = progress.rows
     pages = read_ahead(landing.pages(progress.next_offset, progress.rows))
@@ -75,15 +74,41 @@ def land(landing: Landing) -> Manifest:
         if page.rows:
             progress, total = _with_next_part(landing, progress, itertools.chain((page,), pages))
             destination.record(progress)
+    return _committed(landing, progress, total)
+
+
+def _committed(landing: Landing, progress: Progress, total: int) -> Manifest:
+    """Write the manifest, if all rows are there."""
+    destination = landing.destination
+    # a try of this run that Airflow had given up may have been faster, and its tidying takes our parts
+    if committed := _standing(landing):
+        return committed
     if progress.rows != total:
+        # going on from here would end here again
+        destination.forget_progress()
         raise RowsMissing(
             f"the service announced {total} rows of {landing.source}, and {progress.rows} came; "
-            "nothing was committed, and the next try goes on from here"
+            "nothing was committed, and the next try reads all of them anew"
+        )
+    if len(destination.intact(progress.parts)) < len(progress.parts):
+        raise PartsMissing(
+            "parts that were written have vanished from the destination; does anything else write to it? "
+            "Nothing was committed, and the next try goes on after the last part that is left"
         )
     manifest = _manifest(landing, progress, total)
     destination.commit(manifest)
     destination.tidy(manifest)
     return manifest
+
+
+def _standing(landing: Landing) -> Manifest | None:
+    """Return the commit at the destination if it is the answer already."""
+    committed = landing.destination.manifest()
+    if committed is None or not _stands(landing, committed):
+        return None
+    if committed.run == landing.run:
+        landing.destination.tidy(committed)
+    return committed
 
 
 def _stands(landing: Landing, committed: Manifest) -> bool:
@@ -106,21 +131,30 @@ def _stands(landing: Landing, committed: Manifest) -> bool:
 
 
 def _begun(landing: Landing) -> Progress:
-    """Return the progress to go on from, which is written before the first part, so that its names are settled."""
+    """Return the progress to go on from, which is written before the first part."""
     progress = landing.destination.progress()
-    if progress is None:
+    if progress is None or _is_committed(landing, progress):
         progress = Progress(source=landing.source, started_at=_now())
         landing.destination.record(progress)
-    elif progress.source != landing.source:
+        return progress
+    if progress.source != landing.source:
         raise DestinationTaken(f"the destination holds a part of {progress.source}, not of {landing.source}")
-    elif progress.parts:
-        log.info("Going on after %d rows in %d parts.", progress.rows, len(progress.parts))
-    return progress
+    resumed = progress.resumed(landing.destination.intact(progress.parts))
+    if len(resumed.parts) < len(progress.parts):
+        log.warning("%s has vanished from the destination.", progress.parts[len(resumed.parts)].name)
+    log.info("Going on after %d rows in %d parts.", resumed.rows, len(resumed.parts))
+    return resumed
+
+
+def _is_committed(landing: Landing, progress: Progress) -> bool:
+    """Return whether ``progress`` is what a crash after the commit of another run has left."""
+    committed = landing.destination.manifest()
+    return committed is not None and not {*committed.parts}.isdisjoint(progress.parts)
 
 
 def _with_next_part(landing: Landing, progress: Progress, pages: Iterator[DataPage]) -> tuple[Progress, int]:
     """Write the next part; return the progress after it, and the total that the service announced last."""
-    name = f"part-{progress.landing_id}-{len(progress.parts) + 1:05d}.jsonl"
+    name = f"part-{len(progress.parts) + 1:05d}-{progress.landing_id}.jsonl"
     rows = 0
     with landing.destination.part(name) as file:
         for page in pages:

@@ -22,6 +22,10 @@ class RowsMissing(LandingError):
     """The rows read are not the rows that the service announced; nothing was committed."""
 
 
+class PartsMissing(LandingError):
+    """Parts that were written are not there any more; nothing was committed."""
+
+
 class DestinationUnreadable(LandingError):
     """A manifest or progress file at the destination cannot be read, or is of a newer version."""
 

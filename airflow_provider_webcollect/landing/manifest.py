@@ -15,6 +15,10 @@ PROGRESS = "_progress.json"
 FileFormat = Literal["jsonl"]
 
 
+def _new_id() -> str:
+    return secrets.token_hex(4)
+
+
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """What is landed: the whole history of a task, or one batch of it."""
 
@@ -54,11 +58,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What an unfinished landing has safely written; a retry goes on from here.
 
-    :ivar landing_id: distinguishes the part names of this landing from those of others.
+    :ivar landing_id: distinguishes the part names of this try from those of others.
     """
 
     version: int = VERSION
-    landing_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(4))
+    landing_id: str = msgspec.field(default_factory=_new_id)
     source: Source
     format: FileFormat = "jsonl"
     compression: str | None = None
@@ -74,6 +78,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def next_offset(self) -> int:
         """The cursor to go on with."""
         return self.parts[-1].next_offset if self.parts else 0
+
+    def resumed(self, parts: tuple[Part, ...]) -> Progress:
+        """Return the progress to go on with after ``parts``.
+
+        What comes next has names of its own: a try that Airflow has given up may still be writing.
+        """
+        return msgspec.structs.replace(self, landing_id=_new_id(), parts=parts)
 
     def with_part(self, part: Part) -> Progress:
         """Return the progress after ``part``."""

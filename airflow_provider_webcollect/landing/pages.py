@@ -23,13 +23,12 @@ def all_pages(
 ) -> Iterator[DataPage]:
     """Yield the pages from ``offset`` to the end.
 
-    Right after a task shows Finished it may still show no rows (field notes, Reading data), so an empty source
-    is looked at again for ``settle`` seconds. A total that has grown beyond what came is read up to.
+    Right after a task shows Finished it may still show no rows (field notes, Reading data), so an empty
+    source is looked at again for ``settle`` seconds. A total that has grown beyond what came is read up to.
 
     :param read: gives the pages from an offset to the end that is seen then.
     :param rows: how many rows come before ``offset``.
     """
-    waits = int(settle / SETTLE_INTERVAL) if rows == 0 else 0
     while True:
         came = 0
         for page in read(offset):
@@ -37,8 +36,9 @@ def all_pages(
             came += len(page.rows)
             offset = page.offset
         rows += came
-        if rows == 0 and page.total == 0 and waits > 0:
-            waits -= 1
-            sleep(SETTLE_INTERVAL)
+        if rows == 0 and page.total == 0 and settle > 0:
+            pause = min(settle, SETTLE_INTERVAL)
+            settle -= pause
+            sleep(pause)
         elif not came or rows >= page.total:
             return

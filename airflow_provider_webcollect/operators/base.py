@@ -6,23 +6,25 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.service.errors import WebCollectError
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperator
+    from airflow.providers.common.compat.sdk import Context
 
 
 def check_now(operator: BaseOperator, check: Callable[[], Any]) -> None:
     """Run ``check`` while the DAG is parsed, if all of the operator's template fields are literal.
 
-    What is rendered or mapped can be checked only when the task runs.
+    What is rendered or mapped is left to the run of the task, which an error then ends without retries.
 
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
-    if all(_is_literal(getattr(operator, name, None)) for name in operator.template_fields):
+    mapped = getattr(operator, "_BaseOperator__from_mapped", False)
+    if not mapped and all(_is_literal(getattr(operator, name, None)) for name in operator.template_fields):
         check()
 
 
@@ -47,3 +49,25 @@ def airflow_errors() -> Iterator[None]:
         if error.permanent:
             raise AirflowFailException(str(error)) from error
         raise
+
+
+class WebCollectOperator(BaseOperator):
+    """Base of the operators: the connection, and how errors end the task.
+
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    ui_color = "#d7ecdf"
+
+    def __init__(self, *, webcollect_conn_id: str = WebCollectHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.webcollect_conn_id = webcollect_conn_id
+
+    def execute(self, context: Context) -> Any:
+        """Do the operation; a failure that a retry cannot mend ends the task without retries."""
+        with airflow_errors():
+            return self.perform(WebCollectHook(self.webcollect_conn_id))
+
+    def perform(self, hook: WebCollectHook) -> Any:
+        """Do the operation and return its result as plain JSON."""
+        raise NotImplementedError

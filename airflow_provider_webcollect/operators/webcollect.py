@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseOperator
-
-from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.operators.base import airflow_errors, check_now
+from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.operators.tokens import WebCollectRefreshTokenOperator
 from airflow_provider_webcollect.service import checks, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.states import ACTIVE_SUBTASK_STATES
@@ -17,31 +15,17 @@ from airflow_provider_webcollect.service.waiting import Baseline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow.providers.common.compat.sdk import Context
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+__all__ = [
+    "WebCollectMarkExportedOperator",
+    "WebCollectRefreshTokenOperator",
+    "WebCollectReplaceUrlsOperator",
+    "WebCollectStartSubTasksOperator",
+    "WebCollectUpdateLoopItemsOperator",
+]
 
 ALL = "all"
-
-
-class WebCollectOperator(BaseOperator):
-    """Base of the operators: the connection, and how errors end the task.
-
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    """
-
-    ui_color = "#d7ecdf"
-
-    def __init__(self, *, webcollect_conn_id: str = WebCollectHook.default_conn_name, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.webcollect_conn_id = webcollect_conn_id
-
-    def execute(self, context: Context) -> Any:
-        """Do the operation; a failure that a retry cannot mend ends the task without retries."""
-        with airflow_errors():
-            return self.perform(WebCollectHook(self.webcollect_conn_id))
-
-    def perform(self, hook: WebCollectHook) -> Any:
-        """Do the operation and return its result as plain JSON."""
-        raise NotImplementedError
 
 
 class WebCollectUpdateLoopItemsOperator(WebCollectOperator):
@@ -86,8 +70,9 @@ class WebCollectUpdateLoopItemsOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Any:
+        task_id = checks.text("collection_task_id", self.collection_task_id)
         return endpoints.update_loop_items(
-            self.collection_task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
+            task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -149,6 +134,8 @@ class WebCollectReplaceUrlsOperator(WebCollectOperator):
             raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
         if self.urls is not None:
             url_list(self.urls)
+        elif isinstance(self.urls_path, str):
+            checks.text("urls_path", self.urls_path)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Upload the URLs and return how many there were."""
@@ -232,7 +219,7 @@ class WebCollectMarkExportedOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Any:
-        return endpoints.mark_exported(self.collection_task_id)
+        return endpoints.mark_exported(checks.text("collection_task_id", self.collection_task_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Confirm the export."""

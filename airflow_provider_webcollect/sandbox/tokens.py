@@ -66,7 +66,9 @@ class Tokens:
             self._refresh.clear()
 
     def _issue(self, settings: Settings, family: _Family) -> dict[str, Any]:
-        access, refresh = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        # recognisable, so that a test can look for them wherever they must not be
+        access = f"sandbox-access-{secrets.token_urlsafe(32)}"
+        refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
         self._access[access] = (family, self.clock.wall() + settings.token_lifetime)
         self._refresh[refresh] = family
         return {

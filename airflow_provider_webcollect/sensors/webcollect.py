@@ -202,11 +202,14 @@ class WebCollectTaskStatusSensor(_StatusSensor):
                 self.collection_task_id,
                 "either `collection_task_id` or `collection_task_ids` must be given",
             )
-        ids = [self.collection_task_id] if self.collection_task_ids is None else self.collection_task_ids
+        if self.collection_task_ids is None:
+            ids = [checks.text("collection_task_id", self.collection_task_id)]
+        else:
+            ids = checks.texts("collection_task_ids", self.collection_task_ids)
         if self.wait_for not in {"all", "any"}:
             raise InvalidArgument("wait_for", self.wait_for, "it must be one of all, any")
         return TaskWait(
-            task_ids=tuple(dict.fromkeys(checks.texts("collection_task_ids", ids))),
+            task_ids=tuple(dict.fromkeys(ids)),
             how_many=self.wait_for,
             target_states=tuple(checks.texts("target_states", self.target_states)),
             failure_states=tuple(checks.texts("failure_states", self.failure_states, may_be_empty=True)),

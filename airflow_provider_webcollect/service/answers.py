@@ -68,7 +68,7 @@ _PAGE = msgspec.json.Decoder(_Envelope[_PageOnWire | list[_PageOnWire]], strict=
 
 
 def _single(data: Any) -> Any:
-    """Return the one object that ``data`` is, or holds: the contract's tables say ``Object[]``, its samples do not."""
+    """Return the one object that ``data`` is, or holds, since the contract's tables say ``Object[]``."""
     return data[0] if isinstance(data, list) and len(data) == 1 else data
 
 

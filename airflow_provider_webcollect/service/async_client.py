@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.answers import Answer
@@ -19,10 +21,11 @@ from airflow_provider_webcollect.service.effects import (
 )
 from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
 from airflow_provider_webcollect.service.exchange import exchange
-from airflow_provider_webcollect.service.transport import ca_bundle, multipart
+from airflow_provider_webcollect.service.transport import Form, ca_bundle, content_of, is_untrusted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
     import httpx
@@ -66,7 +69,7 @@ class AsyncClient:
             while True:
                 try:
                     outcome = await self._perform(effect)
-                except Exception as error:
+                except Exception as error:  # whatever happens is the logic's to judge
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(outcome)
@@ -106,18 +109,20 @@ class AsyncClient:
                 return await asyncio.to_thread(self._store.save, token)
 
     async def _exchange_bytes(self, request: Request) -> Answer:
+        import ssl
+
         import httpx
 
-        http = self._http or await self._open()
         try:
-            with multipart(request) as (headers, content):
+            http = self._http or await self._open()
+            async with _content_of(request) as (headers, content):
                 response = await http.request(
                     request.method,
                     request.url,
                     headers={**request.headers, **headers},
-                    content=_aiter(content) if request.file else content,
+                    content=_pieces(content) if isinstance(content, Form) else content,
                 )
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.RequestError, httpx.InvalidURL, ssl.SSLError) as error:
             raise _transport_error(error) from error
         return Answer(
             response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content
@@ -131,38 +136,55 @@ class AsyncClient:
             return self._http
 
 
-async def _aiter(content: Any) -> Any:
-    for piece in content:
+@contextlib.asynccontextmanager
+async def _content_of(request: Request) -> AsyncIterator[tuple[dict[str, str], bytes | Form | None]]:
+    """Do what :func:`content_of` does, in a thread where there is a file to open."""
+    if request.file is None:
+        yield {}, request.content
+        return
+    content = content_of(request)
+    given = await asyncio.to_thread(content.__enter__)
+    try:
+        yield given
+    finally:
+        await asyncio.to_thread(content.__exit__, None, None, None)
+
+
+async def _pieces(form: Form) -> AsyncIterator[bytes]:
+    pieces = iter(form)
+    while piece := await asyncio.to_thread(next, pieces, b""):
         yield piece
 
 
 def _http_client(wire: Wire) -> httpx.AsyncClient:
-    import ssl
-
     import httpx
 
-    bundle = ca_bundle(wire.settings)
     settings = wire.settings
+    bundle = ca_bundle(settings)
     return httpx.AsyncClient(
-        verify=ssl.create_default_context(cafile=bundle) if bundle else True,
+        verify=_trust(bundle) if bundle else True,
         follow_redirects=False,
         timeout=httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout),
         limits=httpx.Limits(max_connections=32, max_keepalive_connections=8),
     )
 
 
-def _transport_error(error: Exception) -> TransportError:
-    """Say whether the request surely did not reach the service."""
+def _trust(bundle: str) -> ssl.SSLContext:
     import ssl
 
+    if Path(bundle).is_dir():
+        return ssl.create_default_context(capath=bundle)
+    return ssl.create_default_context(cafile=bundle)
+
+
+def _transport_error(error: Exception) -> TransportError:
+    """Say whether the request surely did not reach the service."""
     import httpx
 
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return TlsError(f"no trusted connection: {cause}")
-        cause = cause.__cause__ or cause.__context__
     unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.InvalidURL)
+    said = str(error) or type(error).__name__
+    if is_untrusted(error):
+        return TlsError(f"no trusted connection: {said}")
     if isinstance(error, (*unsent, httpx.UnsupportedProtocol)):
-        return ServiceUnreachable(f"no connection: {error or type(error).__name__}")
-    return NoAnswer(f"no complete answer: {str(error) or type(error).__name__}")
+        return ServiceUnreachable(f"no connection: {said}")
+    return NoAnswer(f"no complete answer: {said}")

@@ -37,7 +37,7 @@ def path_segment(argument: str, value: object) -> str:
 
 
 def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """Return ``value`` as an integer within the limits; digits in a text (a rendered template) are taken too."""
+    """Return ``value`` as an integer within the limits; digits in a text (a template) are taken too."""
     rule = "it must be an integer"
     if low is not None and high is not None:
         rule += f" from {low} to {high}"

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.service.effects import (
 )
 from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
 from airflow_provider_webcollect.service.exchange import exchange
-from airflow_provider_webcollect.service.transport import ca_bundle, multipart
+from airflow_provider_webcollect.service.transport import ca_bundle, content_of, is_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import requests
 
     from airflow_provider_webcollect.service.call import Call
-    from airflow_provider_webcollect.service.records import TokenRecord
-    from airflow_provider_webcollect.service.tokens import TokenStore
+    from airflow_provider_webcollect.service.tokens import StoredToken, TokenStore
     from airflow_provider_webcollect.service.wire import Wire
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class Client:
             while True:
                 try:
                     outcome = self._perform(effect)
-                except Exception as error:
+                except Exception as error:  # whatever happens is the logic's to judge
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(outcome)
@@ -84,10 +83,15 @@ class Client:
         finally:
             steps.close()
 
-    def renew_token(self) -> TokenRecord:
-        """Renew the access token now, share it, and return it (contract, endpoint 1)."""
+    def renew_token(self, after_share: float = 0.0) -> StoredToken:
+        """Renew the access token and share it, if at least this share of its life has passed.
+
+        See the contract, endpoint 1.
+
+        :return: the token that is valid now, new or not.
+        """
         with self._renewing:
-            return self.run(self.wire.tokens.renew(lambda call: exchange(call, self.wire)))
+            return self.run(self.wire.tokens.renew(lambda call: exchange(call, self.wire), after_share))
 
     def close(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
@@ -131,7 +135,7 @@ class Client:
 
         session = self._session or self._open()
         settings = self.wire.settings
-        with multipart(request) as (headers, content):
+        with content_of(request) as (headers, content):
             prepared = session.prepare_request(
                 requests.Request(
                     request.method, request.url, headers={**request.headers, **headers}, data=content
@@ -166,7 +170,7 @@ class Client:
         with self._opening:
             if self._session is None:
                 session = requests.Session()
-                # the environment must not slip in a netrc credential; proxies and CA files are passed explicitly
+                # the environment must not slip in a netrc credential; proxies and CA files are passed on
                 session.trust_env = False
                 session.mount("http://", HTTPAdapter(pool_maxsize=self._connections))
                 session.mount("https://", HTTPAdapter(pool_maxsize=self._connections))
@@ -180,14 +184,13 @@ def _transport_error(error: Exception) -> TransportError:
     import urllib3.exceptions
 
     reason = getattr(error.args[0], "reason", None) if error.args else None
-    if isinstance(error, failures.SSLError):
+    if isinstance(error, failures.SSLError) and is_untrusted(error):
         return TlsError(f"no trusted connection: {reason or error}")
     unsent = (
         failures.ConnectTimeout,
         failures.ProxyError,
         failures.InvalidURL,
         urllib3.exceptions.NewConnectionError,
-        urllib3.exceptions.NameResolutionError,
     )
     if isinstance(error, unsent) or isinstance(reason, unsent):
         return ServiceUnreachable(f"no connection: {reason or error}")

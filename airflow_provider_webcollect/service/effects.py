@@ -1,7 +1,8 @@
 """What a piece of client logic may ask its driver to do.
 
-The logic (``exchange``, ``Tokens``, paging) is generators that yield effects and are sent the outcomes, or have
-errors thrown into them. ``Client`` and ``AsyncClient`` are loops that do what is asked, each in its own way.
+The logic (``exchange``, ``Tokens``, paging) is generators that yield effects and are sent the outcomes, or
+have errors thrown into them. ``Client`` and ``AsyncClient`` are loops that do what is asked, each in its own
+way.
 """
 
 from __future__ import annotations

@@ -232,7 +232,10 @@ def query_analytics(
 def update_loop_items(
     task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
 ) -> Call[Message]:
-    """Replace, or extend, the values of a loop step (contract, endpoint 3). Appending is not repeated blindly."""
+    """Replace, or extend, the values of a loop step (contract, endpoint 3).
+
+    Appending is not repeated blindly.
+    """
     entry = _loop_entry(action_id, loop_type, loop_items, is_append)
     return Call(
         endpoint=UPDATE_LOOP_ITEMS,
@@ -261,8 +264,8 @@ def update_task_parameters(
 ) -> Call[ParameterUpdate]:
     """Update parameters of steps and loop lists in one call (contract, endpoint 4).
 
-    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names and
-        values, or as a list of ``{"name", "value"}``.
+    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
+        and values, or as a list of ``{"name", "value"}``.
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
     """
     if not actions and not loop_items:

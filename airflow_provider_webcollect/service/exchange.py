@@ -1,4 +1,4 @@
-"""Carrying a call out: credential, pace, sending, judging the answer, trying again. Written once, without I/O.
+"""Carrying a call out: credential, pace, sending, judging the answer, trying again. It does no I/O.
 
 ``exchange`` is a generator of effects, run by ``Client`` and ``AsyncClient`` alike.
 """
@@ -97,14 +97,14 @@ def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
         return True
     if credentials.api_key:
         raise ConnectionIncomplete(
-            "the connection has only an API key, and this operation takes an access token: add `refresh_token` "
-            "(or login and password) to the connection, or set its extra `api_key_everywhere` if the account's "
-            "key is taken everywhere",
+            "the connection has only an API key, and this operation takes an access token: add "
+            "`refresh_token` (or login and password) to the connection, or set its extra "
+            "`api_key_everywhere` if the account's key is taken everywhere",
             endpoint=call.endpoint.name,
         )
     raise ConnectionIncomplete(
-        "the connection has no credential: set its extra `refresh_token`, `access_token` or `api_key`, or its "
-        "login and password",
+        "the connection has no credential: set its extra `refresh_token`, `access_token` or `api_key`, or "
+        "its login and password",
         endpoint=call.endpoint.name,
     )
 
@@ -194,10 +194,14 @@ def _request(call: Call[Any], wire: Wire, token: str | None) -> Request:
 def _redirected(request: Request, answer: Answer) -> Request:
     """Return the request that a redirect asks for, if it stays at this service and changes nothing else.
 
-    :raises RedirectRefused: otherwise; the credential must not go elsewhere, and a POST must not become a GET.
+    :raises RedirectRefused: otherwise; the credential must not go elsewhere, nor a POST become a GET.
     """
-    target = urljoin(request.url, answer.headers.get("location", ""))
-    here, there = urlsplit(request.url), urlsplit(target)
+    location = answer.headers.get("location", "")
+    try:
+        target = urljoin(request.url, location)
+        here, there = urlsplit(request.url), urlsplit(target)
+    except ValueError:
+        raise RedirectRefused("the service redirects to no valid address", status=answer.status) from None
     same_place = (here.scheme, here.netloc) == (there.scheme, there.netloc)
     if (
         not same_place

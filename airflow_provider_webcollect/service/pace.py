@@ -54,7 +54,7 @@ class Pacer:
             return moment - now
 
     def slow_down(self, seconds: float | None = None) -> None:
-        """Take a 429 into account: pause for ``seconds`` (at least one interval), then go on slower for a while."""
+        """Take a 429 into account: pause for ``seconds`` (at least an interval), then be slower for a time."""
         with self._lock:
             now = self._now()
             self._slowness = min(SLOWEST, self._slowness * 2)
@@ -73,7 +73,7 @@ class Paces:
         self._pacers: Mapping[Pace, Pacer] = {Pace.GENERAL: general, **status}
 
     def of(self, pace: Pace) -> tuple[Pacer, ...]:
-        """Return the pacers to pass, one after the other: the special one first, so that none waits in vain."""
+        """Return the pacers to pass, the special one first, since the wait for it is longer."""
         general = self._pacers[Pace.GENERAL]
         return (general,) if pace is Pace.GENERAL else (self._pacers[pace], general)
 

@@ -25,8 +25,8 @@ STUCK_WAIT = 1.0
 def read_page(wire: Wire, task_id: str, lotno: str | None, offset: int, size: int) -> Steps[DataPage]:
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
-    A page after which the read could not go on (rows are left, but none came or the cursor did not move on) is
-    asked for again a few times.
+    A page after which the read could not go on (rows are left, but none came or the cursor did not move on)
+    is asked for again a few times.
 
     :raises PagingError: if it stays like that.
     """
@@ -94,7 +94,7 @@ def all_analytics(wire: Wire, **query: Any) -> Steps[list[AnalyticsRow]]:
 
 
 def all_statuses(wire: Wire, task_ids: Sequence[str], batch_size: int) -> Steps[dict[str, TaskStatus]]:
-    """Read the states of tasks, ``batch_size`` of them per query, by id; tasks that are left out are absent."""
+    """Read the states of tasks, ``batch_size`` of them per query, by id; those left out are absent."""
     found: dict[str, TaskStatus] = {}
     for start in range(0, len(task_ids), batch_size):
         batch = task_ids[start : start + batch_size]

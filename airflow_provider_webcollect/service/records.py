@@ -59,8 +59,8 @@ class NameValue(Record, frozen=True):
 class Action(Record, frozen=True):
     """A step of a task (contract, Step record).
 
-    :ivar loop_type: in the spelling of requests (``UrlList``), whichever the answer had (``URLList``), so that
-        what was read can be sent back.
+    :ivar loop_type: in the spelling of requests (``UrlList``), whichever the answer had (``URLList``), so
+        that what was read can be sent back.
     """
 
     action_id: str | None = None
@@ -230,8 +230,8 @@ class TokenRecord(Record, frozen=True):
         kept = "***" if self.refresh_token else None
         return f"TokenRecord(expires_in={self.expires_in}, refresh_token={kept})"
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        yield "expires_in", self.expires_in
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("expires_in", self.expires_in)]
 
 
 class DeprecatedApp(Record, frozen=True):
@@ -291,7 +291,7 @@ Reader = Callable[[Any, str | None], Any]
 
 
 def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
-    """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, naive where it is None.
+    """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, or naive ones.
 
     :raises msgspec.ValidationError: if a value cannot be read as its field's type, or none is an object.
     :raises TypeError: if a required field is missing.

@@ -22,7 +22,7 @@ class Retries:
     :param attempts: tries in all.
     :param deadline: seconds after which no further try is begun.
     :param first_wait: seconds before the second try; later waits double, with jitter.
-    :param longest_wait: upper bound of a wait in seconds, also for what the service asks for in ``Retry-After``.
+    :param longest_wait: upper bound of a wait in seconds, also of what ``Retry-After`` asks for.
     """
 
     attempts: int = 7
@@ -63,7 +63,7 @@ class Credentials:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what leads to tokens; it changes when a person puts a new credential into the connection."""
+        """A digest of what leads to tokens; it changes with a new credential in the connection."""
         parts = (self.refresh_token, self.access_token, self.login, self.password)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

@@ -174,19 +174,26 @@ class Tokens:
             return self._usable(rejected) or (yield from self._wait_for_keeper(rejected))
         return (yield from self._renew(rejected, send))
 
-    def renew(self, send: SendToken) -> Steps[TokenRecord]:
-        """Renew the token now, due or not, and return it.
+    def renew(self, send: SendToken, after_share: float) -> Steps[StoredToken]:
+        """Renew the token if at least this share of its life has passed, and return it.
 
+        :param after_share: 0 for in any case, 0.5 for from half of its life on.
         :raises CredentialError: if no credential of the connection leads to a token.
         """
-        yield from self._look()
         yield from self._locked(lambda: False)
         try:
             yield from self._look()
-            token = yield from self._fresh(send)
+            if self._held and self._usable(None) and self._age_share(self._held) < after_share:
+                return self._held
+            return (yield from self._fresh(send))
         finally:
             self._lock.release()
-        return token.record(self._now())
+
+    def _age_share(self, token: StoredToken) -> float:
+        """Return how much of a token's life has passed; all of it where that is not known."""
+        if token.expires_at is None:
+            return 1.0
+        return (self._now() - token.obtained_at) / (token.expires_at - token.obtained_at)
 
     def _usable(self, rejected: str | None) -> str | None:
         """Return the access token at hand if it may still be used, due for renewal or not."""
@@ -201,8 +208,7 @@ class Tokens:
         held = self._held
         if held is None or held.expires_at is None or held.refused_at is not None:
             return False
-        early = self._early * (held.expires_at - held.obtained_at)
-        return self._now() >= max(held.expires_at - early, self._postponed_until)
+        return self._age_share(held) >= 1 - self._early and self._now() >= self._postponed_until
 
     def _look(self) -> Steps[None]:
         """Take over what the store holds, unless it is older or came of another credential."""

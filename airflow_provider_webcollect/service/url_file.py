@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: A line longer than this is no URL; the bound keeps a file without line ends out of memory.
 MAX_LINE_BYTES = 64 * 1024
+_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,12 @@ class UrlFile:
 
     :ivar name: the file name that is told to the service.
     :ivar count: how many URLs it holds.
+    :ivar size: how many bytes.
     """
 
     name: str
     count: int
+    size: int
     _source: Any = field(repr=False)
 
     def open(self) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -40,16 +43,36 @@ def url_file(source: Any) -> UrlFile:
 
     :param source: a path (text or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
         ``fsspec.OpenFile``, or a seekable file opened in binary mode.
-    :raises InvalidArgument: naming the line, if the file is empty or not UTF-8, or a line is blank or no http(s) URL.
+    :raises InvalidArgument: naming the line, if the file is empty or not UTF-8, or a line is blank or no
+        http(s) URL.
     """
-    count = 0
-    with _opened(source) as lines:
-        while line := lines.readline(MAX_LINE_BYTES + 1):
+    count = size = 0
+    with _opened(source) as file:
+        for line, length in _lines(file):
             count += 1
-            _check("file", count, line)
+            size += length
+            _check(f"file, line {count}", line)
     if not count:
         raise InvalidArgument("file", str(source), "it must hold at least one URL")
-    return UrlFile(name=_name(source), count=count, _source=source)
+    return UrlFile(name=_name(source), count=count, size=size, _source=source)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield each line without its line feed, and its length with it.
+
+    Not by ``readline``: fsspec's files on object stores know no bound for it.
+    """
+    rest = b""
+    while piece := file.read(_PIECE_BYTES):
+        if not isinstance(piece, bytes):
+            raise InvalidArgument("file", file, "it must be opened in binary mode")
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line, len(line) + 1
+        if len(rest) > MAX_LINE_BYTES:
+            break
+    if rest:
+        yield rest, len(rest)
 
 
 def _name(source: Any) -> str:
@@ -65,47 +88,60 @@ def url_list(urls: Iterable[str]) -> UrlFile:
     """
     if isinstance(urls, str | bytes):
         raise InvalidArgument("urls", urls, "it must be a list of URLs")
-    lines: list[bytes] = []
-    for url in urls:
-        if not isinstance(url, str) or "\n" in url or "\r" in url:
-            raise InvalidArgument(f"urls[{len(lines)}]", url, "it must be one URL")
-        lines.append(url.encode())
-        _check("urls", len(lines), lines[-1])
+    lines = []
+    for index, url in enumerate(urls):
+        argument = f"urls[{index}]"
+        if not isinstance(url, str):
+            raise InvalidArgument(argument, url, "it must be a string")
+        lines.append(url.encode(errors="surrogatepass"))
+        _check(argument, lines[-1])
     if not lines:
         raise InvalidArgument("urls", [], "it must hold at least one URL")
-    return UrlFile(name="urls.txt", count=len(lines), _source=io.BytesIO(b"\n".join(lines) + b"\n"))
+    text = b"\n".join(lines) + b"\n"
+    return UrlFile(name="urls.txt", count=len(lines), size=len(text), _source=io.BytesIO(text))
 
 
-def _check(argument: str, number: int, line: bytes) -> None:
+def _check(argument: str, line: bytes) -> None:
     if len(line) > MAX_LINE_BYTES:
-        raise InvalidArgument(
-            argument, f"line {number}", f"a line must be a URL of at most {MAX_LINE_BYTES} bytes"
-        )
+        raise InvalidArgument(argument, line[:100], f"it must be a URL of at most {MAX_LINE_BYTES} bytes")
     try:
         url = line.decode().strip()
     except UnicodeDecodeError as error:
-        raise InvalidArgument(argument, f"line {number}", f"it must be UTF-8 ({error.reason})") from None
+        raise InvalidArgument(argument, line[:100], f"it must be UTF-8 ({error.reason})") from None
     if not url:
-        raise InvalidArgument(argument, f"line {number}", "no line may be blank")
+        raise InvalidArgument(argument, url, "no line may be blank")
     scheme, separator, rest = url.partition("://")
-    if not separator or not rest or scheme.lower() not in {"http", "https"}:
-        raise InvalidArgument(argument, f"line {number}: {url[:100]}", "every line must be an http(s) URL")
+    if not separator or not rest or scheme.lower() not in {"http", "https"} or len(url.splitlines()) > 1:
+        raise InvalidArgument(argument, url[:100], "it must be one http(s) URL")
 
 
 @contextlib.contextmanager
 def _opened(source: Any) -> Iterator[BinaryIO]:
     if hasattr(source, "read"):
-        source.seek(0)
-        yield source
-    elif isinstance(source, str):
+        yield _rewound(source)
+    elif hasattr(source, "open"):
+        with _openable(source) as file:
+            yield file
+    elif isinstance(source, str | os.PathLike):
         with Path(source).open("rb") as file:
-            yield file
-    elif isinstance(source, os.PathLike):
-        # also Airflow's ObjectStoragePath and UPath, whose own open() knows the storage
-        with Path(source).open("rb") if not hasattr(source, "open") else source.open("rb") as file:
-            yield file
-    elif hasattr(source, "open") and getattr(source, "mode", None) == "rb":
-        with source as file:
             yield file
     else:
         raise InvalidArgument("file", source, "it must be a path, or a file that can be read as bytes")
+
+
+def _rewound(file: Any) -> BinaryIO:
+    try:
+        file.seek(0)
+    except OSError:
+        raise InvalidArgument("file", file, "it must be seekable, since a retry sends it again") from None
+    return file  # type: ignore[no-any-return]
+
+
+def _openable(source: Any) -> Any:
+    """Return the context manager that opens a path of any kind; an ``fsspec.OpenFile`` is one itself."""
+    mode = getattr(source, "mode", None)
+    if mode is None:
+        return source.open("rb")
+    if mode != "rb":
+        raise InvalidArgument("file", source, "it must be opened in binary mode")
+    return source

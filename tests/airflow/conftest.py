@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
 import tempfile
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +24,8 @@ for _name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[_name]
 os.environ |= {
     "AIRFLOW_HOME": HOME.name,
+    "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(os.urandom(32)).decode(),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
     "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
     "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
 }
@@ -67,6 +69,14 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
         monkeypatch.setenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT", json.dumps(connection))
 
     return set_connection
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """Gives what was logged so far; Airflow 2 does it by the standard library, Airflow 3 beside it."""
+    if version("apache-airflow").startswith("2."):
+        return lambda: caplog.text
+    return lambda: "".join(capfd.readouterr())
 
 
 @pytest.fixture

@@ -239,7 +239,9 @@ def test_an_api_key_is_used_where_the_service_takes_it(
     hook.mark_exported(task["task_id"])
 
     assert [request["credential"] for request in sandbox.control.requests()] == ["api_key"]
-    with pytest.raises(ConnectionIncomplete, match="only an API key, and this operation takes an access token"):
+    with pytest.raises(
+        ConnectionIncomplete, match="only an API key, and this operation takes an access token"
+    ):
         hook.get_running_counts()
     assert len(sandbox.control.requests()) == 1
 
@@ -253,9 +255,7 @@ async def test_an_async_client_works_in_a_context_and_bare(hook: WebCollectHook)
     await bare.aclose()
 
 
-async def test_aload_reads_the_connection_once(
-    hook: WebCollectHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_aload_reads_the_connection_once(hook: WebCollectHook, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await hook.aload()
     monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
 

@@ -209,10 +209,20 @@ class TestRenewing:
     ) -> None:
         client = connect(credentials=with_refresh_token(sandbox))
         client.send(endpoints.get_running_counts())
-        record = client.renew_token()
+        record = client.renew_token().record(time.time())
         assert record.expires_in == pytest.approx(86399, abs=30)
         assert refreshes(sandbox) == [200, 200]
         assert client.wire.tokens.current() == record.access_token
+
+    def test_a_renewal_from_a_share_of_the_life_on_leaves_a_young_token_alone(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect(credentials=with_refresh_token(sandbox))
+        young = client.renew_token(after_share=0.5)
+        assert client.renew_token(after_share=0.5) == young
+        client.wire.tokens._now = lambda: time.time() + 50_000
+        assert client.renew_token(after_share=0.5) != young
+        assert refreshes(sandbox) == [200, 200]
 
     def test_a_lost_answer_to_a_renewal_is_asked_for_again(
         self, connect: Callable[..., Client], sandbox: Sandbox

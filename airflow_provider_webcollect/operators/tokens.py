@@ -1,0 +1,49 @@
+"""Operators for the connection's access token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pendulum
+
+from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+
+class WebCollectRefreshTokenOperator(WebCollectOperator):
+    """Renews the connection's access token and shares it with all workers (contract, endpoint 1).
+
+    For connections with ``token_refresh = "keeper"``, whose workers never renew it themselves.
+
+    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service did not say.
+
+    :param renew_after: share of the token's life that must have passed, from 0 (renew in any case) to 1.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("webcollect_conn_id",)
+
+    def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.renew_after = renew_after
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        if not 0 <= self.renew_after <= 1:
+            raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Renew the token if it is old enough, and say until when it is valid."""
+        began = pendulum.now("UTC")
+        token = hook.client.renew_token(self.renew_after)
+        renewed = token.obtained_at >= began.timestamp()
+        ends = None if token.expires_at is None else pendulum.from_timestamp(token.expires_at).isoformat()
+        self.log.info(
+            "The access token is %s and valid until %s.", "new" if renewed else "young enough", ends
+        )
+        return {"renewed": renewed, "expires_at": ends}

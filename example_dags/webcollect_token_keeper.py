@@ -1,0 +1,23 @@
+"""The only one that renews the token of ``webcollect_default``, for those who want a single writer.
+
+Set the connection's extra ``token_refresh`` to ``keeper``: workers then never renew the token, they wait for this
+DAG to store one. It looks every hour and renews from half of the token's life on.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectRefreshTokenOperator
+
+with DAG(
+    dag_id="webcollect_token_keeper",
+    schedule="@hourly",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    doc_md=__doc__,
+    tags=["webcollect"],
+) as dag:
+    WebCollectRefreshTokenOperator(task_id="renew", retries=3, retry_delay=pendulum.duration(minutes=5))

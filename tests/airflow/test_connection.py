@@ -1,0 +1,217 @@
+"""The Airflow connection: in which forms it may be written, what is wrong with it, and that it stays secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
+from airflow_provider_webcollect.service.tokens import StoredToken, TokenStore
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.hooks.connection import WebCollectConnection
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Reads a connection that is given as a URI, or by the fields of its JSON form."""
+
+    def read(uri: str | None = None, **fields: Any) -> WebCollectConnection:
+        written = uri or json.dumps({"conn_type": "webcollect", "host": "api.example.com", **fields})
+        monkeypatch.setenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT", written)
+        return WebCollectHook().connection
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("fields", "base_url"),
+    [
+        ({"host": "api.example.com"}, "https://api.example.com"),
+        ({"host": "https://api.example.com"}, "https://api.example.com"),
+        ({"host": "https://api.example.com/"}, "https://api.example.com"),
+        ({"host": " https://api.example.com/v1/ "}, "https://api.example.com/v1"),
+        ({"host": "api.example.com/v1"}, "https://api.example.com/v1"),
+        ({"host": "http://api.example.com"}, "http://api.example.com"),
+        ({"host": "api.example.com", "schema": "http"}, "http://api.example.com"),
+        ({"host": "https://api.example.com", "schema": "http"}, "https://api.example.com"),
+        ({"host": "api.example.com", "port": 8443}, "https://api.example.com:8443"),
+        ({"host": "https://api.example.com/v1", "port": 8443}, "https://api.example.com:8443/v1"),
+        ({"host": "api.example.com:9000", "port": 8443}, "https://api.example.com:9000"),
+        ({"host": "http://[::1]", "port": 8443}, "http://[::1]:8443"),
+        ({"host": "http://[::1]:9000", "port": 8443}, "http://[::1]:9000"),
+    ],
+)
+def test_the_base_url_comes_from_host_schema_and_port(
+    read: Any, fields: dict[str, Any], base_url: str
+) -> None:
+    assert read(**fields).settings.base_url == base_url
+
+
+@pytest.mark.parametrize("host", [None, "", "  "])
+def test_a_connection_without_host_says_what_to_set(read: Any, host: str | None) -> None:
+    with pytest.raises(ConnectionIncomplete, match="webcollect_default has no host: set it to"):
+        read(host=host)
+
+
+@pytest.mark.parametrize("host", ["ftp://api.example.com", "https://", "https://me@api.example.com"])
+def test_a_host_that_is_no_base_url_is_refused(read: Any, host: str) -> None:
+    with pytest.raises(WebCollectError, match="base_url"):
+        read(host=host)
+
+
+def test_a_uri_says_the_same_as_json(read: Any) -> None:
+    extra = {"refresh_token": "a/token+&=?", "read_timeout": "30", "api_key_everywhere": "true"}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in extra.items())
+    from_uri = read(f"webcollect://someone:pass%40word@api.example.com:8443/?{query}")
+    from_json = read(login="someone", password="pass@word", port=8443, extra=extra)
+
+    assert from_uri == from_json
+    assert from_uri.credentials.refresh_token == "a/token+&=?"
+    assert from_uri.credentials.password == "pass@word"
+    assert from_uri.settings.base_url == "https://api.example.com:8443"
+
+
+def test_a_uri_may_hold_the_extras_as_json(read: Any) -> None:
+    extra = quote(json.dumps({"refresh_token": "secret", "read_timeout": 30}), safe="")
+
+    connection = read(f"webcollect://api.example.com/?__extra__={extra}")
+
+    assert connection.credentials.refresh_token == "secret"
+    assert connection.settings.read_timeout == 30
+
+
+def test_texts_that_spell_numbers_and_booleans_are_read_as_such(read: Any) -> None:
+    connection = read(
+        extra={
+            "connect_timeout": "2.5",
+            "read_timeout": "30",
+            "requests_per_second": "0",
+            "status_batch_size": "50",
+            "api_key_everywhere": "true",
+        }
+    )
+
+    assert connection.settings.connect_timeout == 2.5
+    assert connection.settings.read_timeout == 30
+    assert connection.settings.requests_per_second == 0
+    assert connection.status_batch_size == 50
+    assert connection.credentials.api_key_everywhere is True
+
+
+def test_what_the_form_leaves_empty_counts_as_not_set(read: Any) -> None:
+    from airflow_provider_webcollect.hooks import form
+
+    empty = read(extra={field.name: "" for field in form.FIELDS}, login="", password="")
+
+    assert empty == read(extra=dict.fromkeys((field.name for field in form.FIELDS), None))
+    assert empty == read(extra={})
+    assert not empty.credentials.can_get_tokens
+
+
+def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -> None:
+    from airflow_provider_webcollect.hooks import form
+
+    suggested = {field.name: field.default for field in form.FIELDS if field.default is not None}
+
+    assert read(extra=suggested) == read(extra={})
+    assert read(extra={name: str(value) for name, value in suggested.items()}) == read(extra={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("read_timeout", "soon"),
+        ("read_timeout", "0"),
+        ("connect_timeout", [3]),
+        ("requests_per_second", "-1"),
+        ("status_batch_size", "many"),
+        ("status_batch_size", "0"),
+        ("api_key_everywhere", "perhaps"),
+        ("token_refresh", "sometimes"),
+        ("datahub_url", "not a url"),
+        ("timezone", "Mars/Olympus"),
+        ("refresh_token", {"refresh_token": "very-secret"}),
+        ("api_key", ["very-secret"]),
+    ],
+)
+def test_a_wrong_extra_is_named_and_shows_no_secret(read: Any, name: str, value: Any) -> None:
+    with pytest.raises(WebCollectError) as refusal:
+        read(password="very-secret", extra={"access_token": "very-secret", name: value})
+
+    assert name in str(refusal.value)
+    assert "very-secret" not in f"{refusal.value!r} {refusal.value} {refusal.value.__cause__!r}"
+
+
+def test_unknown_extras_are_warned_about_by_name_only(read: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        read(extra={"refreshtoken": "very-secret", "colour": "blue"})
+
+    assert "colour, refreshtoken" in caplog.text
+    assert "very-secret" not in caplog.text
+
+
+def test_no_repr_shows_a_secret(read: Any) -> None:
+    secrets = {
+        name: f"very-secret-{name}"
+        for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")
+    }
+    connection = read(login="someone", password="very-secret-password", extra=secrets)
+    hook = WebCollectHook()
+    token = StoredToken(access_token="very-secret-a", refresh_token="very-secret-r", fingerprint="f")
+
+    shown = [
+        connection,
+        hook,
+        hook.client,
+        hook.async_client(),
+        hook.client.wire,
+        hook.client.wire.tokens,
+        token,
+    ]
+
+    assert "very-secret" not in repr(shown)
+    assert "very-secret" not in repr(vars(hook))
+
+
+class OwnStore:
+    """A store of the user's own."""
+
+    def __init__(self, conn_id: str) -> None:
+        self.conn_id = conn_id
+        self.token: StoredToken | None = None
+
+    def load(self) -> StoredToken | None:
+        return self.token
+
+    def save(self, token: StoredToken) -> None:
+        self.token = token
+
+
+@pytest.mark.parametrize("kind", ["variable", "memory", f"{__name__}.OwnStore"])
+def test_the_token_store_is_the_one_that_the_connection_names(kind: str) -> None:
+    from airflow_provider_webcollect.hooks.token_store import make_token_store
+
+    store: TokenStore = make_token_store(kind, f"connection-of-{kind}")
+    token = StoredToken(access_token="a", refresh_token="r", fingerprint="f", obtained_at=1.0)
+
+    assert store.load() is None
+    store.save(token)
+    assert store.load() == token
+    store.save(newer := StoredToken(access_token="b", fingerprint="f", obtained_at=2.0))
+    assert store.load() == newer
+
+
+def test_a_token_store_that_cannot_be_had_is_named(read: Any) -> None:
+    read(extra={"refresh_token": "secret", "token_store": "no.such.Store"})
+    with pytest.raises(WebCollectError, match="token_store") as refusal:
+        _ = WebCollectHook().client
+
+    assert refusal.value.permanent

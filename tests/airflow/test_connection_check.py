@@ -1,0 +1,120 @@
+"""`test_connection`: what the button in Airflow's connection form answers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+
+
+@pytest.fixture
+def answer(set_connection: Callable[..., None]) -> Callable[..., tuple[bool, str]]:
+    """What the test of a connection answers; a person waits for it."""
+
+    def answer(**connection: Any) -> tuple[bool, str]:
+        set_connection(**connection)
+        began = time.monotonic()
+        answered = WebCollectHook().test_connection()
+        assert time.monotonic() - began < 5
+        return answered
+
+    return answer
+
+
+def test_a_working_token_passes_and_changes_nothing(answer: Any, sandbox: Sandbox) -> None:
+    assert answer() == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    assert [request["path"] for request in sandbox.control.requests()] == [
+        "/token",
+        "/cloudextraction/task/stats",
+    ]
+
+
+def test_login_and_password_pass(answer: Any, sandbox: Sandbox) -> None:
+    passed, said = answer(login=sandbox.username, password=sandbox.password, extra={})
+
+    assert passed, said
+
+
+def test_a_working_key_passes_and_its_limits_are_told(answer: Any, sandbox: Sandbox) -> None:
+    passed, said = answer(extra={"api_key": sandbox.api_key})
+
+    assert passed
+    assert "the API key is accepted. Operations that take an access token will not work" in said
+    assert [request["method"] for request in sandbox.control.requests()] == ["GET"]
+
+
+def test_a_key_that_is_taken_everywhere_is_tested_like_a_token(answer: Any, sandbox: Sandbox) -> None:
+    sandbox.control.configure(api_key_everywhere=True)
+    passed, said = answer(extra={"api_key": sandbox.api_key, "api_key_everywhere": "true"})
+
+    assert (passed, said) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    # this goes beyond the contract, to which the fixture would hold it
+    sandbox.control.clear_requests()
+
+
+def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: Sandbox) -> None:
+    sandbox.control.configure(tier="Flagship")
+    passed, said = answer()
+
+    assert passed
+    assert "The credential works; the account's plan does not include the test's call" in said
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"access_token": "wrong"}, "The service refused the token"),
+        ({"refresh_token": "wrong"}, "The service refused the token"),
+        ({"api_key": "wrong"}, "The service refused the API key"),
+        ({}, "the connection has no credential"),
+        ({"read_timeout": "soon"}, "extra read_timeout"),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_bad_credential_is_told_apart(
+    set_connection: Callable[..., None], extra: dict[str, str], expected: str
+) -> None:
+    set_connection(extra=extra)
+    passed, said = WebCollectHook().test_connection()
+
+    assert not passed
+    assert expected in said
+    assert "wrong" not in said
+
+
+def test_a_service_that_is_not_there_is_told(answer: Any) -> None:
+    passed, said = answer(host="http://127.0.0.1:9")
+
+    assert not passed
+    assert said.startswith("The service cannot be reached: ")
+
+
+def test_a_connection_that_cannot_be_trusted_is_told(answer: Any, sandbox: Sandbox) -> None:
+    passed, said = answer(host=sandbox.url.replace("http://", "https://"))
+
+    assert not passed
+    assert said.startswith("No trusted connection (TLS): ")
+
+
+def test_a_page_instead_of_the_service_is_told(answer: Any, sandbox: Sandbox) -> None:
+    sandbox.control.fail("/cloudextraction/task/stats", kind="html", status=200, times=None)
+    passed, said = answer()
+
+    assert not passed
+    assert said.startswith("Something answered, but not the service; is the host right?")
+
+
+def test_one_bad_moment_does_not_fail_the_test(answer: Any, sandbox: Sandbox) -> None:
+    sandbox.control.fail("/cloudextraction/task/stats", kind="drop")
+
+    assert answer()[0]

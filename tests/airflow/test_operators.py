@@ -1,0 +1,438 @@
+"""The operators, each as a task of a DAG run: what they do, what they hand on, and how they fail."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.standard.operators import PythonOperator
+
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectMarkExportedOperator,
+    WebCollectReplaceUrlsOperator,
+    WebCollectStartSubTasksOperator,
+    WebCollectUpdateLoopItemsOperator,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
+]
+
+RETRIES = {"retries": 3, "retry_delay": timedelta(0)}
+
+
+@pytest.fixture
+def loop(task: dict[str, Any]) -> dict[str, Any]:
+    """The usual arguments of an update of loop items."""
+    return {
+        "task_id": "update",
+        "collection_task_id": task["task_id"],
+        "action_id": task["actions"][0]["action_id"],
+        "loop_type": "TextList",
+    }
+
+
+def subtask_ids(task: dict[str, Any]) -> list[str]:
+    """Return the ids of a task's sub-tasks."""
+    return [subtask["subtask_id"] for subtask in task["subtasks"]]
+
+
+class TestUpdateLoopItems:
+    def test_it_replaces_the_values(
+        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
+    ) -> None:
+        run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a", "b"]))
+
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["a", "b"]
+        result = run.xcoms["update"]
+        assert isinstance(result.pop("message"), str)
+        assert result == {
+            "collection_task_id": task["task_id"],
+            "action_id": loop["action_id"],
+            "count": 2,
+        }
+
+    def test_it_appends_if_asked(self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]) -> None:
+        run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
+
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "a"]
+
+    @pytest.mark.parametrize("native", [True, False])
+    def test_its_values_may_be_templates(
+        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any], native: bool
+    ) -> None:
+        items = "{{ params.terms }}" if native else ["{{ params.terms[0] }}", "{{ params.terms[1] }}"]
+        run = run_tasks(
+            lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=items),
+            params={"terms": ["x", "y"]},
+            render_template_as_native_obj=native,
+        )
+
+        assert run.state == "success"
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["x", "y"]
+
+    def test_an_unknown_step_fails_without_retries(self, loop: dict[str, Any]) -> None:
+        run = run_tasks(
+            lambda: WebCollectUpdateLoopItemsOperator(
+                **{**loop, "action_id": "no-such-step"}, loop_items=["a"], **RETRIES
+            )
+        )
+
+        assert (run.states, run.tries) == ({"update": "failed"}, {"update": 1})
+
+    def test_an_append_whose_answer_is_lost_is_not_repeated(
+        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
+    ) -> None:
+        sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
+        run = run_tasks(
+            lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True, **RETRIES)
+        )
+
+        assert (run.states, run.tries) == ({"update": "failed"}, {"update": 1})
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "a"]
+
+    def test_a_replacement_whose_answer_is_lost_is_repeated(
+        self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
+    ) -> None:
+        sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
+        run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]))
+
+        assert (run.states, run.tries) == ({"update": "success"}, {"update": 1})
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["a"]
+
+    def test_it_can_be_mapped(self, sandbox: Sandbox, loop: dict[str, Any]) -> None:
+        tasks = [sandbox.control.add_task() for _ in range(3)]
+        del loop["collection_task_id"], loop["action_id"]
+        run = run_tasks(
+            lambda: WebCollectUpdateLoopItemsOperator.partial(**loop, loop_items=["mapped"]).expand_kwargs(
+                [
+                    {"collection_task_id": each["task_id"], "action_id": each["actions"][0]["action_id"]}
+                    for each in tasks
+                ]
+            )
+        )
+
+        assert run.states == {f"update[{index}]": "success" for index in range(3)}
+        assert [run.xcoms[f"update[{index}]"]["collection_task_id"] for index in range(3)] == [
+            each["task_id"] for each in tasks
+        ]
+        for each in tasks:
+            assert sandbox.control.task(each["task_id"])["actions"][0]["loop_items"] == ["mapped"]
+
+
+class TestReplaceUrls:
+    URLS = ("https://shop.example/1", "https://shop.example/2")
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        """A file with the URLs."""
+        file = tmp_path / "urls.txt"
+        file.write_text("\n".join(self.URLS))
+        return file
+
+    def urls(self, sandbox: Sandbox, task: dict[str, Any]) -> tuple[str, ...]:
+        return tuple(sandbox.control.task(task["task_id"])["urls"])
+
+    def test_it_takes_a_list(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id=task["task_id"], urls=list(self.URLS)
+            )
+        )
+
+        assert self.urls(sandbox, task) == self.URLS
+        assert run.xcoms == {"replace": {"collection_task_id": task["task_id"], "count": 2}}
+
+    @pytest.mark.parametrize("scheme", ["", "file://"])
+    def test_it_takes_a_path(self, sandbox: Sandbox, task: dict[str, Any], file: Path, scheme: str) -> None:
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id=task["task_id"], urls_path=f"{scheme}{file}"
+            )
+        )
+
+        assert run.states == {"replace": "success"}
+        assert self.urls(sandbox, task) == self.URLS
+
+    def test_it_takes_an_object_storage_path(
+        self, sandbox: Sandbox, task: dict[str, Any], file: Path
+    ) -> None:
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace",
+                collection_task_id=task["task_id"],
+                urls_path=ObjectStoragePath(f"file://{file}"),
+            )
+        )
+
+        assert run.states == {"replace": "success"}
+        assert self.urls(sandbox, task) == self.URLS
+
+    def test_it_takes_what_an_upstream_task_returned(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        with make_dag() as dag:
+            found = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
+            WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id=task["task_id"], urls=found.output
+            )
+        run = run_dag(dag)
+
+        assert run.states == {"find": "success", "replace": "success"}
+        assert self.urls(sandbox, task) == self.URLS
+
+    def test_a_bad_line_is_named_before_anything_is_sent(
+        self, sandbox: Sandbox, task: dict[str, Any], file: Path, said: Callable[[], str]
+    ) -> None:
+        file.write_text("https://shop.example/1\n\n")
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id=task["task_id"], urls_path=str(file), **RETRIES
+            )
+        )
+
+        assert (run.states, run.tries) == ({"replace": "failed"}, {"replace": 1})
+        assert "line 2" in said()
+        assert sandbox.control.requests() == []
+
+    def test_a_file_that_is_not_there_fails(self, task: dict[str, Any], tmp_path: Path) -> None:
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id=task["task_id"], urls_path=f"file://{tmp_path}/none"
+            )
+        )
+
+        assert run.states == {"replace": "failed"}
+
+    def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id=task["task_id"], urls=list(self.URLS), **RETRIES
+            )
+        )
+
+        assert (run.states, run.tries) == ({"replace": "success"}, {"replace": 3})
+        assert self.urls(sandbox, task) == self.URLS
+
+
+class TestStartSubTasks:
+    def start(self, task: dict[str, Any], **arguments: Any) -> FinishedRun:
+        return run_tasks(
+            lambda: WebCollectStartSubTasksOperator(
+                task_id="start", collection_task_id=task["task_id"], **arguments
+            )
+        )
+
+    def test_it_starts_all_of_them(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        run = self.start(task)
+
+        assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 3
+        result = run.xcoms["start"]
+        after = result.pop("after")
+        assert result == {
+            "collection_task_id": task["task_id"],
+            "started": subtask_ids(task),
+            "already_active": [],
+        }
+        assert (after["executed_times"], after["running"]) == (1, False)
+
+    def test_it_starts_those_that_are_given(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        run = self.start(task, sub_task_ids=subtask_ids(task)[:1])
+
+        assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 1
+        assert run.xcoms["start"]["started"] == subtask_ids(task)[:1]
+
+    def test_it_leaves_those_that_run_alone(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        first, second, third = subtask_ids(task)
+        self.start(task, sub_task_ids=[first])
+        run = self.start(task)
+        again = self.start(task)
+
+        assert run.xcoms["start"]["started"] == [second, third]
+        assert run.xcoms["start"]["already_active"] == [first]
+        assert run.xcoms["start"]["after"]["running"]
+        assert again.xcoms["start"]["started"] == []
+        assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 2
+        assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
+
+    def test_a_task_that_never_ran_can_be_started(self, sandbox: Sandbox) -> None:
+        sandbox.control.configure(hide_unexecuted=True)
+        run = self.start(sandbox.control.add_task())
+
+        assert run.xcoms["start"]["after"] == {
+            "executed_times": 0,
+            "start_execute_time": None,
+            "running": False,
+        }
+
+    @pytest.mark.parametrize("kind", ["no_answer", "broken_json", "cut_body"])
+    def test_a_start_whose_answer_is_lost_is_not_repeated(
+        self, sandbox: Sandbox, task: dict[str, Any], kind: str, said: Callable[[], str]
+    ) -> None:
+        sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind)
+        run = self.start(task, **RETRIES)
+
+        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
+        assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
+        assert "Look at the service whether it took effect before repeating it." in said()
+
+    def test_an_unknown_task_fails_without_retries(self, task: dict[str, Any]) -> None:
+        run = self.start({"task_id": "no-such-task"}, **RETRIES)
+
+        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
+
+    def test_an_empty_list_is_refused_at_run_time(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        run = run_tasks(
+            lambda: WebCollectStartSubTasksOperator(
+                task_id="start",
+                collection_task_id=task["task_id"],
+                sub_task_ids="{{ params.ids }}",
+                **RETRIES,
+            ),
+            params={"ids": []},
+            render_template_as_native_obj=True,
+        )
+
+        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
+        assert sandbox.control.requests() == []
+
+
+class TestMarkExported:
+    def test_it_confirms_the_export(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        run = run_tasks(
+            lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
+        )
+
+        assert run.xcoms == {"confirm": {"collection_task_id": task["task_id"]}}
+        assert sandbox.control.task(task["task_id"])["exported"]
+
+    @pytest.mark.parametrize(
+        ("status", "code"), [(403, "PermissionDenied"), (400, "InvalidParameter"), (400, "SomethingNew")]
+    )
+    def test_what_cannot_get_better_is_not_retried(
+        self, sandbox: Sandbox, task: dict[str, Any], status: int, code: str, said: Callable[[], str]
+    ) -> None:
+        sandbox.control.fail("/data/markexported", status=status, code=code, message="so it is")
+        run = run_tasks(
+            lambda: WebCollectMarkExportedOperator(
+                task_id="confirm", collection_task_id=task["task_id"], **RETRIES
+            )
+        )
+
+        assert (run.states, run.tries) == ({"confirm": "failed"}, {"confirm": 1})
+        assert f"mark_exported: HTTP {status} {code}: so it is (requestId " in said()
+
+    def test_the_connection_may_be_a_template(
+        self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
+    ) -> None:
+        run = run_tasks(
+            lambda: WebCollectMarkExportedOperator(
+                task_id="confirm",
+                collection_task_id="{{ params.which }}",
+                webcollect_conn_id="webcollect_{{ 'default' }}",
+            ),
+            params={"which": task["task_id"]},
+        )
+
+        assert run.states == {"confirm": "success"}
+
+
+ID = "a-task"
+WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
+    (WebCollectUpdateLoopItemsOperator, {"loop_items": []}, "loop_items"),
+    (WebCollectUpdateLoopItemsOperator, {"loop_items": "laptop"}, "loop_items"),
+    (WebCollectUpdateLoopItemsOperator, {"loop_items": [1]}, r"loop_items\[0\]"),
+    (WebCollectUpdateLoopItemsOperator, {"loop_type": "Texts"}, "loop_type"),
+    (WebCollectUpdateLoopItemsOperator, {"action_id": ""}, "action_id"),
+    (WebCollectUpdateLoopItemsOperator, {"collection_task_id": None}, "collection_task_id"),
+    (WebCollectUpdateLoopItemsOperator, {"is_append": "yes"}, "is_append"),
+    (WebCollectReplaceUrlsOperator, {}, "either `urls` or `urls_path`"),
+    (
+        WebCollectReplaceUrlsOperator,
+        {"urls": ["https://a"], "urls_path": "/f"},
+        "either `urls` or `urls_path`",
+    ),
+    (WebCollectReplaceUrlsOperator, {"urls": ["ftp://a"]}, "urls"),
+    (WebCollectReplaceUrlsOperator, {"urls": "https://a"}, "urls"),
+    (WebCollectReplaceUrlsOperator, {"urls_path": ""}, "urls_path"),
+    (WebCollectStartSubTasksOperator, {"sub_task_ids": []}, "sub_task_ids"),
+    (WebCollectStartSubTasksOperator, {"sub_task_ids": "one"}, "sub_task_ids"),
+    (WebCollectStartSubTasksOperator, {"collection_task_id": " "}, "collection_task_id"),
+    (WebCollectMarkExportedOperator, {"collection_task_id": ""}, "collection_task_id"),
+]
+USUAL: dict[type[Any], dict[str, Any]] = {
+    WebCollectUpdateLoopItemsOperator: {"action_id": "a-step", "loop_type": "TextList", "loop_items": ["a"]},
+}
+
+
+@pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
+class TestWrongArguments:
+    def test_a_literal_one_fails_while_the_dag_is_parsed(
+        self, operator: type[Any], arguments: dict[str, Any], name: str
+    ) -> None:
+        usual = {"collection_task_id": ID, **USUAL.get(operator, {})}
+        with make_dag(), pytest.raises(InvalidArgument, match=name):
+            operator(task_id="wrong", **{**usual, **arguments})
+
+    def test_a_rendered_one_fails_before_anything_is_sent(
+        self, operator: type[Any], arguments: dict[str, Any], name: str, sandbox: Sandbox
+    ) -> None:
+        usual = {"collection_task_id": ID, **USUAL.get(operator, {}), **arguments}
+        # one template suffices to put all checks off
+        templated = {**usual, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
+        run = run_tasks(lambda: operator(task_id="wrong", **templated, **RETRIES))
+
+        assert (run.states, run.tries) == ({"wrong": "failed"}, {"wrong": 1})
+        assert sandbox.control.requests() == []
+
+    def test_a_mapped_one_fails_without_retries(
+        self, operator: type[Any], arguments: dict[str, Any], name: str, sandbox: Sandbox
+    ) -> None:
+        usual = {"collection_task_id": ID, **USUAL.get(operator, {}), **arguments}
+        run = run_tasks(lambda: operator.partial(task_id="wrong", **RETRIES).expand_kwargs([usual]))
+
+        assert (run.states, run.tries) == ({"wrong[0]": "failed"}, {"wrong[0]": 1})
+        assert sandbox.control.requests() == []
+
+
+def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: dict[str, Any]) -> None:
+    class Confirm(WebCollectMarkExportedOperator):
+        template_fields = (*WebCollectMarkExportedOperator.template_fields, "note")
+
+        def __init__(self, *, note: str, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.note = note
+
+    run = run_tasks(lambda: Confirm(task_id="confirm", collection_task_id=task["task_id"], note="{{ ds }}"))
+
+    assert run.states == {"confirm": "success"}
+
+
+def test_a_rejected_credential_fails_without_retries(
+    set_connection: Callable[..., None], task: dict[str, Any]
+) -> None:
+    set_connection(extra={"access_token": "wrong"})
+    run = run_tasks(
+        lambda: WebCollectMarkExportedOperator(
+            task_id="confirm", collection_task_id=task["task_id"], **RETRIES
+        )
+    )
+
+    assert (run.states, run.tries) == ({"confirm": "failed"}, {"confirm": 1})
+
+
+def test_results_are_small_json(sandbox: Sandbox, loop: dict[str, Any]) -> None:
+    run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["x" * 100] * 1000))
+
+    assert len(json.dumps(run.xcoms["update"])) < 500

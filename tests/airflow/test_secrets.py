@@ -1,0 +1,184 @@
+"""Tokens in a running Airflow: shared through a Variable, masked in logs, kept out of all that is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.models import Variable
+from airflow.providers.common.compat.sdk import redact
+from airflow.settings import Session
+from sqlalchemy import select
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectMarkExportedOperator,
+    WebCollectStartSubTasksOperator,
+)
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.tokens import StoredToken
+from tests.airflow.dag_runs import run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database"),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
+]
+
+VARIABLE = "webcollect_token__webcollect_default"
+
+
+def stored_token() -> StoredToken:
+    """Return what the Variable holds, decrypted."""
+    with Session() as session:
+        variable = session.scalar(select(Variable).where(Variable.key == VARIABLE))
+        token = StoredToken.from_json(variable.val)
+    assert token is not None
+    return token
+
+
+def test_a_dag_run_needs_one_token_for_all_its_tasks(
+    connected: None, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    run = run_tasks(
+        lambda: WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"]),
+        lambda: WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=task["task_id"],
+            target_states=["Waiting", "Finished"],
+            deferrable=True,
+            poke_interval=0.1,
+        ),
+        lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"]),
+    )
+
+    assert run.states == {"start": "success", "wait": "success", "confirm": "success"}
+    assert len(sandbox.control.requests("/token")) == 1
+
+
+def test_the_variable_holds_the_token_encrypted(
+    connected: None, sandbox: Sandbox, task: dict[str, Any], airflow_home: str
+) -> None:
+    run_tasks(lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"]))
+
+    with sqlite3.connect(Path(airflow_home) / "airflow.db") as database:
+        ((value, is_encrypted),) = database.execute(
+            "select val, is_encrypted from variable where key = ?", [VARIABLE]
+        )
+    assert is_encrypted
+    assert "refresh_token" not in value
+
+
+def test_no_token_is_left_in_the_database(
+    connected: None, sandbox: Sandbox, task: dict[str, Any], airflow_home: str
+) -> None:
+    run_tasks(
+        lambda: WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"]),
+        lambda: WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=task["task_id"],
+            target_states=["Waiting"],
+            deferrable=True,
+        ),
+    )
+    stored = stored_token()
+
+    with sqlite3.connect(Path(airflow_home) / "airflow.db") as database:
+        everything = "\n".join(database.iterdump())
+    for secret in (stored.access_token, stored.refresh_token, sandbox.refresh_token, sandbox.datahub_api_key):
+        assert secret
+        assert secret not in everything
+
+
+def test_the_connections_secrets_are_masked(set_connection: Callable[..., None], sandbox: Sandbox) -> None:
+    secrets = {
+        name: f"secret-of-{name}" for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")
+    }
+    set_connection(password="secret-of-password", extra=secrets)
+    _ = WebCollectHook().client
+
+    for secret in ("secret-of-password", *secrets.values()):
+        assert secret not in str(redact(f"a line with {secret} in it"))
+
+
+def test_tokens_learned_from_the_service_are_masked(hook: WebCollectHook) -> None:
+    token = hook.refresh_token()
+    assert token.refresh_token
+
+    assert redact(f"{token.access_token} {token.refresh_token}") == "*** ***"
+
+
+async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, sandbox: Sandbox) -> None:
+    await hook.aload()
+    async with hook.async_client() as client:
+        await client.send(endpoints.get_running_counts())
+        token = client.wire.tokens.current()
+    assert token
+    async with asyncio.timeout(5):
+        while redact(token) != "***":
+            await asyncio.sleep(0.01)
+
+
+def test_deleting_the_variable_begins_anew_with_the_connections_credential(
+    set_connection: Callable[..., None], sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    set_connection(login=sandbox.username, password=sandbox.password, extra={})
+
+    def confirm() -> None:
+        run = run_tasks(
+            lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
+        )
+        assert run.states == {"confirm": "success"}
+
+    confirm()
+    confirm()
+    assert len(sandbox.control.requests("/token")) == 1
+    with sqlite3.connect(Path(os.environ["AIRFLOW_HOME"]) / "airflow.db") as database:
+        database.execute("delete from variable where key = ?", [VARIABLE])
+    confirm()
+    assert [_grant(request) for request in sandbox.control.requests("/token")] == ["password", "password"]
+
+
+def _grant(request: dict[str, Any]) -> str:
+    return "password" if '"password"' in request["body"] else "refresh_token"
+
+
+WITHOUT_DATABASE = """
+import logging
+logging.basicConfig()
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+for _ in range(3):
+    WebCollectHook().get_running_counts()
+    print("worked")
+"""
+
+
+def test_where_no_variable_can_be_written_it_is_said_once_and_memory_serves(
+    connected: None, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DATABASE],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = done.stdout + done.stderr
+
+    assert said.count("worked") == 3, said
+    assert said.count("the token is kept in the memory of this process") == 1, said
+    assert len(sandbox.control.requests("/token")) == 1

@@ -1,0 +1,478 @@
+"""The sensors, each as a task of a DAG run: poking, rescheduling and deferred they decide alike."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectSubTaskStatusSensor,
+    WebCollectTaskStatusSensor,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(
+        enforce_limits=False, wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2
+    ),
+]
+
+MODES: dict[str, dict[str, Any]] = {
+    "poke": {"mode": "poke"},
+    "reschedule": {"mode": "reschedule"},
+    "deferrable": {"deferrable": True},
+}
+RETRIES = {"retries": 3, "retry_delay": datetime.timedelta(0)}
+SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
+STATUS_PATHS = {"task": "/cloudextraction/statuses/v2", "subtask": "/cloudextraction/task/subtasks"}
+
+each_mode = pytest.mark.parametrize("mode", MODES)
+each_sensor = pytest.mark.parametrize("kind", SENSORS)
+
+
+def wait(sensor: type[Any], mode: str, task: dict[str, Any] | str | None, **arguments: Any) -> FinishedRun:
+    """Run a sensor in a mode; ``task`` is what it waits for."""
+    if task is not None:
+        arguments["collection_task_id"] = task if isinstance(task, str) else task["task_id"]
+    usual = {"poke_interval": 0.1, "timeout": 60, **MODES[mode]}
+    return run_tasks(lambda: sensor(task_id="wait", **{**usual, **arguments}))
+
+
+@pytest.fixture
+def running(sandbox: Sandbox) -> dict[str, Any]:
+    """A task whose run is going to end."""
+    task = sandbox.control.add_task(rows=20)
+    sandbox.control.start_task(task["task_id"])
+    return task
+
+
+@pytest.fixture
+def after_a_look(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
+    """Has something done as soon as a sensor has looked once."""
+    threads: list[threading.Thread] = []
+
+    def wait_and_do(path: str, action: Callable[..., None], *arguments: Any) -> None:
+        while path not in sandbox.control.counters():
+            time.sleep(0.02)
+        action(*arguments)
+
+    def plan(*arguments: Any) -> None:
+        threads.append(threading.Thread(target=wait_and_do, args=arguments))
+        threads[-1].start()
+
+    yield plan
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def stopped(sandbox: Sandbox) -> dict[str, Any]:
+    """A task whose run was stopped."""
+    return sandbox.control.add_task(state="Stopped")
+
+
+@pytest.fixture
+def endless(sandbox: Sandbox) -> dict[str, Any]:
+    """A task whose run does not end while anybody looks."""
+    sandbox.control.configure(run_seconds=100_000)
+    return sandbox.control.add_task(state="Extracting")
+
+
+@each_mode
+@each_sensor
+class TestBothSensors:
+    def test_a_run_that_ends_well_ends_the_wait_well(
+        self, kind: str, mode: str, endless: dict[str, Any], sandbox: Sandbox, after_a_look: Any
+    ) -> None:
+        after_a_look(STATUS_PATHS[kind], sandbox.control.advance, 100_000)
+        run = wait(SENSORS[kind], mode, endless)
+
+        assert run.states == {"wait": "success"}
+        assert sandbox.control.task(endless["task_id"])["state"] == "Finished"
+        assert len(sandbox.control.requests(STATUS_PATHS[kind])) >= 2
+
+    def test_a_stopped_run_fails_the_wait_without_retries(
+        self, kind: str, mode: str, stopped: dict[str, Any]
+    ) -> None:
+        run = wait(SENSORS[kind], mode, stopped, **RETRIES)
+
+        assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 1})
+
+    @pytest.mark.parametrize("lenient", ["soft_fail", "never_fail"])
+    def test_a_stopped_run_skips_a_lenient_wait(
+        self, kind: str, mode: str, lenient: str, stopped: dict[str, Any]
+    ) -> None:
+        run = wait(SENSORS[kind], mode, stopped, **{lenient: True})
+
+        assert run.states == {"wait": "skipped"}
+
+    def test_states_may_be_chosen(self, kind: str, mode: str, stopped: dict[str, Any]) -> None:
+        run = wait(SENSORS[kind], mode, stopped, target_states=["Stopped"], failure_states=[])
+
+        assert run.states == {"wait": "success"}
+
+    def test_an_error_that_cannot_get_better_is_not_retried(
+        self, kind: str, mode: str, running: dict[str, Any], sandbox: Sandbox, said: Callable[[], str]
+    ) -> None:
+        sandbox.control.fail(STATUS_PATHS[kind], status=403, times=None)
+        run = wait(SENSORS[kind], mode, running, **RETRIES)
+
+        assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 1})
+        assert "HTTP 403 PermissionDenied" in said()
+
+    def test_a_lost_connection_is_got_over(
+        self, kind: str, mode: str, running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        sandbox.control.fail(STATUS_PATHS[kind], kind="drop", after=1, times=1)
+        run = wait(SENSORS[kind], mode, running)
+
+        assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
+
+    def test_what_stays_missing_is_explained(
+        self, kind: str, mode: str, sandbox: Sandbox, said: Callable[[], str]
+    ) -> None:
+        missing = sandbox.control.add_task()
+        arguments = {"task": {}, "subtask": {"sub_task_ids": ["no-such-sub-task"]}}[kind]
+        run = wait(SENSORS[kind], mode, missing, missing_timeout=0.5, **arguments, **RETRIES)
+
+        assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 1})
+        assert {
+            "task": "is Unexecuted since 1 s: check the id and that something starts the task",
+            "subtask": "not in the latest batch: no-such-sub-task since 1 s: check the ids",
+        }[kind] in re.sub(r"since \d s", "since 1 s", said())
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+@each_sensor
+@pytest.mark.parametrize(("lenient", "state"), [({}, "failed"), ({"soft_fail": True}, "skipped")])
+def test_a_wait_that_takes_too_long_ends(
+    kind: str, mode: str, lenient: dict[str, Any], state: str, endless: dict[str, Any]
+) -> None:
+    run = wait(SENSORS[kind], mode, endless, timeout=0.3, **lenient, **RETRIES)
+
+    assert (run.states, run.tries) == ({"wait": state}, {"wait": 1})
+
+
+@each_mode
+def test_a_status_that_is_not_known_means_going_on(mode: str, sandbox: Sandbox, after_a_look: Any) -> None:
+    task = sandbox.control.add_task(state="Dreaming")
+    after_a_look(STATUS_PATHS["task"], sandbox.control.mark_state, task["task_id"], "Finished")
+    run = wait(WebCollectTaskStatusSensor, mode, task)
+
+    assert run.states == {"wait": "success"}
+    assert len(sandbox.control.requests(STATUS_PATHS["task"])) >= 2
+
+
+@each_mode
+def test_the_finished_of_the_run_before_does_not_pass(mode: str, sandbox: Sandbox) -> None:
+    sandbox.control.configure(stale_seconds=1.2)
+    task = sandbox.control.add_task(lots=[10], rows=20)
+    with make_dag() as dag:
+        start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"])
+        WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=task["task_id"],
+            after=start.output,
+            poke_interval=0.1,
+            **MODES[mode],
+        )
+    run = run_dag(dag)
+
+    assert run.states == {"start": "success", "wait": "success"}
+    assert run.xcoms["wait"]["executed_times"] == 2
+    assert run.xcoms["wait"]["current_total_extract_count"] >= 20
+
+
+@each_mode
+def test_after_a_settle_time_the_status_counts_anyway(mode: str, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[10])
+    after = {"collection_task_id": task["task_id"], "after": {"executed_times": 1}}
+    run = wait(WebCollectTaskStatusSensor, mode, task, after=after, settle=0.5)
+
+    assert run.states == {"wait": "success"}
+    assert len(sandbox.control.requests(STATUS_PATHS["task"])) >= 2
+
+
+@each_mode
+def test_one_task_gives_its_record_to_xcom(mode: str, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[40])
+    record = wait(WebCollectTaskStatusSensor, mode, task).xcoms["wait"]
+
+    assert {name: record[name] for name in ("task_id", "status", "executed_times", "sub_task_count")} == {
+        "task_id": task["task_id"],
+        "status": "Finished",
+        "executed_times": 1,
+        "sub_task_count": 2,
+    }
+    assert datetime.datetime.fromisoformat(record["end_execute_time"])
+
+
+@each_mode
+@pytest.mark.parametrize("how_many", ["all", "any"])
+def test_many_tasks_give_their_records_to_xcom(mode: str, how_many: str, sandbox: Sandbox) -> None:
+    first = sandbox.control.add_task(lots=[1])
+    second = sandbox.control.add_task(lots=[1]) if how_many == "all" else sandbox.control.add_task()
+    ids = [first["task_id"], second["task_id"]]
+    run = wait(WebCollectTaskStatusSensor, mode, None, collection_task_ids=ids, wait_for=how_many)
+
+    assert [(record["task_id"], record["status"]) for record in run.xcoms["wait"]] == [
+        (ids[0], "Finished"),
+        (ids[1], "Finished" if how_many == "all" else "Unexecuted"),
+    ]
+
+
+@each_mode
+def test_one_stopped_task_fails_a_wait_for_all(
+    mode: str, stopped: dict[str, Any], endless: dict[str, Any]
+) -> None:
+    ids = [endless["task_id"], stopped["task_id"]]
+    run = wait(WebCollectTaskStatusSensor, mode, None, collection_task_ids=ids)
+
+    assert run.states == {"wait": "failed"}
+
+
+@each_mode
+def test_one_stopped_task_does_not_fail_a_wait_for_any(
+    mode: str, stopped: dict[str, Any], running: dict[str, Any]
+) -> None:
+    ids = [running["task_id"], stopped["task_id"]]
+    run = wait(WebCollectTaskStatusSensor, mode, None, collection_task_ids=ids, wait_for="any")
+
+    assert run.states == {"wait": "success"}
+
+
+@each_mode
+def test_subtasks_give_their_records_to_xcom(mode: str, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[1], subtasks=25)
+    run = wait(WebCollectSubTaskStatusSensor, mode, task)
+
+    assert run.xcoms["wait"] == [
+        {"sub_task_id": subtask["subtask_id"], "status": "Finished"} for subtask in task["subtasks"]
+    ]
+
+
+@each_mode
+def test_only_the_named_subtasks_are_waited_for(mode: str, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[1])
+    first, second = (subtask["subtask_id"] for subtask in task["subtasks"])
+    # the second's state would fail the wait
+    sandbox.control.configure(run_seconds=100_000)
+    sandbox.control.start_task(task["task_id"])
+    sandbox.control.stop_task(task["task_id"])
+
+    named = wait(
+        WebCollectSubTaskStatusSensor,
+        mode,
+        task,
+        sub_task_ids=[first],
+        target_states=["Stopped"],
+        failure_states=[],
+    )
+    everything = wait(WebCollectSubTaskStatusSensor, mode, task)
+
+    assert named.states == {"wait": "success"}
+    assert everything.states == {"wait": "failed"}
+    assert second in {record["sub_task_id"] for record in named.xcoms["wait"]}
+
+
+@pytest.mark.parametrize("mode", ["poke", "deferrable"])
+def test_the_log_tells_of_changes_only(mode: str, sandbox: Sandbox, said: Callable[[], str]) -> None:
+    sandbox.control.configure(wait_seconds=3, run_seconds=0)
+    task = sandbox.control.add_task(subtasks=50)
+    sandbox.control.start_task(task["task_id"])
+    wait(WebCollectSubTaskStatusSensor, mode, task)
+
+    told = said()
+    assert len(sandbox.control.requests(STATUS_PATHS["subtask"])) > 9
+    assert told.count("0/50 Finished, 50 Waiting") == 1
+    # the trigger says it in its own log, and the sensor when it goes on
+    assert told.count("50/50 Finished") == {"poke": 1, "deferrable": 2}[mode]
+
+
+def test_a_passing_trouble_is_for_retries_when_poking(running: dict[str, Any], sandbox: Sandbox) -> None:
+    # an error that the client does not repeat by itself
+    sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
+    run = wait(WebCollectTaskStatusSensor, "poke", running, **RETRIES)
+
+    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 2})
+
+
+def test_a_passing_trouble_is_swallowed_by_a_silent_sensor(running: dict[str, Any], sandbox: Sandbox) -> None:
+    sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
+    run = wait(WebCollectTaskStatusSensor, "poke", running, silent_fail=True)
+
+    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
+
+
+@each_sensor
+def test_a_passing_trouble_is_waited_out_when_deferred(
+    kind: str, running: dict[str, Any], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail(STATUS_PATHS[kind], status=400, code="TaskExecuting")
+    run = wait(SENSORS[kind], "deferrable", running, **RETRIES)
+
+    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
+
+
+@each_mode
+def test_a_sensor_can_be_mapped_and_templated(mode: str, sandbox: Sandbox) -> None:
+    ids = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(2)]
+    run = run_tasks(
+        lambda: WebCollectTaskStatusSensor.partial(
+            task_id="wait", poke_interval=0.1, webcollect_conn_id="{{ params.connection }}", **MODES[mode]
+        ).expand(collection_task_id=ids),
+        params={"connection": "webcollect_default"},
+    )
+
+    assert run.states == {"wait[0]": "success", "wait[1]": "success"}
+    assert [run.xcoms[f"wait[{index}]"]["task_id"] for index in range(2)] == ids
+
+
+@each_mode
+@pytest.mark.parametrize("lenient", [{}, {"soft_fail": True}])
+def test_a_rendered_argument_that_is_wrong_fails_even_a_lenient_sensor(
+    mode: str, lenient: dict[str, Any], sandbox: Sandbox
+) -> None:
+    run = wait(WebCollectTaskStatusSensor, mode, "{{ '' }}", **lenient, **RETRIES)
+
+    assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 1})
+    assert sandbox.control.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("sensor", "arguments", "name"),
+    [
+        (WebCollectTaskStatusSensor, {}, "either `collection_task_id` or `collection_task_ids`"),
+        (
+            WebCollectTaskStatusSensor,
+            {"collection_task_id": "a", "collection_task_ids": ["b"]},
+            "either `collection_task_id` or `collection_task_ids`",
+        ),
+        (WebCollectTaskStatusSensor, {"collection_task_id": ""}, "`collection_task_id`"),
+        (WebCollectTaskStatusSensor, {"collection_task_ids": []}, "collection_task_ids"),
+        (WebCollectTaskStatusSensor, {"collection_task_ids": "a"}, "collection_task_ids"),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "wait_for": "some"}, "wait_for"),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "target_states": []}, "target_states"),
+        (
+            WebCollectTaskStatusSensor,
+            {"collection_task_id": "a", "target_states": "Finished"},
+            "target_states",
+        ),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "failure_states": [""]}, "failure_states"),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": "start"}, "after"),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": {"executed_times": 1}}, "after"),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": [1]}, "after"),
+        (WebCollectSubTaskStatusSensor, {"collection_task_id": ""}, "collection_task_id"),
+        (WebCollectSubTaskStatusSensor, {"collection_task_id": "a", "sub_task_ids": []}, "sub_task_ids"),
+        (WebCollectSubTaskStatusSensor, {"collection_task_id": "a", "sub_task_ids": "b"}, "sub_task_ids"),
+    ],
+)
+def test_a_literal_argument_that_is_wrong_fails_while_the_dag_is_parsed(
+    sensor: type[Any], arguments: dict[str, Any], name: str
+) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=name):
+        sensor(task_id="wrong", **arguments)
+
+
+class TestDeferring:
+    @pytest.fixture(params=list(SENSORS))
+    def sensor(self, request: pytest.FixtureRequest) -> Any:
+        """A deferrable sensor of either kind."""
+        return SENSORS[request.param](
+            task_id="wait", collection_task_id="a-task", deferrable=True, poke_interval=5, timeout=90
+        )
+
+    def test_it_hands_a_small_trigger_to_the_triggerer(self, sensor: Any, sandbox: Sandbox) -> None:
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute({})
+
+        path, arguments = deferred.value.trigger.serialize()
+        assert path.startswith("airflow_provider_webcollect.triggers.webcollect.WebCollect")
+        assert len(json.dumps(arguments)) < 300
+        assert sandbox.refresh_token not in json.dumps(arguments)
+        assert deferred.value.method_name == "execute_complete"
+        assert deferred.value.timeout == datetime.timedelta(seconds=90)
+
+    def test_an_event_that_says_done_ends_it(self, sensor: Any) -> None:
+        records = [{"task_id": "a-task", "status": "Finished"}]
+        result = sensor.execute_complete({}, {"outcome": "done", "reason": "is so", "records": records})
+
+        assert result in (records, records[0])
+
+    def test_an_event_that_says_failed_fails_it(self, sensor: Any) -> None:
+        with pytest.raises(AirflowFailException, match="is Stopped"):
+            sensor.execute_complete({}, {"outcome": "failed", "reason": "is Stopped", "records": []})
+
+    @pytest.mark.parametrize("permanent", [True, False])
+    def test_an_event_of_an_error_is_retried_only_if_that_may_help(
+        self, sensor: Any, permanent: bool
+    ) -> None:
+        event = {"outcome": "error", "reason": "it broke", "permanent": permanent}
+        with pytest.raises(AirflowFailException if permanent else WebCollectError, match="it broke"):
+            sensor.execute_complete({}, event)
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            None,
+            {},
+            "done",
+            [],
+            {"outcome": "done"},
+            {"outcome": "done", "reason": "no records"},
+            {"status": "success"},
+        ],
+    )
+    @pytest.mark.parametrize("soft_fail", [True, False])
+    def test_a_lost_or_malformed_event_fails_it(self, sensor: Any, event: Any, soft_fail: bool) -> None:
+        sensor.soft_fail = soft_fail
+        with pytest.raises(WebCollectError, match="without an outcome"):
+            sensor.resume_execution("execute_complete", {"event": event}, {})
+
+    @pytest.mark.parametrize(
+        ("lenient", "ending"), [(None, AirflowSensorTimeout), ("soft_fail", AirflowSkipException)]
+    )
+    def test_a_timeout_ends_it_as_when_poking(
+        self, sensor: Any, lenient: str | None, ending: type[Exception]
+    ) -> None:
+        if lenient:
+            setattr(sensor, lenient, True)
+        # what the schedulers of Airflow 3 and Airflow 2 write
+        error = "Trigger timeout" if AIRFLOW_V_3_0_PLUS else "Trigger/execution timeout"
+        with pytest.raises(ending):
+            sensor.resume_execution("__fail__", {"error": error}, {})
+
+    def test_a_trigger_that_broke_fails_it(self, sensor: Any) -> None:
+        with pytest.raises(Exception, match="Trigger failure"):
+            sensor.resume_execution("__fail__", {"error": "Trigger failure", "traceback": ["Boom"]}, {})
+
+    @pytest.mark.parametrize("default", [True, False])
+    def test_the_configuration_decides_unless_the_dag_does(
+        self, default: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(default))
+        usual = {"task_id": "wait", "collection_task_id": "a"}
+
+        assert WebCollectTaskStatusSensor(**usual).deferrable is default
+        assert WebCollectTaskStatusSensor(**usual, deferrable=not default).deferrable is not default

@@ -1,0 +1,147 @@
+"""Small servers for what the sandbox cannot do: other hosts, TLS, proxies, and answers byte by byte."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def answer(body: bytes | dict[str, object], status: int = 200, **headers: str) -> bytes:
+    """Return the bytes of an HTTP answer; a dict is the ``data`` of a success."""
+    content = body if isinstance(body, bytes) else json.dumps({"data": body, "requestId": "r"}).encode()
+    fields = {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(content)),
+        "Connection": "close",
+        **headers,
+    }
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode() + content
+
+
+@dataclass
+class Server:
+    """A server on loopback that answers one request per connection.
+
+    :param respond: is given the request's bytes and returns the answer's; None leaves the caller waiting.
+    :param context: makes it speak TLS.
+    """
+
+    respond: Callable[[bytes], bytes | None]
+    context: ssl.SSLContext | None = None
+    received: list[bytes] = field(default_factory=list)
+    connections: int = 0
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
+
+    def serve(self, listener: socket.socket) -> None:
+        open_ends: list[socket.socket] = []
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                break
+            self.connections += 1
+            with contextlib.suppress(OSError):
+                if self.context:
+                    connection = self.context.wrap_socket(connection, server_side=True)
+                connection.settimeout(10)
+                said = self.respond(self._request(connection))
+                if said is None:
+                    open_ends.append(connection)
+                    continue
+                connection.sendall(said)
+            connection.close()
+        for connection in open_ends:
+            connection.close()
+
+    def _request(self, connection: socket.socket) -> bytes:
+        request = b""
+        while b"\r\n\r\n" not in request and (piece := connection.recv(65536)):
+            request += piece
+        head, _, body = request.partition(b"\r\n\r\n")
+        for line in head.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                while len(body) < int(line[15:]):
+                    body += connection.recv(65536)
+        self.received.append(head + b"\r\n\r\n" + body)
+        return self.received[-1]
+
+
+@contextlib.contextmanager
+def serving(
+    respond: Callable[[bytes], bytes | None], context: ssl.SSLContext | None = None
+) -> Iterator[Server]:
+    """Run a server while the block runs."""
+    server = Server(respond, context)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.port = listener.getsockname()[1]
+        thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
+        thread.start()
+        yield server
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSLContext]:
+    """Make a certificate authority and a server certificate for ``name``.
+
+    :return: the authority's file, and the server's TLS context.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    now = datetime.datetime.now(datetime.UTC)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("Test CA", "server")]
+
+    def certificate(number: int, extension: x509.ExtensionType) -> x509.Certificate:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(names[number])
+            .issuer_name(names[0])
+            .public_key(keys[number].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(extension, critical=number == 0)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(keys[number].public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key()), critical=False
+            )
+            .sign(keys[0], hashes.SHA256())
+        )
+
+    authority = certificate(0, x509.BasicConstraints(ca=True, path_length=None))
+    own = certificate(1, x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(name))]))
+    authority_file, server_file = folder / "authority.pem", folder / "server.pem"
+    authority_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    server_file.write_bytes(
+        keys[1].private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + own.public_bytes(serialization.Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server_file)
+    return authority_file, context

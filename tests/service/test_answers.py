@@ -1,0 +1,323 @@
+"""Reading answers: what practice sends is read as the contract means it, and nothing else passes for it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.answers import Answer, read_answer
+from airflow_provider_webcollect.service.records import (
+    Record,
+    TaskStatus,
+    TokenRecord,
+    _reader,
+    parse_time,
+    read_record,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.call import Call
+
+TODAY = datetime.datetime.now(datetime.UTC).date()
+COPY = endpoints.copy_task("t")
+STATS = endpoints.get_running_counts()
+STATUSES = endpoints.get_task_statuses_v2(["t"])
+ACTIONS = endpoints.get_actions(["t"])
+READ = endpoints.read_data("t")
+DELETE = endpoints.delete_tasks(["t"])
+DEPRECATE = endpoints.deprecate_data_app("a")
+
+
+def read(call: Call[Any], body: Any, status: int = 200, timezone: str | None = None, **headers: str) -> Any:
+    """Read an answer; ``body`` is JSON to be, or bytes as they are."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return read_answer(call, Answer(status, headers, raw), timezone)
+
+
+def data(call: Call[Any], data: Any, timezone: str | None = None) -> Any:
+    return read(call, {"data": data, "requestId": "r"}, timezone=timezone)
+
+
+def refusal(call: Call[Any], body: Any, status: int = 200, **headers: str) -> errors.WebCollectError:
+    with pytest.raises(errors.WebCollectError) as raised:
+        read(call, body, status, **headers)
+    return raised.value
+
+
+class TestEnvelope:
+    @pytest.mark.parametrize("empty", [None, [], {}])
+    def test_an_operation_without_a_result_gives_none(self, empty: Any) -> None:
+        assert data(DELETE, empty) is None
+
+    @pytest.mark.parametrize("empty", [None, []])
+    def test_a_list_that_is_null_is_an_empty_one(self, empty: Any) -> None:
+        assert data(STATUSES, empty) == []
+
+    def test_a_list_of_one_stands_for_the_one(self) -> None:
+        assert data(COPY, [{"taskId": "n"}]).task_id == "n"
+        page = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
+        assert data(READ, [page]).records() == data(READ, page).records() == [{"a": 1}]
+
+    @pytest.mark.parametrize("wrong", [None, [], [{"taskId": "1"}, {"taskId": "2"}], "text", 5])
+    def test_what_is_no_object_is_not_taken_for_one(self, wrong: Any) -> None:
+        with pytest.raises(errors.MalformedAnswer):
+            data(COPY, wrong)
+
+    @pytest.mark.parametrize("wrong", [None, [], [{"offset": 1, "total": 1, "restTotal": 0}] * 2, {}])
+    def test_what_is_no_page_is_not_taken_for_an_empty_one(self, wrong: Any) -> None:
+        with pytest.raises(errors.MalformedAnswer):
+            data(READ, wrong)
+
+    @pytest.mark.parametrize("wrong", ["text", {"a": 1}, [1], 5])
+    def test_what_is_no_list_of_objects_is_not_taken_for_one(self, wrong: Any) -> None:
+        with pytest.raises(errors.MalformedAnswer):
+            data(STATUSES, wrong)
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"", b"null", b"[]", b'{"data":', b"<html>", {"requestId": "r"}, {}, b"\xff\xfe"],
+    )
+    def test_what_is_no_envelope_is_malformed_and_may_be_asked_for_again(self, body: Any) -> None:
+        for call in (STATS, READ, DELETE):
+            error = refusal(call, body, content_type="text/html")
+            assert type(error) is errors.MalformedAnswer
+            assert error.retryable
+            assert "text/html" in str(error)
+
+    def test_a_missing_field_that_the_contract_requires_is_malformed(self) -> None:
+        error = refusal(STATUSES, {"data": [{"taskId": "t"}]})
+        assert type(error) is errors.MalformedAnswer
+        assert "status" in str(error)
+
+    @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
+    @pytest.mark.parametrize("beside", [{}, {"data": None}, {"data": []}])
+    def test_an_error_decides_even_under_http_200(self, call: Call[Any], beside: dict[str, Any]) -> None:
+        body = {**beside, "error": {"code": "InvalidTaskId", "message": "No."}, "requestId": "r7"}
+        error = refusal(call, body)
+        assert type(error) is errors.NotFound
+        assert (error.status, error.code, error.request_id, error.message) == (
+            200,
+            "InvalidTaskId",
+            "r7",
+            "No.",
+        )
+
+    @pytest.mark.parametrize(
+        ("said", "shown"), [("broken", "broken"), (["a", 1], "['a', 1]"), (7, "7"), ({}, "no message")]
+    )
+    def test_an_error_of_another_shape_is_readable(self, said: Any, shown: str) -> None:
+        error = refusal(STATS, {"error": said}, 400)
+        assert type(error) is errors.RequestRejected
+        assert error.message == shown
+
+    def test_codes_and_request_ids_that_are_numbers_are_texts(self) -> None:
+        error = refusal(STATS, {"error": {"code": 17, "message": 4}, "requestId": 12}, 400)
+        assert (error.code, error.message, error.request_id) == ("17", "4", "12")
+
+    @pytest.mark.parametrize(
+        ("status", "kind"),
+        [
+            (400, errors.RequestRejected),
+            (401, errors.TokenRejected),
+            (403, errors.PermissionDenied),
+            (404, errors.NotFound),
+            (408, errors.ServiceFailure),
+            (429, errors.TooManyRequests),
+            (500, errors.ServiceFailure),
+            (502, errors.ServiceFailure),
+            (599, errors.ServiceFailure),
+        ],
+    )
+    def test_a_gateways_page_is_told_by_its_status(self, status: int, kind: type[Exception]) -> None:
+        for body in (b"<html>", b"", {"data": {}}):
+            for call in (READ, STATS, DEPRECATE):
+                assert type(refusal(call, body, status)) is kind
+
+    @pytest.mark.parametrize(
+        ("code", "kind"),
+        [
+            ("Invalid.Grant", errors.GrantRejected),
+            ("invalidgrant", errors.GrantRejected),
+            ("Invalid.Token", errors.TokenRejected),
+            ("TooManyRequests", errors.TooManyRequests),
+            ("ServerError", errors.ServiceFailure),
+        ],
+    )
+    def test_a_code_decides_before_the_status(self, code: str, kind: type[Exception]) -> None:
+        assert type(refusal(STATS, {"error": {"code": code}}, 400)) is kind
+
+    def test_a_data_app_error_without_a_word_on_retrying_is_told_by_its_status(self) -> None:
+        error = {"error": {"code": "x", "category": "internal", "message": "m"}}
+        assert type(refusal(DEPRECATE, error, 503)) is errors.ServiceFailure
+        assert refusal(DEPRECATE, error, 503).category == "internal"
+
+    @pytest.mark.parametrize("can_retry", [True, False])
+    def test_a_data_app_error_says_whether_trying_again_helps(self, can_retry: bool) -> None:
+        error = refusal(DEPRECATE, {"error": {"code": "x", "message": "m", "retryable": can_retry}}, 409)
+        assert type(error) is errors.DataAppError
+        assert (error.retryable, error.permanent) == (can_retry, not can_retry)
+
+
+class TestRetryAfter:
+    @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "Fri, 31 Dec 99999 23:59:59 GMT", "²"])
+    def test_what_cannot_be_read_counts_as_absent(self, value: str) -> None:
+        assert refusal(STATS, b"", 429, retry_after=value).retry_after is None
+
+    def test_seconds_and_dates_are_read(self) -> None:
+        assert refusal(STATS, b"", 429, retry_after=" 7 ").retry_after == 7
+        later = formatdate(time.time() + 60, usegmt=True)
+        assert refusal(STATS, b"", 503, retry_after=later).retry_after == pytest.approx(60, abs=2)
+        assert refusal(STATS, b"", 503, retry_after="Mon, 01 Jan 2024 00:00:00 GMT").retry_after == 0
+
+
+class TestValues:
+    @pytest.mark.parametrize("spelling", [str.capitalize, str.lower])
+    def test_counts_come_in_either_spelling_and_as_texts(self, spelling: Any) -> None:
+        names = ["extractingCount", "waitingSubTaskCount", "executingSubTaskCount"]
+        counts = data(STATS, {spelling(name[0]) + name[1:]: str(n) for n, name in enumerate(names, 3)})
+        assert (counts.extracting_count, counts.waiting_sub_task_count) == (3, 4)
+        assert counts.executing_sub_task_count == 5
+        assert counts.waiting_count is None
+        assert counts.unknown_fields == {}
+
+    def test_integers_of_a_page_may_be_texts(self) -> None:
+        page = data(READ, {"offset": "1024", "total": "5", "restTotal": "0", "data": None})
+        assert (page.offset, page.total, page.rest_total, page.rows) == (1024, 5, 0, [])
+
+    def test_all_fields_of_a_status_are_read(self) -> None:
+        (status,) = data(
+            STATUSES,
+            [
+                {
+                    "taskId": "t",
+                    "status": "Extracting",
+                    "currentTotalExtractCount": "12",
+                    "executedTimes": 3,
+                    "subTaskCount": "",
+                    "nextExecuteTime": "",
+                    "startExecuteTime": "2024-05-06T07:08:09.123",
+                    "ExecutingTime": "2024-05-06T07:08:10",
+                    "endExecuteTime": None,
+                    "startExecuteTimeSeconds": "61.5",
+                    "newField": {"x": 1},
+                }
+            ],
+        )
+        assert (status.current_total_extract_count, status.executed_times) == (12, 3)
+        assert status.sub_task_count is status.next_execute_time is status.end_execute_time is None
+        assert status.start_execute_time.isoformat() == "2024-05-06T07:08:09.123000"
+        assert status.executing_time.second == 10
+        assert status.start_execute_time_seconds == 61.5
+        assert status.unknown_fields == {"newField": {"x": 1}}
+
+    def test_a_state_that_nobody_knows_is_kept(self) -> None:
+        assert data(STATUSES, [{"taskId": "t", "status": "Paused"}])[0].status == "Paused"
+
+    @pytest.mark.parametrize("spelling", ["UrlList", "URLList", "urllist"])
+    def test_a_loop_type_is_spelled_as_requests_spell_it(self, spelling: str) -> None:
+        action = {"actionId": "a", "loopType": spelling, "loopItems": ["x"]}
+        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == "UrlList"
+
+    def test_a_loop_type_that_nobody_knows_is_kept(self) -> None:
+        action = {"loopType": "TableList"}
+        assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == "TableList"
+
+    @pytest.mark.parametrize("items", ["abc", {"a": 1}, [["x"]], [{"x": 1}]])
+    def test_a_value_of_another_shape_is_malformed_rather_than_bent(self, items: Any) -> None:
+        with pytest.raises(errors.MalformedAnswer):
+            data(ACTIONS, [{"taskId": "t", "actions": [{"loopItems": items}]}])
+
+    def test_nulls_in_a_list_are_left_out_and_numbers_are_texts(self) -> None:
+        actions = data(ACTIONS, [{"taskId": 5, "actions": [None, {"loopItems": ["x", None, 7]}]}])
+        assert actions[0].task_id == "5"
+        assert actions[0].actions[0].loop_items == ("x", "7")
+
+    @pytest.mark.parametrize("failed", [{}, {"failedTasks": None}, {"failedTasks": []}])
+    def test_no_failed_copies_is_an_empty_list(self, failed: dict[str, Any]) -> None:
+        call = endpoints.copy_tasks(["t"], [1])
+        assert data(call, {"requestCount": 1, "successCount": "1", **failed}).failed_tasks == ()
+
+    def test_moved_may_be_a_text(self) -> None:
+        assert data(endpoints.move_task("t", 1), {"moved": "true"}).moved is True
+
+    def test_absent_metrics_are_none(self) -> None:
+        row = {"taskId": "t", "dayKey": "2024-05", "dataVolumeMetrics": {"totalCollected": None}}
+        page = data(endpoints.query_analytics(TODAY, TODAY), {"total": 1, "data": [row]})
+        assert page.rows[0].data_volume_metrics.total_collected is None
+        assert page.rows[0].execution_metrics.run_count is None
+
+    def test_a_record_as_a_dict_is_plain_and_has_no_absent_fields(self) -> None:
+        (status,) = data(
+            STATUSES,
+            [{"taskId": "t", "status": "Waiting", "startExecuteTime": "2024-05-06T07:08:09", "new": 1}],
+        )
+        assert status.as_dict() == {
+            "task_id": "t",
+            "status": "Waiting",
+            "start_execute_time": "2024-05-06T07:08:09",
+            "unknown_fields": {"new": 1},
+        }
+        (task,) = data(ACTIONS, [{"taskId": "t", "actions": [{"actionId": "a", "loopItems": ["x"]}]}])
+        assert json.loads(json.dumps(task.as_dict())) == {
+            "task_id": "t",
+            "actions": [{"action_id": "a", "loop_items": ["x"]}],
+        }
+
+    def test_records_cannot_be_changed(self) -> None:
+        with pytest.raises(AttributeError):
+            data(COPY, {"taskId": "n"}).task_id = "m"
+
+
+class TestTimes:
+    def test_a_time_is_naive_or_in_the_connections_zone(self) -> None:
+        naive = parse_time("2024-07-01T12:00:00.500", None)
+        assert naive is not None
+        assert naive.tzinfo is None
+        there = parse_time("2024-07-01T12:00:00.500", "Europe/Berlin")
+        assert there is not None
+        assert there.isoformat() == "2024-07-01T12:00:00.500000+02:00"
+
+    def test_a_zone_in_the_time_wins(self) -> None:
+        moment = parse_time("2024-07-01T12:00:00Z", "Europe/Berlin")
+        assert moment is not None
+        assert moment.utcoffset() == datetime.timedelta(0)
+
+    @pytest.mark.parametrize("value", ["", "soon", 5, None, ["x"]])
+    def test_what_is_no_time_is_none(self, value: Any) -> None:
+        assert parse_time(value, "Europe/Berlin") is None
+
+
+class TestSecrets:
+    def test_a_token_record_does_not_show_its_tokens(self) -> None:
+        record = data(
+            endpoints.refresh_token("old"),
+            {"access_token": "ACCESS", "expires_in": "86399", "refresh_token": "REFRESH", "other": "OTHER"},
+        )
+        assert isinstance(record, TokenRecord)
+        assert record.expires_in == 86399
+        shown = f"{record} {record!r} {record.__rich_repr__()}"
+        assert "ACCESS" not in shown
+        assert "REFRESH" not in shown
+        assert "OTHER" not in shown
+
+    def test_a_token_without_a_successor_is_read(self) -> None:
+        record = data(endpoints.refresh_token("old"), {"access_token": "A"})
+        assert record.refresh_token is record.expires_in is None
+
+
+def test_a_field_type_without_a_reader_is_a_programming_error() -> None:
+    class Odd(Record, frozen=True):
+        value: bytes | None = None
+
+    with pytest.raises(TypeError, match="no reader"):
+        read_record({"value": "x"}, Odd)
+    assert _reader(msgspec.inspect.type_info(str))(7, None) == "7"
+    assert read_record({"task_id": "a", "STATUS": "b"}, TaskStatus).status == "b"

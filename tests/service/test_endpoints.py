@@ -1,0 +1,392 @@
+"""The twenty endpoints: what comes back, what has changed at the service, and what each refusal is."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.settings import Credentials
+from airflow_provider_webcollect.service.url_file import url_list
+from tests.conftest import CONTRACT
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.call import Call
+    from tests.service.conftest import Drive, Driver
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+TODAY = datetime.datetime.now(datetime.UTC).date()
+LAST_WEEK = TODAY - datetime.timedelta(days=7)
+URLS = ["https://a.example/1", "http://b.example/ü"]
+
+
+def action_ids(sandbox: Sandbox, task_id: str = demo.TASK_ID) -> list[str]:
+    """Return the ids of a task's loop, page and text step."""
+    return [action["action_id"] for action in sandbox.control.task(task_id)["actions"]]
+
+
+def subtask_ids(sandbox: Sandbox, task_id: str = demo.TASK_ID) -> list[str]:
+    return [subtask["subtask_id"] for subtask in sandbox.control.task(task_id)["subtasks"]]
+
+
+def one_call_of_each(sandbox: Sandbox) -> list[Call[Any]]:
+    """Return a successful call of every endpoint, in an order in which all succeed."""
+    loop, _, _ = action_ids(sandbox)
+    task = demo.TASK_ID
+    entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["c"]}
+    return [
+        endpoints.refresh_token(sandbox.refresh_token),
+        endpoints.query_analytics(LAST_WEEK, TODAY),
+        endpoints.update_loop_items(task, loop, "TextList", ["a"]),
+        endpoints.update_task_parameters(task, loop_items=[entry]),
+        endpoints.get_actions([task]),
+        endpoints.replace_urls(task, url_list(URLS)),
+        endpoints.copy_task(task),
+        endpoints.copy_tasks([task], [2, 3]),
+        endpoints.move_task(task, 2),
+        endpoints.get_task_statuses([task]),
+        endpoints.get_task_statuses_v2([task]),
+        endpoints.get_subtasks(task),
+        endpoints.start_subtasks(task, subtask_ids(sandbox)),
+        endpoints.get_running_counts(),
+        endpoints.read_data(demo.FINISHED_TASK_ID),
+        endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000001"),
+        endpoints.mark_exported(demo.FINISHED_TASK_ID),
+        endpoints.delete_tasks([task]),
+        endpoints.delete_task_groups([3]),
+        endpoints.deprecate_data_app(demo.APP_ID),
+    ]
+
+
+def test_all_twenty_are_sent_as_the_contract_says(driver: Driver, sandbox: Sandbox) -> None:
+    for call in one_call_of_each(sandbox):
+        driver.send(call)
+
+    seen = CONTRACT.check(sandbox.control.requests())
+    assert set(seen) == {endpoint.name for endpoint in endpoints.ENDPOINTS}
+    assert len(seen) == 20
+
+
+def test_every_endpoint_has_its_number() -> None:
+    assert [endpoint.number for endpoint in endpoints.ENDPOINTS] == list(range(1, 21))
+
+
+class TestSuccess:
+    def test_a_refresh_token_gives_new_tokens_and_is_spent(self, driver: Driver, sandbox: Sandbox) -> None:
+        record = driver.send(endpoints.refresh_token(sandbox.refresh_token))
+        assert record.access_token
+        assert record.refresh_token not in {None, sandbox.refresh_token}
+        assert record.expires_in == 86399
+        assert record.token_type == "Bearer"
+        with pytest.raises(errors.GrantRejected) as refusal:
+            driver.send(endpoints.refresh_token(sandbox.refresh_token))
+        assert (refusal.value.status, refusal.value.code) == (400, "Invalid.Grant")
+
+    def test_login_and_password_give_the_first_tokens(self, driver: Driver, sandbox: Sandbox) -> None:
+        assert driver.send(endpoints.first_token(sandbox.username, sandbox.password)).refresh_token
+
+    def test_analytics_come_by_day_for_the_tasks_asked_for(self, driver: Driver) -> None:
+        page = driver.send(
+            endpoints.query_analytics(
+                str(LAST_WEEK), TODAY, page_size=500, task_ids=[demo.TASK_ID], collection_method="Cloud"
+            )
+        )
+        assert page.total == len(page.rows) > 0
+        for row in page.rows:
+            assert row.task_id == demo.TASK_ID
+            assert row.collection_method == "Cloud"
+            assert str(LAST_WEEK) <= row.day_key <= str(TODAY)
+            assert row.week_start_date is None
+            assert row.execution_metrics.run_count
+            assert row.data_volume_metrics.total_collected is not None
+            assert row.resource_usage_metrics.captcha_count is not None
+
+    def test_analytics_come_by_week_with_the_weeks_dates(self, driver: Driver) -> None:
+        page = driver.send(endpoints.query_analytics(LAST_WEEK, TODAY, time_granularity="Week"))
+        assert page.rows[0].week_start_date
+        assert page.rows[0].week_end_date
+
+    def test_analytics_of_a_colleague_are_told_from_ones_own(self, driver: Driver) -> None:
+        page = driver.send(endpoints.query_analytics(LAST_WEEK, TODAY, member_names=[demo.COLLEAGUE]))
+        assert {row.user_id for row in page.rows} == {f"user-{demo.COLLEAGUE}"}
+
+    @pytest.mark.parametrize(("append", "expected"), [(False, ["x"]), (True, [*demo.LOOP_ITEMS, "x"])])
+    def test_loop_items_are_replaced_or_appended(
+        self, driver: Driver, sandbox: Sandbox, append: bool, expected: list[str]
+    ) -> None:
+        loop = action_ids(sandbox)[0]
+        answer = driver.send(endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["x"], append))
+        assert answer.message
+        assert sandbox.control.task(demo.TASK_ID)["actions"][0]["loop_items"] == expected
+
+    def test_parameters_of_several_steps_are_updated_at_once(self, driver: Driver, sandbox: Sandbox) -> None:
+        loop, page, text = action_ids(sandbox)
+        update = driver.send(
+            endpoints.update_task_parameters(
+                demo.TASK_ID,
+                actions=[
+                    {"action_type": "EnterTextAction", "action_id": text, "properties": {"TextToSet": ""}},
+                    {
+                        "action_type": "NavigateAction",
+                        "action_id": page,
+                        "properties": [{"name": "Url", "value": "https://new.example"}],
+                    },
+                ],
+                loop_items=[
+                    {
+                        "action_id": loop,
+                        "loop_type": "UrlList",
+                        "loop_items": ["https://a.example"],
+                        "is_append": True,
+                    }
+                ],
+            )
+        )
+        assert update.task_id == demo.TASK_ID
+        assert update.updated_parameters is not None
+        assert update.updated_parameters.actions is not None
+        assert [action.action_id for action in update.updated_parameters.actions] == [text, page]
+        assert update.updated_parameters.loop_items is not None
+        assert update.updated_parameters.loop_items[0].loop_type == "UrlList"
+        actions = sandbox.control.task(demo.TASK_ID)["actions"]
+        assert actions[0]["loop_items"] == [*demo.LOOP_ITEMS, "https://a.example"]
+        assert actions[1]["properties"]["Url"] == "https://new.example"
+
+    def test_steps_come_as_they_can_be_sent_back(self, driver: Driver, sandbox: Sandbox) -> None:
+        driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
+        (task,) = driver.send(endpoints.get_actions([demo.TASK_ID]))
+        loop, page, text = task.actions
+        assert task.task_id == demo.TASK_ID
+        assert (loop.action_type, loop.loop_type, loop.loop_items) == ("LoopAction", "UrlList", tuple(URLS))
+        assert (page.action_type, text.action_type) == ("NavigateAction", "EnterTextAction")
+        assert text.properties is not None
+        assert text.properties[0].name == "TextToSet"
+        assert [action.action_id for action in task.actions] == action_ids(sandbox)
+
+    def test_only_the_action_types_asked_for_come(self, driver: Driver) -> None:
+        (task,) = driver.send(endpoints.get_actions([demo.TASK_ID], ["LoopAction"]))
+        assert [action.action_type for action in task.actions] == ["LoopAction"]
+
+    def test_urls_are_replaced(self, driver: Driver, sandbox: Sandbox) -> None:
+        driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
+        assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+
+    @pytest.mark.parametrize(("group", "expected"), [(None, 1), (3, 3)])
+    def test_a_copy_goes_to_its_own_or_to_another_group(
+        self, driver: Driver, sandbox: Sandbox, group: int | None, expected: int
+    ) -> None:
+        copied = driver.send(endpoints.copy_task(demo.TASK_ID, group))
+        assert copied.task_name == "Shop search (copy)"
+        assert sandbox.control.task(copied.task_id)["group_id"] == expected
+
+    def test_copies_go_to_each_group_and_failures_are_told(self, driver: Driver, sandbox: Sandbox) -> None:
+        before = len(sandbox.control.tasks())
+        result = driver.send(endpoints.copy_tasks([demo.TASK_ID, "none"], [2, 3]))
+        assert (result.request_count, result.success_count) == (4, 2)
+        assert [(failed.task_id, bool(failed.reason)) for failed in result.failed_tasks] == [
+            ("none", True)
+        ] * 2
+        assert len(sandbox.control.tasks()) == before + 2
+
+    def test_copies_without_a_failure_have_an_empty_list_of_failures(self, driver: Driver) -> None:
+        assert driver.send(endpoints.copy_tasks([demo.TASK_ID], [2])).failed_tasks == ()
+
+    def test_a_task_is_moved(self, driver: Driver, sandbox: Sandbox) -> None:
+        assert driver.send(endpoints.move_task(demo.TASK_ID, 3)).moved is True
+        assert sandbox.control.task(demo.TASK_ID)["group_id"] == 3
+
+    def test_tasks_and_groups_are_deleted(self, driver: Driver, sandbox: Sandbox) -> None:
+        driver.send(endpoints.delete_tasks([demo.TASK_ID, demo.GROUPED_TASK_ID]))
+        driver.send(endpoints.delete_task_groups([2, 3]))
+        left = {task["task_id"] for task in sandbox.control.tasks()}
+        assert left.isdisjoint({demo.TASK_ID, demo.GROUPED_TASK_ID})
+        assert set(sandbox.control.groups()) == {1}
+
+    def test_version_1_tells_name_and_state(self, driver: Driver) -> None:
+        (status,) = driver.send(endpoints.get_task_statuses([demo.FINISHED_TASK_ID]))
+        assert (status.task_name, status.status) == ("Price list", "Finished")
+        assert status.executed_times is None
+
+    def test_version_2_tells_counts_and_times(self, driver: Driver) -> None:
+        (status,) = driver.send(endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID]))
+        assert (status.status, status.executed_times, status.sub_task_count) == ("Finished", 2, 4)
+        assert status.current_total_extract_count == 123
+        assert status.start_execute_time is not None
+        assert status.end_execute_time is not None
+        assert status.start_execute_time < status.end_execute_time
+        assert status.start_execute_time.tzinfo is None
+
+    def test_times_are_in_the_connections_zone(self, drive: Drive) -> None:
+        statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
+        (status,) = drive(timezone="Asia/Shanghai").send(statuses)
+        assert status.start_execute_time is not None
+        assert status.start_execute_time.timezone_name == "Asia/Shanghai"
+
+    def test_subtasks_come_by_page(self, driver: Driver, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(subtasks=23)["task_id"]
+        pages = [driver.send(endpoints.get_subtasks(task, page)) for page in (1, 2)]
+        assert [subtask.sub_task_id for page in pages for subtask in page] == subtask_ids(sandbox, task)
+        assert [len(page) for page in pages] == [20, 3]
+
+    def test_started_subtasks_run(self, driver: Driver, sandbox: Sandbox) -> None:
+        driver.send(endpoints.start_subtasks(demo.TASK_ID, subtask_ids(sandbox)))
+        assert sandbox.control.task(demo.TASK_ID)["state"] == "Waiting"
+        assert driver.send(endpoints.get_subtasks(demo.TASK_ID))[0].status in {"Waiting", "Sent"}
+
+    def test_running_counts_are_integers(self, driver: Driver, sandbox: Sandbox) -> None:
+        sandbox.control.add_task(state="Extracting", rows=10)
+        counts = driver.send(endpoints.get_running_counts())
+        assert counts.extracting_count == 1
+        assert counts.finished_count == 1
+        assert counts.executing_sub_task_count == 4
+        assert counts.waiting_count == counts.waiting_sub_task_count == 0
+
+    def test_rows_come_as_they_are(self, driver: Driver, sandbox: Sandbox) -> None:
+        page = driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        assert (page.total, page.rest_total) == (240, 0)
+        assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
+
+    def test_the_rows_of_one_batch_come(self, driver: Driver, sandbox: Sandbox) -> None:
+        page = driver.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", size=50))
+        assert (page.total, page.rest_total, len(page.rows)) == (120, 70, 50)
+        rows = sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000002")
+        assert page.records() == rows[:50]
+        rest = driver.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", page.offset))
+        assert rest.records() == rows[50:]
+
+    def test_data_is_marked_as_exported(self, driver: Driver, sandbox: Sandbox) -> None:
+        driver.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
+        assert sandbox.control.task(demo.FINISHED_TASK_ID)["exported"] is True
+
+    def test_an_app_is_deprecated_and_again(self, driver: Driver) -> None:
+        for _ in range(2):
+            app = driver.send(endpoints.deprecate_data_app(demo.APP_ID))
+            assert (app.app_name, app.status, app.version) == ("Price watch", "deprecated", "1.2.0")
+            assert app.missing_secrets == ("SHOP_TOKEN",)
+
+    def test_an_app_without_a_release_is_deprecated(self, driver: Driver) -> None:
+        assert driver.send(endpoints.deprecate_data_app(demo.UNRELEASED_APP_ID)).version is None
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        ("call", "kind", "code"),
+        [
+            (
+                endpoints.query_analytics(LAST_WEEK, TODAY, member_names=["mallory"]),
+                errors.MemberNotAllowed,
+                "MemberNotAllowed",
+            ),
+            (
+                endpoints.update_loop_items(demo.TASK_ID, "no step", "TextList", ["a"]),
+                errors.NotFound,
+                "TaskSettingsNotFound",
+            ),
+            (endpoints.replace_urls("none", url_list(URLS)), errors.NotFound, "InvalidTaskId"),
+            (endpoints.copy_task("none"), errors.NotFound, "InvalidTaskId"),
+            (endpoints.copy_tasks(["none"], [1]), errors.NotFound, "InvalidTaskId"),
+            (endpoints.move_task("none", 1), errors.NotFound, "InvalidTaskId"),
+            (endpoints.copy_task(demo.STRANGERS_TASK_ID), errors.NotFound, "InvalidTaskId"),
+            (endpoints.refresh_token("spent"), errors.GrantRejected, "Invalid.Grant"),
+            (endpoints.copy_task(demo.TASK_ID, 99), errors.RequestRejected, "InvalidParameter"),
+        ],
+        ids=lambda value: getattr(getattr(value, "endpoint", None), "name", None),
+    )
+    def test_an_error_code_has_its_class_and_nothing_is_repeated(
+        self, driver: Driver, sandbox: Sandbox, call: Call[Any], kind: type[Exception], code: str
+    ) -> None:
+        with pytest.raises(kind) as refusal:
+            driver.send(call)
+        error = refusal.value
+        assert isinstance(error, errors.WebCollectError)
+        assert type(error) is kind
+        assert (error.status, error.code, error.endpoint) == (400, code, call.endpoint.name)
+        assert error.request_id
+        assert error.request_id in str(error)
+        assert error.permanent
+        assert len(sandbox.control.requests()) == 1
+
+    def test_a_running_task_takes_no_urls(self, driver: Driver, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(state="Extracting")["task_id"]
+        with pytest.raises(errors.TaskBusy, match="TaskExecuting") as refusal:
+            driver.send(endpoints.replace_urls(task, url_list(URLS)))
+        assert not refusal.value.permanent
+
+    @pytest.mark.parametrize(
+        ("status", "code", "kind"),
+        [
+            (400, "RequestModelNull", errors.RequestRejected),
+            (400, "InvalidGrant", errors.GrantRejected),
+            (400, "PermissionDenied", errors.PermissionDenied),
+            (400, "TaskUpdateFail", errors.RequestRejected),
+            (400, "Never.Heard.Of", errors.RequestRejected),
+            (404, "Never.Heard.Of", errors.NotFound),
+            (403, "Never.Heard.Of", errors.PermissionDenied),
+        ],
+    )
+    def test_a_code_met_in_practice_passes_through(
+        self, driver: Driver, sandbox: Sandbox, status: int, code: str, kind: type[errors.ServiceError]
+    ) -> None:
+        sandbox.control.fail("*", status=status, code=code, message="Because.")
+        with pytest.raises(kind) as refusal:
+            driver.send(endpoints.get_running_counts())
+        assert type(refusal.value) is kind
+        assert refusal.value.code == code
+        assert f"get_running_counts: HTTP {status} {code}: Because." in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("tier", "refused"),
+        [
+            ("Flagship", {5, 10, 11, 13, 16}),
+            ("Flagship+", {11, 16}),
+            ("Team", {2, 16}),
+            ("Enterprise", set()),
+        ],
+    )
+    def test_a_plan_that_is_too_low_is_told(
+        self, driver: Driver, sandbox: Sandbox, tier: str, refused: set[int]
+    ) -> None:
+        sandbox.control.configure(tier=tier)
+        told = set()
+        for call in one_call_of_each(sandbox):
+            if call.endpoint.number in {2, 5, 10, 11, 13, 16, 17, 19}:
+                try:
+                    driver.send(call)
+                except errors.PermissionDenied as error:
+                    assert "Required plan tiers" in str(error)
+                    told.add(call.endpoint.number)
+                    assert tier not in call.endpoint.tiers
+                else:
+                    assert tier in call.endpoint.tiers
+        assert told == refused
+
+    def test_an_app_of_somebody_else_and_one_that_is_not_there_look_alike(self, driver: Driver) -> None:
+        for app in (demo.OTHERS_APP_ID, "none"):
+            with pytest.raises(errors.NotFound, match="not the author, or there is no such app") as refusal:
+                driver.send(endpoints.deprecate_data_app(app))
+            assert (refusal.value.status, refusal.value.category) == (404, "not_found")
+
+    def test_a_wrong_data_app_key_is_told(self, drive: Drive) -> None:
+        with pytest.raises(errors.TokenRejected) as refusal:
+            drive(credentials=Credentials(datahub_api_key="wrong")).send(
+                endpoints.deprecate_data_app(demo.APP_ID)
+            )
+        assert (refusal.value.status, refusal.value.code) == (401, "unauthorized")
+        assert refusal.value.category == "forbidden"
+
+    def test_the_data_app_service_says_itself_whether_trying_again_helps(
+        self, driver: Driver, sandbox: Sandbox
+    ) -> None:
+        path = "/v1/data-apps/{app_id}/deprecate"
+        sandbox.control.fail(path, status=422, code="odd", message="No.")
+        with pytest.raises(errors.DataAppError, match="odd: No") as refusal:
+            driver.send(endpoints.deprecate_data_app(demo.APP_ID))
+        assert refusal.value.category == "invalid_request"
+        assert refusal.value.permanent
+        sandbox.control.fail(path, status=500, times=2)
+        assert driver.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"

@@ -1,0 +1,230 @@
+"""Errors: they carry all facts, survive pickling, say what to do, and never show a secret."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.effects import Request, Save, Send
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.url_file import url_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.service.conftest import Drive, Driver
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+STATS = "/cloudextraction/task/stats"
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.WebCollectError)
+    and kind not in {errors.InvalidArgument, errors.DataAppError}
+]
+
+
+def facts(error: errors.WebCollectError) -> dict[str, Any]:
+    return {**error.__dict__, "kind": type(error), "text": str(error), "args": error.args}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_keeps_all_it_knows_when_pickled(kind: type[errors.WebCollectError]) -> None:
+    error = kind(
+        "it broke",
+        endpoint="copy_task",
+        status=400,
+        code="Odd",
+        request_id="r",
+        category="c",
+        retry_after=1.5,
+    )
+    copy = pickle.loads(pickle.dumps(error))
+    assert facts(copy) == facts(error)
+    assert str(error).startswith("copy_task: HTTP 400 Odd: it broke (requestId r)")
+    assert str(error).endswith(kind.advice)
+
+
+def test_a_data_app_error_keeps_whether_it_may_be_retried_when_pickled() -> None:
+    error = errors.DataAppError("it broke", can_retry=True, category="internal", status=500)
+    copy = pickle.loads(pickle.dumps(error))
+    assert facts(copy) == facts(error)
+    assert (copy.retryable, copy.permanent, copy.category) == (True, False, "internal")
+
+
+def test_a_wrong_argument_that_cannot_be_pickled_does_not_keep_its_error_from_it(tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("https://a.example")
+    with (
+        (tmp_path / "urls.txt").open() as file,
+        pytest.raises(errors.InvalidArgument) as refusal,
+    ):
+        url_file(file)
+    copy = pickle.loads(pickle.dumps(refusal.value))
+    assert facts(copy) == facts(refusal.value)
+    assert copy.argument == "file"
+
+
+def test_an_error_of_the_service_carries_all_facts(driver: Driver, sandbox: Sandbox) -> None:
+    sandbox.control.fail(STATS, status=403, code="PermissionDenied", message="Not in your plan.")
+    with pytest.raises(errors.PermissionDenied) as refusal:
+        driver.send(endpoints.get_running_counts())
+    error = refusal.value
+    assert (error.status, error.code, error.endpoint) == (403, "PermissionDenied", "get_running_counts")
+    assert error.message == "Not in your plan."
+    assert error.request_id
+    assert error.advice in str(error)
+
+
+#: Faults that between them reach every way in which a driver words an error.
+FAULTS: list[dict[str, Any]] = [
+    {"status": 401},
+    {"status": 403},
+    {"status": 429},
+    {"status": 500},
+    {"kind": "html"},
+    {"kind": "broken_json"},
+    {"kind": "cut_body"},
+    {"kind": "drop"},
+    {"kind": "redirect", "to": "http://other.example/x"},
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault.values())))
+def test_no_error_shows_a_secret(drive: Drive, sandbox: Sandbox, fault: dict[str, Any]) -> None:
+    secrets = ("sandbox-access-token", "REFRESH", "PASSWORD", "APIKEY", "DATAHUB")
+    credentials = Credentials(
+        access_token=sandbox.access_token,
+        refresh_token="REFRESH",
+        login="me",
+        password="PASSWORD",
+        datahub_api_key="DATAHUB",
+    )
+    driver = drive(credentials=credentials, retries=Retries(attempts=1))
+    for call in (
+        endpoints.get_running_counts(),
+        endpoints.copy_task(demo.TASK_ID),
+        endpoints.refresh_token("REFRESH"),
+        endpoints.first_token("me", "PASSWORD"),
+        endpoints.deprecate_data_app(demo.APP_ID),
+    ):
+        sandbox.control.fail("*", times=None, **fault)
+        with pytest.raises(errors.WebCollectError) as failure:
+            driver.send(call)
+        sandbox.control.clear_faults()
+        error: BaseException | None = failure.value
+        while error is not None:
+            shown = f"{error} {error!r} {error.args}"
+            assert not [secret for secret in secrets if secret in shown]
+            error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])
+@pytest.mark.parametrize("field", ["access_token", "api_key", "datahub_api_key"])
+def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
+    drive: Drive, sandbox: Sandbox, bad: str, field: str
+) -> None:
+    driver = drive(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
+    call = {
+        "access_token": endpoints.get_running_counts(),
+        "api_key": endpoints.copy_task("t"),
+        "datahub_api_key": endpoints.deprecate_data_app("a"),
+    }[field]
+    with pytest.raises(errors.ConnectionIncomplete, match=field.replace("access_token", "access token")) as refusal:
+        driver.send(call)
+    assert "SEC" not in str(refusal.value)
+    assert refusal.value.endpoint == call.endpoint.name
+    assert sandbox.control.requests() == []
+
+
+def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
+    from airflow_provider_webcollect.service.tokens import StoredToken
+
+    credentials = Credentials(
+        refresh_token="SECRET1",
+        access_token="SECRET2",
+        login="me",
+        password="SECRET3",
+        api_key="SECRET4",
+        datahub_api_key="SECRET5",
+    )
+    request = Request("GET", "https://a.example/x", {"Authorization": "Bearer SECRET"}, content=b"SECRET")
+    stored = StoredToken(access_token="SECRET6", refresh_token="SECRET7", fingerprint="f")
+    things = [
+        credentials,
+        request,
+        Send(request),
+        Save(stored),
+        endpoints.refresh_token("SECRET8"),
+        endpoints.first_token("me", "SECRET9"),
+        driver.wire,
+    ]
+    for thing in things:
+        assert "SECRET" not in f"{thing!r} {thing}"
+        assert demo.ACCESS_TOKEN not in repr(thing)
+    assert set(credentials.secrets()) == {f"SECRET{n}" for n in range(1, 6)}
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "a.example",
+            "ftp://a.example",
+            "https://",
+            "https://a.example?x=1",
+            "https://a.example#x",
+            "https://me:PASSWORD@a.example",
+            "https://me:PASS@WORD@a.example/x",
+            "https://PASSWORD@a.example",
+            "https://[::1",
+            "https://a.example:port",
+            "https://a.example:0",
+            "",
+        ],
+    )
+    @pytest.mark.parametrize("name", ["base_url", "datahub_url"])
+    def test_an_address_that_is_none_is_refused(self, url: str, name: str) -> None:
+        with pytest.raises(errors.InvalidArgument, match=f"`{name}`") as refusal:
+            Settings(**{"base_url": "https://a.example", name: url})
+        assert "PASS" not in str(refusal.value)
+        assert "WORD" not in str(refusal.value)
+
+    def test_a_base_url_may_have_a_path(self) -> None:
+        assert Settings(base_url="https://a.example/api/").base_url == "https://a.example/api"
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("connect_timeout", 0),
+            ("read_timeout", -1),
+            ("read_timeout", float("nan")),
+            ("requests_per_second", -1),
+            ("requests_per_second", float("nan")),
+            ("timezone", "Middle/Earth"),
+            ("timezone", ""),
+            ("timezone", "../../etc/passwd"),
+        ],
+    )
+    def test_a_setting_that_makes_no_sense_is_refused(self, name: str, value: Any) -> None:
+        with pytest.raises(errors.InvalidArgument, match=f"`{name}`"):
+            Settings(**{"base_url": "https://a.example", name: value})
+
+    def test_a_data_app_call_without_an_address_is_refused(self, drive: Drive, sandbox: Sandbox) -> None:
+        driver = drive(datahub_url=None)
+        with pytest.raises(errors.ConnectionIncomplete, match="`datahub_url`") as refusal:
+            driver.send(endpoints.deprecate_data_app("a"))
+        assert refusal.value.endpoint == "deprecate_data_app"
+        assert sandbox.control.requests() == []
+
+    def test_a_new_credential_has_another_fingerprint(self) -> None:
+        some = Credentials(refresh_token="a")
+        assert some.fingerprint == Credentials(refresh_token="a", api_key="k").fingerprint
+        assert some.fingerprint != Credentials(refresh_token="b").fingerprint
+        assert some.fingerprint != Credentials(access_token="a").fingerprint

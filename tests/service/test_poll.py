@@ -1,0 +1,189 @@
+"""One poll for all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.service import poll as poll_module
+from airflow_provider_webcollect.service.errors import NotFound, PermissionDenied, ServiceFailure
+from airflow_provider_webcollect.service.poll import Poll
+
+
+class Service:
+    """Answers questions from a table, and remembers them; ``failures`` are raised first."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[list[str]] = []
+        self.failures: list[Exception] = []
+        self.bad: set[str] = set()
+
+    async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
+        self.asked.append(keys)
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.bad & set(keys):
+            raise NotFound("no such task")
+        return {key: self.answers[key] for key in keys if key in self.answers}
+
+
+@asynccontextmanager
+async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Poll[Any]]:
+    poll: Poll[Any] = Poll(service, batch_size)
+    yield poll
+    await poll.aclose()
+    assert poll._watched == {}
+
+
+@pytest.fixture(autouse=True)
+def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_module, "FIRST_BACKOFF", 0.005)
+
+
+async def test_all_who_ask_at_once_share_full_batches() -> None:
+    service = Service(**{f"k{n}": n for n in range(25)})
+    async with polling(service, batch_size=10) as poll:
+        seen = await asyncio.gather(*(poll.until([key], 60, dict) for key in service.answers))
+    assert seen == [{key: value} for key, value in service.answers.items()]
+    assert sorted(len(batch) for batch in service.asked) == [5, 10, 10]
+
+
+async def test_two_who_wait_for_one_key_cost_one_question() -> None:
+    service = Service(a=1)
+    async with polling(service) as poll:
+        await asyncio.gather(poll.until(["a"], 60, dict), poll.until(["a"], 60, dict))
+    assert service.asked == [["a"]]
+
+
+async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
+    service = Service(a=0)
+
+    def see(seen: Mapping[str, int | None]) -> str | None:
+        service.answers["a"] += 1
+        return "enough" if seen["a"] == 3 else None
+
+    async with polling(service) as poll:
+        assert await poll.until(["a"], 0.01, see) == "enough"
+    assert len(service.asked) == 4
+
+
+async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
+    service = Service(a=0)
+    looks = {"slow": 0, "quick": 0}
+
+    def see(name: str, enough: int) -> Any:
+        def count(seen: Mapping[str, int | None]) -> bool | None:
+            looks[name] += 1
+            return True if looks[name] == enough else None
+
+        return count
+
+    async with polling(service) as poll:
+        await asyncio.gather(poll.until(["a"], 60, see("slow", 3)), poll.until(["a"], 0.05, see("quick", 3)))
+    assert len(service.asked) == 3
+
+
+async def test_a_wait_on_many_keys_judges_once_all_were_seen_and_then_at_every_look() -> None:
+    service = Service(a=1, b=2, c=3)
+    seen_sizes: list[int] = []
+
+    def see(seen: Mapping[str, int | None]) -> bool | None:
+        seen_sizes.append(len(seen))
+        return True if len(seen_sizes) == 3 else None
+
+    async with polling(service, batch_size=1) as poll:
+        await poll.until(["a", "b", "c"], 0.01, see)
+    assert seen_sizes == [3, 3, 3]
+
+
+async def test_what_the_answer_leaves_out_is_seen_as_none() -> None:
+    async with polling(Service()) as poll:
+        assert await poll.until(["a"], 60, dict) == {"a": None}
+
+
+async def test_a_failing_service_is_survived_together() -> None:
+    service = Service(a=1, b=2)
+    service.failures = [ServiceFailure("down")] * 3
+    async with polling(service) as poll:
+        await asyncio.gather(poll.until(["a"], 60, dict), poll.until(["b"], 60, dict))
+    assert len(service.asked) == 4
+
+
+async def test_a_refusal_for_good_reaches_everybody() -> None:
+    service = Service()
+    service.failures = [PermissionDenied("plan")]
+    async with polling(service) as poll:
+        failures = await asyncio.gather(
+            *(poll.until([key], 60, dict) for key in "abc"), return_exceptions=True
+        )
+    assert [type(failure) for failure in failures] == [PermissionDenied] * 3
+
+
+async def test_one_bad_key_does_not_end_the_waits_on_the_others() -> None:
+    service = Service(a=1, b=2, c=3, d=4)
+    service.bad = {"c"}
+    async with polling(service) as poll:
+        ended = await asyncio.gather(*(poll.until([key], 60, dict) for key in "abcd"), return_exceptions=True)
+    assert isinstance(ended[2], NotFound)
+    assert [ended[0], ended[1], ended[3]] == [{"a": 1}, {"b": 2}, {"d": 4}]
+
+
+async def test_a_wait_whose_own_judgement_fails_ends_alone() -> None:
+    service = Service(a=1)
+    async with polling(service) as poll:
+        broken, fine = await asyncio.gather(
+            poll.until(["a"], 60, lambda seen: 1 // 0), poll.until(["a"], 60, dict), return_exceptions=True
+        )
+    assert isinstance(broken, ZeroDivisionError)
+    assert fine == {"a": 1}
+
+
+async def test_a_poll_that_breaks_down_fails_its_waits() -> None:
+    service = Service()
+    service.failures = [RuntimeError("a bug")]
+    async with polling(service) as poll:
+        with pytest.raises(RuntimeError, match="a bug"):
+            await asyncio.wait_for(poll.until(["a"], 60, dict), 5)
+        service.answers["a"] = 1
+        assert await poll.until(["a"], 60, dict) == {"a": 1}
+
+
+async def test_a_wait_that_is_given_up_leaves_the_others_alone() -> None:
+    service = Service(a=1, b=2)
+    async with polling(service) as poll:
+        waits = [asyncio.create_task(poll.until([key], 60, dict)) for key in "ab"]
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        ended = await asyncio.gather(*waits, return_exceptions=True)
+    assert isinstance(ended[0], asyncio.CancelledError)
+    assert ended[1] == {"b": 2}
+
+
+async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next() -> None:
+    service = Service(a=1)
+    async with polling(service) as poll:
+        await poll.until(["a"], 60, dict)
+        await asyncio.sleep(0.01)
+        assert poll._runner is not None
+        assert poll._runner.done()
+        assert await poll.until(["a"], 60, dict) == {"a": 1}
+
+
+async def test_what_a_waiter_does_runs_in_its_own_context() -> None:
+    """Airflow sorts a trigger's log lines by context variables."""
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+    service = Service(a=1, b=2)
+
+    async def wait(key: str) -> str:
+        name.set(key)
+        return await poll.until([key], 60, lambda seen: name.get())
+
+    async with polling(service) as poll:
+        assert await asyncio.gather(*(asyncio.create_task(wait(key)) for key in "ab")) == ["a", "b"]

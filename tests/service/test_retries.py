@@ -1,0 +1,351 @@
+"""Trying again: what may be repeated is, what must not be is sent once, and what happened is told."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.call import Repeat
+from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.url_file import url_list
+from tests.service.servers import answer, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.call import Call
+    from tests.service.conftest import Clock, Drive, Driver
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+STATS = "/cloudextraction/task/stats"
+COPY = "/task/copy"
+#: Every way in which an answer can fail to come, or say that the service is in trouble.
+TROUBLE: list[dict[str, Any]] = [
+    *({"kind": "status", "status": status} for status in (408, 429, 500, 502, 503, 504)),
+    *({"kind": "html", "status": status} for status in (502, 503, 504)),
+    {"kind": "error_200", "code": "ServerError"},
+    {"kind": "status", "status": 400, "code": "ServerError"},
+    {"kind": "html", "status": 200},
+    {"kind": "broken_json"},
+    {"kind": "cut_body"},
+    {"kind": "drop"},
+    {"kind": "no_answer"},
+]
+
+
+def named(fault: dict[str, Any]) -> str:
+    return " ".join(str(value) for value in fault.values())
+
+
+def safe_calls(sandbox: Sandbox) -> list[Call[Any]]:
+    loop = sandbox.control.task(demo.TASK_ID)["actions"][0]["action_id"]
+    entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["c"]}
+    today = datetime.datetime.now(datetime.UTC).date()
+    return [
+        endpoints.query_analytics(today, today),
+        endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["a"]),
+        endpoints.update_task_parameters(demo.TASK_ID, loop_items=[entry]),
+        endpoints.get_actions([demo.TASK_ID]),
+        endpoints.replace_urls(demo.TASK_ID, url_list(["https://a.example"])),
+        endpoints.move_task(demo.TASK_ID, 2),
+        endpoints.delete_tasks(["t"]),
+        endpoints.delete_task_groups([3]),
+        endpoints.get_task_statuses([demo.TASK_ID]),
+        endpoints.get_task_statuses_v2([demo.TASK_ID]),
+        endpoints.get_subtasks(demo.TASK_ID),
+        endpoints.get_running_counts(),
+        endpoints.read_data(demo.FINISHED_TASK_ID),
+        endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000001"),
+        endpoints.mark_exported(demo.FINISHED_TASK_ID),
+        endpoints.deprecate_data_app(demo.APP_ID),
+    ]
+
+
+def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
+    """Return the calls that create or append: sending one of them twice does it twice."""
+    task = sandbox.control.task(demo.TASK_ID)
+    loop = task["actions"][0]["action_id"]
+    entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["c"], "is_append": True}
+    return [
+        endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["c"], is_append=True),
+        endpoints.update_task_parameters(demo.TASK_ID, loop_items=[{**entry, "is_append": False}, entry]),
+        endpoints.copy_task(demo.TASK_ID),
+        endpoints.copy_tasks([demo.TASK_ID], [2]),
+        endpoints.start_subtasks(demo.TASK_ID, [task["subtasks"][0]["subtask_id"]]),
+    ]
+
+
+class TestSafeCalls:
+    @pytest.mark.parametrize("fault", TROUBLE, ids=named)
+    def test_a_read_succeeds_after_some_trouble(
+        self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
+    ) -> None:
+        sandbox.control.fail(STATS, times=3, **fault)
+        assert driver.send(endpoints.get_running_counts()).finished_count == 1
+        assert len(sandbox.control.requests()) == 4
+
+    @pytest.mark.parametrize("fault", [{"status": 503}, {"kind": "no_answer"}], ids=named)
+    def test_every_call_that_is_safe_to_repeat_is_repeated(
+        self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
+    ) -> None:
+        for call in safe_calls(sandbox):
+            sandbox.control.clear_requests()
+            sandbox.control.fail("*", times=2, **fault)
+            driver.send(call)
+            assert len(sandbox.control.requests()) == 3
+
+    def test_the_rows_that_come_after_trouble_are_the_right_ones(
+        self, driver: Driver, sandbox: Sandbox
+    ) -> None:
+        for fault in TROUBLE[-5:]:
+            sandbox.control.fail("/data/all", **fault)
+        page = driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
+
+    def test_it_is_given_up_after_the_attempts_with_the_last_error(
+        self, drive: Drive, sandbox: Sandbox
+    ) -> None:
+        driver = drive(retries=Retries(attempts=3, first_wait=0.01))
+        sandbox.control.fail(STATS, times=2, status=503)
+        sandbox.control.fail(STATS, status=500, message="The last.")
+        with pytest.raises(errors.ServiceFailure, match=r"The last\.") as failure:
+            driver.send(endpoints.get_running_counts())
+        assert failure.value.status == 500
+        assert failure.value.endpoint == "get_running_counts"
+        assert len(sandbox.control.requests()) == 3
+
+    def test_it_is_given_up_at_the_deadline(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+        sandbox.control.fail(STATS, times=None, status=503, headers={"Retry-After": "9"})
+        driver = drive(retries=Retries(attempts=100, deadline=5))
+        with pytest.raises(errors.ServiceFailure):
+            driver.send(endpoints.get_running_counts())
+        assert clock.slept == []
+        assert len(sandbox.control.requests()) == 1
+
+    def test_the_waits_grow_up_to_a_bound(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+        sandbox.control.fail(STATS, times=39, status=503)
+        driver = drive(retries=Retries(attempts=40, first_wait=1, longest_wait=8, deadline=1e9))
+        driver.send(endpoints.get_running_counts())
+        waits = clock.slept
+        assert len(waits) == 39
+        assert all(wait <= 2**number for number, wait in enumerate(waits))
+        assert max(waits) <= 8
+        assert sum(waits[4:]) / len(waits[4:]) == pytest.approx(4, abs=2)
+        assert len(set(waits)) > 30
+
+    def test_nothing_listens(self, drive: Drive, clock: Clock) -> None:
+        with serving(lambda _: None) as server:
+            url = server.url
+        driver = drive(base_url=url, retries=Retries(attempts=4, first_wait=0.01))
+        with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host") as failure:
+            driver.send(endpoints.get_running_counts())
+        assert failure.value.unsent
+        assert len(clock.slept) == 3
+
+    def test_a_name_that_is_not_known(self, drive: Drive) -> None:
+        driver = drive(base_url="http://nowhere.invalid", retries=Retries(attempts=1))
+        with pytest.raises(errors.ServiceUnreachable):
+            driver.send(endpoints.get_running_counts())
+
+    @pytest.mark.parametrize("status", [400, 403, 404, 405, 413])
+    def test_a_refusal_is_not_repeated(self, driver: Driver, sandbox: Sandbox, status: int) -> None:
+        for kind in ("status", "html"):
+            sandbox.control.clear_requests()
+            sandbox.control.fail(STATS, status=status, kind=kind, code="No")
+            with pytest.raises(errors.ServiceError) as refusal:
+                driver.send(endpoints.get_running_counts())
+            assert refusal.value.status == status
+            assert len(sandbox.control.requests()) == 1
+            sandbox.control.clear_faults()
+
+    def test_a_wrong_base_url_is_explained(self, drive: Drive, sandbox: Sandbox) -> None:
+        with serving(lambda _: answer(b"<html>Welcome", Content_Type="text/html")) as server:
+            driver = drive(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
+            with pytest.raises(errors.MalformedAnswer, match="probably not the service's base URL"):
+                driver.send(endpoints.get_running_counts())
+            assert server.connections == 2
+
+
+class TestRetryAfter:
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_seconds_are_waited(self, drive: Drive, sandbox: Sandbox, clock: Clock, status: int) -> None:
+        sandbox.control.fail(STATS, status=status, headers={"Retry-After": "7"})
+        drive(retries=Retries()).send(endpoints.get_running_counts())
+        assert clock.slept == [7]
+
+    def test_a_date_is_waited_for(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
+        headers = {"Retry-After": format_datetime(later, usegmt=True)}
+        sandbox.control.fail(STATS, status=429, headers=headers)
+        drive(retries=Retries()).send(endpoints.get_running_counts())
+        assert sum(clock.slept) == pytest.approx(20, abs=2)
+
+    @pytest.mark.parametrize(
+        "asked", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
+    )
+    def test_what_is_asked_for_has_a_bound_for_the_call_and_for_all_others(
+        self, drive: Drive, sandbox: Sandbox, clock: Clock, asked: str
+    ) -> None:
+        driver = drive(retries=Retries(longest_wait=30))
+        sandbox.control.fail(STATS, status=429, headers={"Retry-After": asked})
+        driver.send(endpoints.get_running_counts())
+        driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        assert sum(clock.slept) == 30
+
+    @pytest.mark.parametrize("asked", ["soon", "-1", "Fri, 31 Dec 99999 23:59:59 GMT", ""])
+    def test_what_cannot_be_read_is_passed_over(
+        self, driver: Driver, sandbox: Sandbox, clock: Clock, asked: str
+    ) -> None:
+        sandbox.control.fail(STATS, status=429, headers={"Retry-After": asked})
+        driver.send(endpoints.get_running_counts())
+        assert sum(clock.slept) < 1
+
+
+class TestUnsafeCalls:
+    @pytest.mark.parametrize(
+        "fault",
+        [fault for fault in TROUBLE if fault.get("status") != 429],
+        ids=named,
+    )
+    def test_a_call_that_may_have_taken_effect_is_sent_once(
+        self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
+    ) -> None:
+        for call in unsafe_calls(sandbox):
+            assert call.repeat is Repeat.IF_UNSENT
+            sandbox.control.clear_requests()
+            sandbox.control.fail(call.endpoint.path, **fault)
+            with pytest.raises(errors.OutcomeUnknown, match="Look at the service") as outcome:
+                driver.send(call)
+            error = outcome.value
+            assert error.endpoint == call.endpoint.name
+            assert error.permanent
+            assert not error.retryable
+            assert isinstance(error.__cause__, errors.WebCollectError)
+            assert error.status == error.__cause__.status
+            assert str(error).count("requestId") <= 1
+            assert len(sandbox.control.requests()) == 1
+
+    def test_a_copy_whose_answer_got_lost_is_there_once(self, driver: Driver, sandbox: Sandbox) -> None:
+        before = len(sandbox.control.tasks())
+        sandbox.control.fail(COPY, kind="no_answer")
+        with pytest.raises(errors.OutcomeUnknown):
+            driver.send(endpoints.copy_task(demo.TASK_ID))
+        assert len(sandbox.control.tasks()) == before + 1
+
+    def test_a_call_that_surely_had_no_effect_is_repeated(self, driver: Driver, sandbox: Sandbox) -> None:
+        for call in unsafe_calls(sandbox):
+            sandbox.control.clear_requests()
+            sandbox.control.fail(call.endpoint.path, times=2, status=429)
+            driver.send(call)
+            assert len(sandbox.control.requests()) == 3
+
+    def test_a_rejected_token_is_replaced_and_the_call_repeated(self, drive: Drive, sandbox: Sandbox) -> None:
+        credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
+        driver = drive(credentials=credentials)
+        before = len(sandbox.control.tasks())
+        sandbox.control.expire_tokens()
+        driver.send(endpoints.copy_task(demo.TASK_ID))
+        assert len(sandbox.control.tasks()) == before + 1
+        assert [request["path"] for request in sandbox.control.requests()] == [COPY, "/token", COPY]
+
+    def test_a_service_that_comes_up_late_gets_the_call_once(
+        self, drive: Drive, sandbox: Sandbox, clock: Clock
+    ) -> None:
+        with serving(lambda _: answer({"taskId": "new"})) as server:
+            port = server.port
+        starting: list[Any] = []
+        sleep = clock.sleep
+
+        def sleep_until_it_is_up(seconds: float) -> None:
+            sleep(seconds)
+            if len(clock.slept) == 3:
+                starting.append(_listening_on(port))
+
+        clock.sleep = sleep_until_it_is_up  # type: ignore[method-assign]
+        try:
+            copied = drive(base_url=f"http://127.0.0.1:{port}").send(endpoints.copy_task("t"))
+            assert copied.task_id == "new"
+            assert len(starting[0].received) == 1
+        finally:
+            for server in starting:
+                server.listener.close()
+
+    def test_a_refusal_stays_what_it_is(self, driver: Driver) -> None:
+        with pytest.raises(errors.NotFound):
+            driver.send(endpoints.copy_task("none"))
+
+
+def _listening_on(port: int) -> Any:
+    """Start a server on a port that was free a moment ago."""
+    import socket
+    import threading
+
+    from tests.service.servers import Server
+
+    server: Any = Server(lambda _: answer({"taskId": "new"}), port=port)
+    server.listener = socket.create_server(("127.0.0.1", port))
+    threading.Thread(target=server.serve, args=(server.listener,), daemon=True).start()
+    return server
+
+
+class TestTimeouts:
+    def test_a_service_that_says_nothing_is_left(self, drive: Drive) -> None:
+        with serving(lambda _: None) as server:
+            driver = drive(base_url=server.url, read_timeout=0.1, retries=Retries(attempts=2))
+            began = time.monotonic()
+            with pytest.raises(errors.NoAnswer, match="read_timeout") as failure:
+                driver.send(endpoints.get_running_counts())
+            assert time.monotonic() - began < 5
+            assert not failure.value.unsent
+            assert server.connections == 2
+
+    def test_a_copy_without_an_answer_in_time_has_an_unknown_outcome(self, drive: Drive) -> None:
+        with serving(lambda _: None) as server:
+            driver = drive(base_url=server.url, read_timeout=0.1)
+            with pytest.raises(errors.OutcomeUnknown):
+                driver.send(endpoints.copy_task("t"))
+            assert server.connections == 1
+
+    def test_a_service_that_takes_no_connection_is_unreachable(self, drive: Drive) -> None:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
+            full = [socket.socket() for _ in range(4)]
+            for connection in full:
+                connection.setblocking(False)
+                connection.connect_ex(listener.getsockname())
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            driver = drive(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
+            with pytest.raises(errors.ServiceUnreachable) as failure:
+                driver.send(endpoints.copy_task("t"))
+            assert failure.value.unsent
+            for connection in full:
+                connection.close()
+
+    @pytest.mark.parametrize(
+        "torn",
+        [
+            lambda: b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
+            lambda: b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+            lambda: b"nonsense\r\n\r\n",
+            lambda: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+            lambda: b"",
+        ],
+        ids=["cut", "not gzip", "not HTTP", "cut chunk", "nothing"],
+    )
+    def test_an_answer_that_is_torn_is_no_answer(self, drive: Drive, torn: Callable[[], bytes]) -> None:
+        with serving(lambda _: torn()) as server:
+            driver = drive(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
+            with pytest.raises(errors.NoAnswer):
+                driver.send(endpoints.get_running_counts())
+            with pytest.raises(errors.OutcomeUnknown):
+                driver.send(endpoints.copy_task("t"))
+            assert server.connections == 3

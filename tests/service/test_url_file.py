@@ -1,0 +1,268 @@
+"""Files of URLs: from anywhere, checked line by line, streamed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pytest
+from fsspec.spec import AbstractBufferedFile
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.url_file import MAX_LINE_BYTES, url_file, url_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.service.conftest import Driver
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+URLS = ["https://a.example/1", "http://b.example/ü?x=1&y=2", "https://c.example"]
+TEXT = "\n".join(URLS).encode() + b"\n"
+
+
+class StoredFile(AbstractBufferedFile):
+    """A file as object stores give it: fetched by ranges, and its ``readline`` takes no size."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        super().__init__(None, "bucket/urls.txt", size=len(content), cache_type="none")
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._content[start:end]
+
+
+def object_storage_path(path: Path) -> Any:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    return ObjectStoragePath(f"file://{path}")
+
+
+def memory_file(path: Path) -> Any:
+    fsspec.filesystem("memory").pipe_file("/urls/urls.txt", path.read_bytes())
+    return fsspec.filesystem("memory").open("/urls/urls.txt", "rb")
+
+
+def gzipped(path: Path) -> Any:
+    packed = path.with_suffix(".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    return fsspec.open(str(packed), "rb", compression="gzip")
+
+
+SOURCES: list[Callable[[Path], Any]] = [
+    lambda path: path,
+    str,
+    object_storage_path,
+    lambda path: fsspec.open(f"file://{path}", "rb"),
+    gzipped,
+    memory_file,
+    lambda path: fsspec.filesystem("file").open(str(path), "rb"),
+    lambda path: path.open("rb"),
+    lambda path: io.BytesIO(path.read_bytes()),
+    lambda path: StoredFile(path.read_bytes()),
+]
+NAMES = [
+    "path",
+    "text",
+    "object storage path",
+    "OpenFile",
+    "gzip",
+    "memory",
+    "local",
+    "handle",
+    "bytes",
+    "store",
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "urls.txt"
+    path.write_bytes(TEXT)
+    return path
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+def test_urls_come_from_anywhere(
+    driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
+) -> None:
+    file = url_file(source(path))
+    driver.send(endpoints.replace_urls(demo.TASK_ID, file))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+    assert (file.count, file.size) == (3, len(TEXT))
+    assert file.name in {"urls.txt", "urls.gz"}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+def test_a_retry_sends_the_whole_file_again(
+    driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
+) -> None:
+    sandbox.control.fail("/task/urls:file", status=503, times=2)
+    sandbox.control.fail("/task/urls:file", kind="drop")
+    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
+    bodies = [request["headers"]["content-length"] for request in sandbox.control.requests()]
+    assert len(bodies) == 4
+    assert len(set(bodies)) == 1
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+
+
+def test_an_open_file_is_left_open_and_its_position_does_not_matter(driver: Driver, path: Path) -> None:
+    with path.open("rb") as file:
+        file.seek(7)
+        driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(file)))
+        assert not file.closed
+
+
+@pytest.mark.parametrize(
+    "text", ["\r\n".join(URLS) + "\r\n", "\n".join(URLS)], ids=["CRLF", "no last line end"]
+)
+def test_line_ends_do_not_matter(driver: Driver, sandbox: Sandbox, path: Path, text: str) -> None:
+    path.write_bytes(text.encode())
+    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(path)))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "it must hold at least one URL"),
+        (b"\n", "`file, line 1` is ''; no line may be blank"),
+        (b"https://a.example\n\nhttps://b.example\n", "`file, line 2` is ''; no line may be blank"),
+        (b"https://a.example\n \t\r\n", "`file, line 2` is ''; no line may be blank"),
+        (b"https://a.example\n\n", "`file, line 2` is ''; no line may be blank"),
+        (b"https://a.example\nftp://b.example\n", "`file, line 2` is 'ftp://b.example'; it must be one http"),
+        (b"a.example\n", "`file, line 1` is 'a.example'"),
+        (b"https://\n", "`file, line 1` is 'https://'"),
+        (b"https://a.example\rhttps://b.example\r", "`file, line 1`"),
+        (b"\xef\xbb\xbfhttps://a.example\n", "`file, line 1` is '\\ufeffhttps://a.example'"),
+        (
+            b"https://a.example\nhttps://\xfc.example\n",
+            "`file, line 2` is b'https://\\xfc.example'; it must be UTF-8",
+        ),
+        (b"https://a.example/" + b"x" * MAX_LINE_BYTES + b"\n", "at most 65536 bytes"),
+        (b"https://a.example\nhttps://" + b"x" * 3_000_000, "`file, line 2`"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_the_line_and_nothing_is_sent(
+    driver: Driver, sandbox: Sandbox, path: Path, text: bytes, said: str
+) -> None:
+    path.write_bytes(text)
+    with pytest.raises(InvalidArgument) as refusal:
+        driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(path)))
+    assert said in str(refusal.value)
+    assert len(str(refusal.value)) < 400
+    assert sandbox.control.requests() == []
+
+
+def test_a_line_of_the_greatest_length_is_taken(path: Path) -> None:
+    path.write_bytes(b"https://a.example/".ljust(MAX_LINE_BYTES, b"x") + b"\n")
+    assert url_file(path).count == 1
+
+
+def test_the_case_of_the_scheme_does_not_matter() -> None:
+    assert url_list(["HTTPS://a.example"]).count == 1
+
+
+@pytest.mark.parametrize(
+    ("urls", "said"),
+    [
+        ([], "`urls` is []; it must hold at least one URL"),
+        ("https://a.example", "it must be a list of URLs"),
+        (["https://a.example", 5], "`urls[1]` is 5; it must be a string"),
+        (["https://a.example", ""], "`urls[1]` is ''; no line may be blank"),
+        (["https://a.example\nhttps://b.example"], "it must be one http(s) URL"),
+        (["gopher://a.example"], "`urls[0]` is 'gopher://a.example'"),
+        (["https://\ud800.example"], "it must be UTF-8"),
+    ],
+)
+def test_a_list_of_urls_is_checked_too(urls: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        url_list(urls)
+    assert said in str(refusal.value)
+
+
+def test_a_list_may_be_any_iterable(driver: Driver, sandbox: Sandbox) -> None:
+    driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(iter(URLS))))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        5,
+        ["https://a.example"],
+        io.StringIO("https://a.example\n"),
+        fsspec.open("memory://urls/urls.txt", "rt"),
+    ],
+    ids=["number", "list", "text handle", "text OpenFile"],
+)
+def test_what_cannot_be_read_as_bytes_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidArgument, match="`file`"):
+        url_file(source)
+
+
+def test_a_file_that_cannot_be_read_twice_is_refused() -> None:
+    import os
+
+    reading, writing = os.pipe()
+    os.write(writing, TEXT)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe, pytest.raises(InvalidArgument, match="a retry sends it again"):
+        url_file(pipe)
+
+
+@pytest.mark.parametrize("change", [TEXT + b"https://late.example\n", TEXT[:-5], b""])
+def test_a_file_that_changes_after_its_check_is_not_uploaded(
+    driver: Driver, sandbox: Sandbox, path: Path, change: bytes
+) -> None:
+    file = url_file(path)
+    path.write_bytes(change)
+    with pytest.raises(InvalidArgument, match="between its check and its upload"):
+        driver.send(endpoints.replace_urls(demo.TASK_ID, file))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == []
+
+
+def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path: Path) -> None:
+    sandbox.control.fail("/task/urls:file", status=400, code="Enough")
+    line = b"https://a.example/" + b"x" * 5_000 + b"\n"
+    with path.open("wb") as file:
+        for _ in range(4_000):
+            file.write(line)
+    checked = url_file(path)
+    pieces = peak_of(lambda: url_file(path))
+    assert checked.size == 4_000 * len(line)
+    assert pieces < 3_000_000
+
+    from airflow_provider_webcollect.service.effects import Request
+    from airflow_provider_webcollect.service.transport import content_of
+
+    def stream() -> None:
+        request = Request("POST", "http://a.example", {}, form={"taskId": "t"}, file=checked)
+        with content_of(request) as (headers, form):
+            assert form is not None
+            assert sum(len(piece) for piece in form) == int(headers["Content-Length"]) > 20_000_000  # type: ignore[arg-type, misc]
+
+    assert peak_of(stream) < 1_000_000
+    with pytest.raises(Exception, match="Enough"):
+        driver.send(endpoints.replace_urls(demo.TASK_ID, checked))
+    (request,) = sandbox.control.requests()
+    assert int(request["headers"]["content-length"]) > 20_000_000
+    assert "transfer-encoding" not in request["headers"]
+
+
+def peak_of(work: Callable[[], Any]) -> int:
+    """Return how many bytes of memory ``work`` needed at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
