@@ -16,10 +16,10 @@ def get_provider_info() -> dict[str, Any]:
         "name": INTEGRATION,
         "description": "Runs web data collection tasks, waits for them, and lands their rows in object storage.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
-        "hooks": _modules("hooks"),
-        "operators": _modules("operators"),
-        "sensors": _modules("sensors"),
-        "triggers": _modules("triggers"),
+        "hooks": _modules("hooks", "webcollect"),
+        "operators": _modules("operators", "webcollect"),
+        "sensors": _modules("sensors", "webcollect"),
+        "triggers": _modules("triggers", "webcollect"),
         "transfers": [
             {
                 "source-integration-name": INTEGRATION,
@@ -39,10 +39,6 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(kind: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "integration-name": INTEGRATION,
-            "python-modules": [f"airflow_provider_webcollect.{kind}.webcollect"],
-        }
-    ]
+def _modules(kind: str, *names: str) -> list[dict[str, Any]]:
+    modules = [f"airflow_provider_webcollect.{kind}.{name}" for name in names]
+    return [{"integration-name": INTEGRATION, "python-modules": modules}]

@@ -1,4 +1,4 @@
-"""What all tests share: clients of a sandbox, and the check that every request they send keeps the contract."""
+"""What all tests share: clients of a sandbox, and the check that all they send keeps the contract."""
 
 from __future__ import annotations
 

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken, DestinationUnreadable
+from airflow_provider_webcollect.landing.errors import (
+    DestinationTaken,
+    DestinationUnreadable,
+    PartsMissing,
+)
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, VERSION, Manifest, Progress
 
 if TYPE_CHECKING:
@@ -156,11 +160,19 @@ class Destination:
             with self._fs.open(hidden, "wb") as file:
                 yield file
                 _sync(file)
-            self._fs.mv(hidden, self._path(name))
+            self._rename(hidden, name)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._fs.rm_file(hidden)
             raise
+
+    def _rename(self, hidden: str, name: str) -> None:
+        try:
+            self._fs.mv(hidden, self._path(name))
+        except FileNotFoundError as error:
+            raise PartsMissing(
+                f"{name} was removed while it was being written; does anything else write to {self._root}?"
+            ) from error
 
     @contextlib.contextmanager
     def _published(self, name: str) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What all operators and sensors of the provider share: checking arguments early, and ending tasks rightly."""
+"""What all operators and sensors share: checking arguments early, and ending tasks rightly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
-from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -41,12 +41,15 @@ def _is_literal(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def airflow_errors() -> Iterator[None]:
-    """End the task without retries where a retry would be in vain; leave other errors to the task's retries."""
+def airflow_errors(*, retry_unknown_outcome: bool = False) -> Iterator[None]:
+    """End the task without retries where a retry would be in vain; leave other errors to the task's retries.
+
+    :param retry_unknown_outcome: leave also an :class:`OutcomeUnknown` to the retries.
+    """
     try:
         yield
     except (WebCollectError, LandingError) as error:
-        if error.permanent:
+        if error.permanent and not (retry_unknown_outcome and isinstance(error, OutcomeUnknown)):
             raise AirflowFailException(str(error)) from error
         raise
 
@@ -55,17 +58,26 @@ class WebCollectOperator(BaseOperator):
     """Base of the operators: the connection, and how errors end the task.
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :param retry_unknown_outcome: retry also if it is not known whether an operation that must not be repeated
+        blindly took effect; by default the task then ends without retries.
     """
 
     ui_color = "#d7ecdf"
 
-    def __init__(self, *, webcollect_conn_id: str = WebCollectHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        webcollect_conn_id: str = WebCollectHook.default_conn_name,
+        retry_unknown_outcome: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.webcollect_conn_id = webcollect_conn_id
+        self.retry_unknown_outcome = retry_unknown_outcome
 
     def execute(self, context: Context) -> Any:
         """Do the operation; a failure that a retry cannot mend ends the task without retries."""
-        with airflow_errors():
+        with airflow_errors(retry_unknown_outcome=self.retry_unknown_outcome):
             return self.perform(WebCollectHook(self.webcollect_conn_id))
 
     def perform(self, hook: WebCollectHook) -> Any:

@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.operators.tasks import (
+    WebCollectCopyTaskOperator,
+    WebCollectCopyTasksOperator,
+    WebCollectDeleteTaskGroupsOperator,
+    WebCollectDeleteTasksOperator,
+    WebCollectDeprecateDataAppOperator,
+    WebCollectGetActionsOperator,
+    WebCollectGetRunningCountsOperator,
+    WebCollectMoveTaskOperator,
+    WebCollectUpdateTaskParametersOperator,
+)
 from airflow_provider_webcollect.operators.tokens import WebCollectRefreshTokenOperator
 from airflow_provider_webcollect.service import checks, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -18,11 +29,20 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
 __all__ = [
+    "WebCollectCopyTaskOperator",
+    "WebCollectCopyTasksOperator",
+    "WebCollectDeleteTaskGroupsOperator",
+    "WebCollectDeleteTasksOperator",
+    "WebCollectDeprecateDataAppOperator",
+    "WebCollectGetActionsOperator",
+    "WebCollectGetRunningCountsOperator",
     "WebCollectMarkExportedOperator",
+    "WebCollectMoveTaskOperator",
     "WebCollectRefreshTokenOperator",
     "WebCollectReplaceUrlsOperator",
     "WebCollectStartSubTasksOperator",
     "WebCollectUpdateLoopItemsOperator",
+    "WebCollectUpdateTaskParametersOperator",
 ]
 
 ALL = "all"

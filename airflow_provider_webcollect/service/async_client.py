@@ -64,6 +64,8 @@ class AsyncClient:
 
     async def run(self, steps: Steps[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
+        # first, since the pace counts from when a request may leave
+        await self._ready()
         try:
             effect = next(steps)
             while True:
@@ -109,12 +111,10 @@ class AsyncClient:
                 return await asyncio.to_thread(self._store.save, token)
 
     async def _exchange_bytes(self, request: Request) -> Answer:
-        import ssl
-
         import httpx
 
+        http = await self._ready()
         try:
-            http = self._http or await self._open()
             async with _content_of(request) as (headers, content):
                 response = await http.request(
                     request.method,
@@ -122,18 +122,19 @@ class AsyncClient:
                     headers={**request.headers, **headers},
                     content=_pieces(content) if isinstance(content, Form) else content,
                 )
-        except (httpx.RequestError, httpx.InvalidURL, ssl.SSLError) as error:
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise _transport_error(error) from error
         return Answer(
             response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content
         )
 
-    async def _open(self) -> httpx.AsyncClient:
-        async with self._opening:
-            if self._http is None:
-                # loading the certificate authorities takes tens of milliseconds
-                self._http = await asyncio.to_thread(functools.partial(_http_client, self.wire))
-            return self._http
+    async def _ready(self) -> httpx.AsyncClient:
+        if self._http is None:
+            async with self._opening:
+                if self._http is None:
+                    # loading the certificate authorities takes tens of milliseconds
+                    self._http = await asyncio.to_thread(functools.partial(_http_client, self.wire))
+        return self._http
 
 
 @contextlib.asynccontextmanager
@@ -172,9 +173,11 @@ def _http_client(wire: Wire) -> httpx.AsyncClient:
 def _trust(bundle: str) -> ssl.SSLContext:
     import ssl
 
-    if Path(bundle).is_dir():
-        return ssl.create_default_context(capath=bundle)
-    return ssl.create_default_context(cafile=bundle)
+    cafile, capath = (None, bundle) if Path(bundle).is_dir() else (bundle, None)
+    try:
+        return ssl.create_default_context(cafile=cafile, capath=capath)
+    except ssl.SSLError as error:
+        raise TlsError(f"{bundle} holds no certificate authorities: {error}") from error
 
 
 def _transport_error(error: Exception) -> TransportError:

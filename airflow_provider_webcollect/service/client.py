@@ -69,6 +69,8 @@ class Client:
 
     def run(self, steps: Steps[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
+        # first, since the pace counts from when a request may leave
+        self._ready()
         try:
             effect = next(steps)
             while True:
@@ -133,7 +135,7 @@ class Client:
     def _answer(self, request: Request) -> Answer:
         import requests
 
-        session = self._session or self._open()
+        session = self._ready()
         settings = self.wire.settings
         with content_of(request) as (headers, content):
             prepared = session.prepare_request(
@@ -141,10 +143,10 @@ class Client:
                     request.method, request.url, headers={**request.headers, **headers}, data=content
                 )
             )
-            response = session.send(
+            # past the session, which would look into redirects and keep cookies
+            response = session.get_adapter(request.url).send(
                 prepared,
                 stream=True,
-                allow_redirects=False,
                 timeout=(settings.connect_timeout, settings.read_timeout),
                 verify=ca_bundle(settings) or True,
                 proxies=self._proxies_for(request.url),
@@ -163,19 +165,24 @@ class Client:
             self._proxies[base] = get_environ_proxies(url)
         return self._proxies[base]
 
-    def _open(self) -> requests.Session:
-        import requests
-        from requests.adapters import HTTPAdapter
-
+    def _ready(self) -> requests.Session:
+        if session := self._session:
+            return session
         with self._opening:
-            if self._session is None:
-                session = requests.Session()
-                # the environment must not slip in a netrc credential; proxies and CA files are passed on
-                session.trust_env = False
-                session.mount("http://", HTTPAdapter(pool_maxsize=self._connections))
-                session.mount("https://", HTTPAdapter(pool_maxsize=self._connections))
-                self._session = session
-            return self._session
+            self._session = session = self._session or _session(self._connections)
+            return session
+
+
+def _session(connections: int) -> requests.Session:
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    # the environment must not slip in a netrc credential; proxies and CA files are passed on
+    session.trust_env = False
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+    return session
 
 
 def _transport_error(error: Exception) -> TransportError:

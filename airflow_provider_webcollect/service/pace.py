@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Seconds between two requests (contract, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching.
 STATUS_INTERVALS = {Pace.STATUS_V1: 5.25, Pace.STATUS_V2: 0.25}
 #: Share of the general rate that is used.
-GENERAL_SHARE = 0.95
+GENERAL_SHARE = 0.9
 #: A slowed pace is this much slower at most.
 SLOWEST = 8.0
 #: Seconds without a 429 after which a slowed pace halves its slowness.
@@ -54,7 +54,7 @@ class Pacer:
             return moment - now
 
     def slow_down(self, seconds: float | None = None) -> None:
-        """Take a 429 into account: pause for ``seconds`` (at least an interval), then be slower for a time."""
+        """Take a 429 into account: pause for ``seconds`` (at least an interval), then be slower a while."""
         with self._lock:
             now = self._now()
             self._slowness = min(SLOWEST, self._slowness * 2)

@@ -17,7 +17,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from airflow_provider_webcollect.landing.engine import IfExists
     from airflow_provider_webcollect.landing.manifest import Manifest, Run
@@ -39,7 +39,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
-    :param destination: a folder of its own, such as ``s3://bucket/prices/{{ ds }}``. (templated)
+    :param destination: a folder of its own, such as ``s3://bucket/prices/{{ ds }}``, or an ``ObjectStoragePath``.
+        (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
     :param if_exists: what to do if the folder holds the commit of another run: ``fail``, ``overwrite`` (it stays
         readable until the new one is complete) or ``skip``.
@@ -64,7 +65,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         *,
         collection_task_id: str,
         lotno: str | None = None,
-        destination: str,
+        destination: str | ObjectStoragePath,
         object_storage_conn_id: str | None = None,
         if_exists: IfExists = "fail",
         mark_exported: bool = False,
@@ -89,11 +90,21 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _check(self) -> None:
         checks.text("collection_task_id", self.collection_task_id)
-        checks.text("destination", self.destination)
+        if self._lotno is not None:
+            checks.text("lotno", self._lotno)
+        if not hasattr(self.destination, "fs"):
+            checks.text("destination", self.destination)
         checks.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
         checks.integer("max_part_bytes", self.max_part_bytes, 1)
+        if not self.settle >= 0:
+            raise InvalidArgument("settle", self.settle, "it must be a number of seconds, 0 or more")
         if self.if_exists not in {"fail", "overwrite", "skip"}:
             raise InvalidArgument("if_exists", self.if_exists, "it must be one of fail, overwrite, skip")
+
+    @property
+    def _lotno(self) -> str | None:
+        """The batch; an empty template means none, and a native one makes a number of digits."""
+        return None if self.lotno in {None, ""} else str(self.lotno)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
@@ -106,7 +117,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             self._check()
             manifest = land(
                 Landing(
-                    source=Source(collection_task_id=self.collection_task_id, lotno=self.lotno or None),
+                    source=Source(collection_task_id=self.collection_task_id, lotno=self._lotno),
                     destination=self._destination(),
                     run=_run(context),
                     pages=functools.partial(self._pages, hook),
@@ -118,7 +129,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             if self.mark_exported:
                 hook.mark_exported(self.collection_task_id)
                 self.log.info("Confirmed the export of task %s.", self.collection_task_id)
-        folder = self.destination.rstrip("/")
+        folder = str(self.destination).rstrip("/")
         return self._summary(manifest, f"{folder}/{MANIFEST}", time.monotonic() - began)
 
     def _destination(self) -> Any:
@@ -126,7 +137,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
         from airflow_provider_webcollect.landing.destination import Destination
 
-        path = ObjectStoragePath(self.destination, conn_id=self.object_storage_conn_id)
+        path = self.destination
+        if isinstance(path, str):
+            path = ObjectStoragePath(path, conn_id=self.object_storage_conn_id)
         return Destination(path.fs, path.path)
 
     def _pages(self, hook: WebCollectHook, offset: int, rows: int) -> Iterator[DataPage]:
@@ -135,7 +148,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
         def read(start: int) -> Iterator[DataPage]:
             return iter_pages(
-                hook.client, self.collection_task_id, self.lotno or None, offset=start, size=self.page_size
+                hook.client, self.collection_task_id, self._lotno, offset=start, size=self.page_size
             )
 
         return all_pages(read, offset, rows, settle=self.settle)
@@ -160,7 +173,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _summary(self, manifest: Manifest, path: str, duration: float) -> dict[str, Any]:
         self.log.info("Landed %d rows in %d parts: %s", manifest.rows, len(manifest.parts), path)
         return {
-            "destination": self.destination,
+            "destination": str(self.destination),
             "manifest": path,
             "rows": manifest.rows,
             "bytes": manifest.bytes,

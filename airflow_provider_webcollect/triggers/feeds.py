@@ -1,46 +1,71 @@
-"""The status feeds of a process: one for each event loop and connection, shared by all triggers that wait on it."""
+"""The status feeds of a process: one for each event loop and connection, shared by all triggers on it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from airflow_provider_webcollect.service.status_feed import StatusFeed
 
+if TYPE_CHECKING:
+    from types import TracebackType
 
-class _Shared:
-    """A feed, being opened or open, and how many use it."""
+
+class SharedFeed:
+    """The feed of a connection, as an async context manager; the first user opens it, the last one closes it.
+
+    Entering raises :class:`WebCollectError` if the connection is not as it should be.
+
+    :param conn_id: the Airflow connection of the service.
+    """
+
+    __slots__ = ("_conn_id", "_opened")
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+
+    async def __aenter__(self) -> StatusFeed:
+        feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
+        self._opened = feeds.get(self._conn_id) or feeds.setdefault(self._conn_id, _Opened(self._conn_id))
+        self._opened.users += 1
+        try:
+            # a user that is cancelled must not end the opening for the others
+            return await asyncio.shield(self._opened.opening)
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        self._opened.users -= 1
+        if self._opened.users:
+            return
+        feeds = _feeds[asyncio.get_running_loop()]
+        if feeds.get(self._conn_id) is self._opened:
+            del feeds[self._conn_id]
+        await self._opened.close()
+
+
+class _Opened:
+    """A feed that is being opened or is open, and how many use it."""
 
     def __init__(self, conn_id: str) -> None:
         self.users = 0
         self.opening = asyncio.create_task(_open(conn_id))
 
+    async def close(self) -> None:
+        self.opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await (await self.opening).aclose()
 
-_feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = WeakKeyDictionary()
 
-
-@contextlib.asynccontextmanager
-async def status_feed(conn_id: str) -> AsyncIterator[StatusFeed]:
-    """Give the feed of a connection; the first user opens it, the last one closes it.
-
-    :raises WebCollectError: if the connection is not as it should be.
-    """
-    feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-    shared = feeds.get(conn_id)
-    if shared is None:
-        shared = feeds[conn_id] = _Shared(conn_id)
-    shared.users += 1
-    try:
-        # a user that is cancelled must not end the opening for the others
-        yield await asyncio.shield(shared.opening)
-    finally:
-        shared.users -= 1
-        if not shared.users:
-            if feeds.get(conn_id) is shared:
-                del feeds[conn_id]
-            await _close(shared.opening)
+_feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakKeyDictionary()
 
 
 async def _open(conn_id: str) -> StatusFeed:
@@ -49,9 +74,3 @@ async def _open(conn_id: str) -> StatusFeed:
     hook = WebCollectHook(conn_id)
     connection = await hook.aload()
     return StatusFeed(hook.async_client(), connection.status_batch_size)
-
-
-async def _close(opening: asyncio.Task[StatusFeed]) -> None:
-    opening.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await (await opening).aclose()

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.waiting import Outcome, SubTaskWait, TaskWait, Verdict
-from airflow_provider_webcollect.triggers.feeds import status_feed
+from airflow_provider_webcollect.triggers.feeds import SharedFeed
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.records import Record, SubTask, TaskStatus
+    from airflow_provider_webcollect.service.status_feed import StatusFeed
 
 MODULE = "airflow_provider_webcollect.triggers.webcollect"
 
 
 class _StatusTrigger(BaseTrigger):
-    """What both triggers share: looking again and again, and telling the outcome.
+    """What both triggers share: being shown states until the wait is over, and telling how it ended.
 
     The event's payload is ``{"outcome": "done" | "failed" | "error", "reason", "records", "permanent"}``, with
     the last records seen as plain JSON; ``permanent`` says of an error that trying again is in vain.
@@ -42,6 +45,7 @@ class _StatusTrigger(BaseTrigger):
         self.poke_interval = poke_interval
         self.began = time.time() if began is None else began
         self.webcollect_conn_id = webcollect_conn_id
+        self._said = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class's path and the arguments; they hold no secret."""
@@ -53,52 +57,52 @@ class _StatusTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the wait is over, and tell how it ended, once."""
+        """Wait, and tell how it ended, once."""
         try:
-            yield TriggerEvent(await self._outcome())
+            async with SharedFeed(self.webcollect_conn_id) as feed:
+                payload = await self._outcome(feed)
         except WebCollectError as error:
-            yield TriggerEvent({"outcome": "error", "reason": str(error), "permanent": error.permanent})
+            payload = {"outcome": "error", "reason": str(error), "permanent": error.permanent}
+        yield TriggerEvent(payload)
 
-    async def _outcome(self) -> dict[str, Any]:
-        said = ""
-        async with aclosing(self._looks()) as looks:
-            async for verdict, records in looks:
-                if verdict.reason != said:
-                    said = verdict.reason
-                    self.log.info("%s", said)
-                if verdict.outcome is not Outcome.WAIT:
-                    return {"outcome": verdict.outcome.value, "reason": said, "records": records}
-        raise AssertionError("a feed ends with an error only")
-
-    def _looks(self) -> AsyncGenerator[tuple[Verdict, list[dict[str, Any]]], None]:
+    async def _outcome(self, feed: StatusFeed) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _waited(self) -> float:
-        return time.time() - self.began
+    def _judged(self, verdict: Verdict, records: Iterable[Record]) -> dict[str, Any] | None:
+        """Return the event's payload if the wait is over; tell in the log what has changed."""
+        if verdict.reason != self._said:
+            self._said = verdict.reason
+            self.log.info("%s", verdict.reason)
+        if verdict.outcome is Outcome.WAIT:
+            return None
+        return {
+            "outcome": verdict.outcome.value,
+            "reason": verdict.reason,
+            "records": [record.as_dict() for record in records],
+        }
 
 
 class WebCollectTaskStatusTrigger(_StatusTrigger):
     """Waits until tasks reach a state. ``wait`` is a :class:`~.service.waiting.TaskWait`."""
 
-    async def _looks(self) -> AsyncGenerator[tuple[Verdict, list[dict[str, Any]]], None]:
+    async def _outcome(self, feed: StatusFeed) -> dict[str, Any]:
         wait = msgspec.convert(self.wait, TaskWait)
-        async with status_feed(self.webcollect_conn_id) as feed:
-            async with aclosing(feed.watch(wait.task_ids, self.poke_interval)) as looks:
-                async for statuses in looks:
-                    records = [
-                        statuses[task_id].as_dict() for task_id in wait.task_ids if task_id in statuses
-                    ]
-                    yield wait.judge(statuses, self._waited()), records
+
+        def see(seen: Mapping[str, TaskStatus | None]) -> dict[str, Any] | None:
+            statuses = {task_id: status for task_id in wait.task_ids if (status := seen[task_id])}
+            return self._judged(wait.judge(statuses, time.time() - self.began), statuses.values())
+
+        return await feed.tasks.until(wait.task_ids, self.poke_interval, see)
 
 
 class WebCollectSubTaskStatusTrigger(_StatusTrigger):
     """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.service.waiting.SubTaskWait`."""
 
-    async def _looks(self) -> AsyncGenerator[tuple[Verdict, list[dict[str, Any]]], None]:
+    async def _outcome(self, feed: StatusFeed) -> dict[str, Any]:
         wait = msgspec.convert(self.wait, SubTaskWait)
-        async with (
-            status_feed(self.webcollect_conn_id) as feed,
-            aclosing(feed.watch_subtasks(wait.task_id, self.poke_interval)) as looks,
-        ):
-            async for subtasks in looks:
-                yield wait.judge(subtasks, self._waited()), [subtask.as_dict() for subtask in subtasks]
+
+        def see(seen: Mapping[str, list[SubTask] | None]) -> dict[str, Any] | None:
+            subtasks = seen[wait.task_id] or []
+            return self._judged(wait.judge(subtasks, time.time() - self.began), subtasks)
+
+        return await feed.subtasks.until((wait.task_id,), self.poke_interval, see)

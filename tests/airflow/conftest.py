@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
+import secrets
 import sys
 import tempfile
 from importlib.metadata import version
@@ -53,12 +55,14 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
     Its unused login is another one for every sandbox, so that nobody takes a token that was stored for another.
     """
 
+    login = secrets.token_hex()
+
     def set_connection(*, extra: dict[str, Any] | None = None, **fields: Any) -> None:
         usual = {"refresh_token": sandbox.refresh_token, "datahub_api_key": sandbox.datahub_api_key}
         connection = {
             "conn_type": "webcollect",
             "host": sandbox.url,
-            "login": sandbox.url,
+            "login": login,
             "extra": {
                 "datahub_url": sandbox.datahub_url,
                 "requests_per_second": 0,
@@ -75,6 +79,8 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     """Gives what was logged so far; Airflow 2 does it by the standard library, Airflow 3 beside it."""
     if version("apache-airflow").startswith("2."):
+        # making the database leaves it at WARNING
+        caplog.set_level(logging.INFO)
         return lambda: caplog.text
     return lambda: "".join(capfd.readouterr())
 

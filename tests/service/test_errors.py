@@ -26,8 +26,7 @@ STATS = "/cloudextraction/task/stats"
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(kind, errors.WebCollectError)
-    and kind not in {errors.InvalidArgument, errors.DataAppError}
+    if issubclass(kind, errors.WebCollectError) and kind not in {errors.InvalidArgument, errors.DataAppError}
 ]
 
 
@@ -136,7 +135,9 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
         "api_key": endpoints.copy_task("t"),
         "datahub_api_key": endpoints.deprecate_data_app("a"),
     }[field]
-    with pytest.raises(errors.ConnectionIncomplete, match=field.replace("access_token", "access token")) as refusal:
+    with pytest.raises(
+        errors.ConnectionIncomplete, match=field.replace("access_token", "access token")
+    ) as refusal:
         driver.send(call)
     assert "SEC" not in str(refusal.value)
     assert refusal.value.endpoint == call.endpoint.name

@@ -1,0 +1,37 @@
+"""How rows become the bytes of a part: JSON lines, CSV or Parquet.
+
+What a landing needs of it::
+
+    file_format = make_format("csv", compression="gzip")  # checks the arguments, imports nothing
+    file_format.require_extras()  # where the landing runs: is everything installed?
+    columns = file_format.columns_after(progress_columns)  # () for a new landing
+    name = f"part-00001{file_format.suffix}"
+    with destination.part(name) as file, file_format.writer(file, columns) as writer:
+        for page in pages:
+            if not writer.write(page.rows):
+                break  # nothing of the page was written: end this part, the page is the first of the next one
+    len(writer.columns)  # columns of this part: the first so many of `columns.names`
+
+A part's header or schema stands before its first row. When a later page brings a key that it lacks, the
+part ends before that page. Columns are only ever added at the end, so at the commit every part with fewer
+columns than ``columns.names`` is rewritten by :meth:`FileFormat.widen`, which leaves the values as they are.
+JSON lines never need that.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_webcollect.landing.formats.base import FileFormat, RowWriter, SupportsWrite
+from airflow_provider_webcollect.landing.formats.columns import Columns
+from airflow_provider_webcollect.landing.formats.errors import CastFailed, ExtraMissing, UnreadableRow
+from airflow_provider_webcollect.landing.formats.making import make_format
+
+__all__ = [
+    "CastFailed",
+    "Columns",
+    "ExtraMissing",
+    "FileFormat",
+    "RowWriter",
+    "SupportsWrite",
+    "UnreadableRow",
+    "make_format",
+]

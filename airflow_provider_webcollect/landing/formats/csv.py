@@ -1,0 +1,132 @@
+"""CSV that gives back what went in.
+
+UTF-8, commas, a header in every part, lines that end with a line feed; quoting as in RFC 4180. Texts are
+always quoted; numbers, ``true`` and ``false`` never are, and stand as they came. So null (nothing between the
+commas) differs from the empty text (``""``), and ``"1.50"`` from ``1.50``. Objects and lists are texts of
+compact JSON. An absent key is null. In a file of a single column null is ``""`` too, since most readers skip
+empty lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from airflow_provider_webcollect.landing.formats import compression as compressions
+from airflow_provider_webcollect.landing.formats.base import FileFormat, added
+from airflow_provider_webcollect.landing.formats.rows import Record, table
+from airflow_provider_webcollect.landing.formats.table_writer import TableWriter
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from airflow_provider_webcollect.landing.formats.base import RowWriter, SupportsWrite
+    from airflow_provider_webcollect.landing.formats.columns import Columns
+
+_CHUNK_BYTES = 1024 * 1024
+#: What spreadsheets may take for the beginning of a formula (OWASP, CSV Injection), wide forms included.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+_NOTHING = msgspec.Raw(b"")
+_EMPTY_TEXT = msgspec.Raw(b'""')
+_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+_ESCAPE = re.compile(rb"\\(?:u00..|.)")
+_UNESCAPED = {_encode(chr(code))[1:-1]: chr(code).encode() for code in (*range(32), ord("\\"))} | {
+    rb"\"": b'""'
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Csv(FileFormat):
+    """Comma-separated values.
+
+    :param sanitize_formulas: put ``'`` before texts and names that a spreadsheet may take for a formula.
+        JSON numbers are left alone, since they cannot be one.
+    """
+
+    name: ClassVar[str] = "csv"
+    compression: compressions.Compression | None = None
+    columns: tuple[str, ...] | None = None
+    sanitize_formulas: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """What the names of parts end with."""
+        return ".csv" + compressions.SUFFIXES[self.compression]
+
+    def require_extras(self) -> None:
+        """Raise :class:`ExtraMissing` if the compression is not installed."""
+        compressions.require_extras(self.compression)
+
+    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+        """Begin a part."""
+        return _Writer(compressions.Output(sink, self.compression), columns, self.sanitize_formulas)
+
+    def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
+        """Append a comma per added column at every end of a row, see :meth:`FileFormat.widen`."""
+        filling = b"," * len(added(old, new))
+        plain = compressions.decompressed(source, self.compression)
+        header = _encoded([old], self.sanitize_formulas)
+        if plain.read(len(header)) != header:
+            raise ValueError(f"not a part with the columns {list(old)}")
+        output = compressions.Output(sink, self.compression)
+        output.write(_encoded([new], self.sanitize_formulas))
+        for chunk in _filled(iter(lambda: plain.read(_CHUNK_BYTES), b""), filling):
+            output.write(chunk)
+        output.close()
+
+
+class _Writer(TableWriter):
+    def __init__(self, output: compressions.Output, columns: Columns, sanitize: bool) -> None:
+        super().__init__(columns)
+        self._output = output
+        self._sanitize = sanitize
+
+    def _head(self) -> None:
+        self._output.write(_encoded([self.columns], self._sanitize))
+
+    def _append(self, batch: Sequence[Record]) -> None:
+        self._output.write(_encoded(table(batch, self.columns), self._sanitize))
+
+    def _end(self) -> None:
+        self._output.close()
+
+    def abandon(self) -> None:
+        """Write nothing more."""
+
+
+def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
+    """Return lines of CSV; all ``rows`` have the same number of values."""
+    null = _EMPTY_TEXT if len(rows[0]) == 1 else _NOTHING
+    cells = [[value if type(value) is str else _cell(value, null) for value in row] for row in rows]
+    if sanitize:
+        cells = [[_sanitized(cell) if type(cell) is str else cell for cell in row] for row in cells]
+    # a row as a JSON array has its texts quoted as CSV has them, but for what is escaped; and no line feed
+    lines = _encode_lines(cells)[1:-2].replace(b"]\n[", b"\n")
+    return _ESCAPE.sub(lambda escape: _UNESCAPED[escape[0]], lines) + b"\n"
+
+
+def _cell(value: Any, null: msgspec.Raw) -> Any:
+    """Return what JSON encodes as the cell of ``value``, which is no text."""
+    if value is None:
+        return null
+    return _encode(value).decode() if isinstance(value, dict | list) else value
+
+
+def _sanitized(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def _filled(chunks: Iterable[bytes], filling: bytes) -> Iterator[bytes]:
+    """Put ``filling`` before every line feed that ends a row: one with an even number of quotes before it."""
+    inside = False
+    for chunk in chunks:
+        pieces = chunk.split(b'"')
+        pieces[inside::2] = [piece.replace(b"\n", filling + b"\n") for piece in pieces[inside::2]]
+        inside ^= len(pieces) % 2 == 0
+        yield b'"'.join(pieces)

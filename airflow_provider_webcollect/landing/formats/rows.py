@@ -1,0 +1,94 @@
+"""Rows as Python values, a bounded number of bytes at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import msgspec
+
+from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+
+#: JSON bytes that are decoded at a time, or one row if that is larger.
+BATCH_BYTES = 4 * 1024 * 1024
+
+Record = dict[str, Any]
+#: The rows of a page. It can be iterated again.
+Batches = Iterable[Sequence[Record]]
+V = TypeVar("V")
+
+
+def _exact(number: str) -> msgspec.Raw:
+    return msgspec.Raw(number.encode())
+
+
+# floats stay the text they came as
+_VALUES = msgspec.json.Decoder(list[Record], float_hook=_exact)
+_SLICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+def records(rows: Sequence[msgspec.Raw]) -> Batches:
+    """Decode a page: of a number with a fraction or exponent its text as :class:`msgspec.Raw`.
+
+    A page of usual size is decoded at once and kept. A large one is decoded batch by batch whenever it is
+    iterated, so that it never stands in memory as a whole.
+
+    :raises UnreadableRow: if a row is no JSON object, now or when iterated.
+    """
+    batches = _batches(rows)
+    return [_decoded(batches[0], _VALUES)] if len(batches) == 1 else _Anew(batches)
+
+
+def slices(rows: Sequence[msgspec.Raw]) -> Iterator[dict[str, msgspec.Raw]]:
+    """Yield the rows with their values as they came."""
+    for batch in _batches(rows):
+        yield from _decoded(batch, _SLICES)
+
+
+def table(batch: Sequence[Record], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the values of ``names`` of every row, None where a row has none."""
+    # of a single name, itemgetter would give bare values
+    if len(names) > 1:
+        with contextlib.suppress(KeyError):
+            return list(map(itemgetter(*names), batch))
+    return [tuple(map(record.get, names)) for record in batch]
+
+
+class _Anew:
+    def __init__(self, batches: Sequence[Sequence[msgspec.Raw]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        return (_decoded(batch, _VALUES) for batch in self._batches)
+
+
+def _batches(rows: Sequence[msgspec.Raw]) -> list[Sequence[msgspec.Raw]]:
+    """Return ``rows`` in runs of :data:`BATCH_BYTES` at most, or of one row."""
+    if sum(map(len, rows)) <= BATCH_BYTES:
+        return [rows]
+    batches = []
+    start = size = 0
+    for index, row in enumerate(rows):
+        if size and size + len(row) > BATCH_BYTES:
+            batches.append(rows[start:index])
+            start, size = index, 0
+        size += len(row)
+    return [*batches, rows[start:]]
+
+
+def _decoded(
+    batch: Sequence[msgspec.Raw], decoder: msgspec.json.Decoder[list[dict[str, V]]]
+) -> list[dict[str, V]]:
+    text = b"[" + b",".join(batch) + b"]"
+    try:
+        try:
+            return decoder.decode(text)
+        except UnicodeDecodeError:
+            # a file of UTF-8 cannot hold it, and one broken character shall not keep all rows from landing
+            return decoder.decode(text.decode(errors="replace"))
+    except msgspec.DecodeError as error:
+        raise UnreadableRow(
+            f"a row cannot be read: {error} (counted in a batch of {len(batch)} rows)"
+        ) from error

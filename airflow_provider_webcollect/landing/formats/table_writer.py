@@ -1,0 +1,68 @@
+"""What CSV and Parquet have in common: all rows of a part have the columns that stand at its beginning."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.landing.formats.base import RowWriter
+from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats.rows import records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import msgspec
+
+    from airflow_provider_webcollect.landing.formats.columns import Columns
+    from airflow_provider_webcollect.landing.formats.rows import Record
+
+
+class TableWriter(RowWriter):
+    """Encodes a part whose columns are those of the landing once its first page has come."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._landing = columns
+        self._begun = False
+
+    def write(self, rows: Sequence[msgspec.Raw]) -> bool:
+        """Append a page, see :meth:`RowWriter.write`."""
+        if not rows:
+            return True
+        page = records(rows)
+        if missing := self._landing.missing(page):
+            if self._begun:
+                return False
+            self._landing.add(missing)
+        if not self._landing.names:
+            raise UnreadableRow(
+                "no row of the first page has any field, so there are no columns to write; "
+                "name the columns, or write JSON lines"
+            )
+        self._begin()
+        for batch in page:
+            self._append(batch)
+        return True
+
+    def close(self) -> None:
+        """End the part, see :meth:`RowWriter.close`."""
+        self._begin()
+        self._end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.columns = self._landing.names
+            self._head()
+
+    @abstractmethod
+    def _head(self) -> None:
+        """Write what stands before the rows; the columns are known now."""
+
+    @abstractmethod
+    def _append(self, batch: Sequence[Record]) -> None:
+        """Write rows, which need no other columns."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Write what stands after the rows."""

@@ -1,0 +1,368 @@
+"""Operators that copy, move, delete, read and steer the service's tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+
+from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.service import checks, endpoints
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.states import ActionType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.service.call import Call
+
+OnPartialFailure = Literal["fail", "skip", "ignore"]
+JSON_RENDERER = "json"
+
+
+class WebCollectCopyTaskOperator(WebCollectOperator):
+    """Copies a task, to its own group or to another (contract, endpoint 7).
+
+    A copy whose answer is lost ends the task without retries, since the copy may exist.
+
+    Returns ``{"task_id", "task_name"}`` of the new task.
+
+    :param collection_task_id: the task to copy. (templated)
+    :param task_group_id: the group of the copy; None for the task's own. (templated)
+    :param retry_unknown_outcome: retry also if it is not known whether the copy was made.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
+
+    def __init__(
+        self, *, collection_task_id: str, task_group_id: int | str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        self.task_group_id = task_group_id
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.copy_task(self.collection_task_id, _group(self.task_group_id))
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Copy the task and return the new one."""
+        copied = hook.client.send(self._call())
+        self.log.info("Copied task %s to task %s.", self.collection_task_id, copied.task_id)
+        return {"task_id": copied.task_id, "task_name": copied.task_name}
+
+
+class WebCollectCopyTasksOperator(WebCollectOperator):
+    """Copies each of the tasks to each of the groups (contract, endpoint 8).
+
+    Returns ``{"request_count", "success_count", "failed_tasks"}``, the last a list of ``{"task_id",
+    "reason"}``.
+
+    :param collection_task_ids: the tasks to copy. (templated)
+    :param task_group_ids: the groups of the copies. (templated)
+    :param on_partial_failure: what to do if some were not copied: ``fail`` (without retries, which would
+        copy the
+        others again), ``skip`` the task, or ``ignore``. All of them are logged with their reasons.
+    :param retry_unknown_outcome: retry also if it is not known whether copies were made.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "task_group_ids", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "collection_task_ids": JSON_RENDERER,
+        "task_group_ids": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_ids: Sequence[str],
+        task_group_ids: Sequence[int],
+        on_partial_failure: OnPartialFailure = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        self.task_group_ids = task_group_ids
+        self.on_partial_failure = on_partial_failure
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        if self.on_partial_failure not in {"fail", "skip", "ignore"}:
+            raise InvalidArgument(
+                "on_partial_failure", self.on_partial_failure, "it must be one of fail, skip, ignore"
+            )
+        return endpoints.copy_tasks(self.collection_task_ids, self.task_group_ids)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Copy the tasks and return the counts."""
+        result = hook.client.send(self._call())
+        self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
+        if result.failed_tasks:
+            self._tell_failures([f"{failed.task_id}: {failed.reason}" for failed in result.failed_tasks])
+        return {
+            "request_count": result.request_count,
+            "success_count": result.success_count,
+            "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
+        }
+
+    def _tell_failures(self, failures: list[str]) -> None:
+        message = f"{len(failures)} copies were not made: {'; '.join(failures)}"
+        match self.on_partial_failure:
+            case "fail":
+                raise AirflowFailException(message)
+            case "skip":
+                raise AirflowSkipException(message)
+        self.log.warning("%s", message)
+
+
+class WebCollectMoveTaskOperator(WebCollectOperator):
+    """Moves a task to a group (contract, endpoint 9). A task that the service did not move fails the
+    operator.
+
+    Returns ``{"collection_task_id", "task_group_id"}``.
+
+    :param collection_task_id: the task to move. (templated)
+    :param task_group_id: the group it goes to. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
+
+    def __init__(self, *, collection_task_id: str, task_group_id: int | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        self.task_group_id = task_group_id
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.move_task(
+            self.collection_task_id, checks.integer("task_group_id", self.task_group_id)
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Move the task."""
+        if not hook.client.send(self._call()).moved:
+            raise AirflowFailException(
+                f"the service did not move task {self.collection_task_id} to group {self.task_group_id}: "
+                "check that both exist and that the task is not there already"
+            )
+        self.log.info("Moved task %s to group %s.", self.collection_task_id, self.task_group_id)
+        return {"collection_task_id": self.collection_task_id, "task_group_id": int(self.task_group_id)}
+
+
+class _DeleteOperator(WebCollectOperator):
+    """What both deletions share: an empty list is an error unless it is expected, and the ids are logged."""
+
+    _what: str
+
+    def __init__(self, *, ignore_empty: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ignore_empty = ignore_empty
+
+    def _delete(self, hook: WebCollectHook, ids: Sequence[Any], call: Callable[[], Call[None]]) -> list[Any]:
+        if self.ignore_empty and isinstance(ids, list | tuple) and not ids:
+            self.log.info("No %s to delete.", self._what)
+            return []
+        prepared = call()
+        self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(str, ids)))
+        hook.client.send(prepared)
+        return list(ids)
+
+
+class WebCollectDeleteTasksOperator(_DeleteOperator):
+    """Deletes tasks (contract, endpoint 10).
+
+    Returns the list of their ids.
+
+    :param collection_task_ids: the tasks to delete. (templated)
+    :param ignore_empty: succeed without a request if the list is empty; otherwise that is an error.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "webcollect_conn_id")
+    template_fields_renderers = {"collection_task_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    _what = "tasks"
+
+    def __init__(self, *, collection_task_ids: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        if not self.ignore_empty:
+            check_now(self, self._call)
+
+    def _call(self) -> Call[None]:
+        return endpoints.delete_tasks(self.collection_task_ids)
+
+    def perform(self, hook: WebCollectHook) -> list[str]:
+        """Delete the tasks."""
+        return self._delete(hook, self.collection_task_ids, self._call)
+
+
+class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
+    """Deletes task groups (contract, endpoint 11).
+
+    Returns the list of their ids.
+
+    :param task_group_ids: the groups to delete. (templated)
+    :param ignore_empty: succeed without a request if the list is empty; otherwise that is an error.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("task_group_ids", "webcollect_conn_id")
+    template_fields_renderers = {"task_group_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    _what = "task groups"
+
+    def __init__(self, *, task_group_ids: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task_group_ids = task_group_ids
+        if not self.ignore_empty:
+            check_now(self, self._call)
+
+    def _call(self) -> Call[None]:
+        return endpoints.delete_task_groups(self.task_group_ids)
+
+    def perform(self, hook: WebCollectHook) -> list[int]:
+        """Delete the groups."""
+        return self._delete(hook, self.task_group_ids, self._call)
+
+
+class WebCollectUpdateTaskParametersOperator(WebCollectOperator):
+    """Updates parameters of steps and loop lists in one call (contract, endpoint 4).
+
+    Returns ``{"collection_task_id", "updated_parameters"}``, the latter as the service echoes it.
+
+    :param collection_task_id: the service's task. (templated)
+    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
+        and
+        values, or as a list of ``{"name", "value"}``. (templated)
+    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+        (templated)
+    :param retry_unknown_outcome: retry also if it is not known whether values were appended.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "actions": JSON_RENDERER,
+        "loop_items": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        actions: Sequence[Mapping[str, Any]] | None = None,
+        loop_items: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+        self.actions = actions
+        self.loop_items = loop_items
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.update_task_parameters(
+            self.collection_task_id, actions=self.actions, loop_items=self.loop_items
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Update the parameters and return the service's echo."""
+        updated = hook.client.send(self._call()).updated_parameters
+        for entry in self.loop_items or ():
+            done = "Appended" if entry.get("is_append") else "Replaced all values by"
+            self.log.info("%s %d values of step %s.", done, len(entry["loop_items"]), entry["action_id"])
+        self.log.info("Updated parameters of %d steps.", len(self.actions or ()))
+        return {
+            "collection_task_id": self.collection_task_id,
+            "updated_parameters": updated.as_dict() if updated else None,
+        }
+
+
+class WebCollectGetActionsOperator(WebCollectOperator):
+    """Reads the steps of tasks (contract, endpoint 5).
+
+    Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
+    and what
+    belongs to its type.
+
+    :param collection_task_ids: the tasks. (templated)
+    :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
+        (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "collection_task_ids": JSON_RENDERER,
+        "action_types": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_ids: Sequence[str],
+        action_types: Sequence[str] = tuple(ActionType),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        self.action_types = action_types
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.get_actions(self.collection_task_ids, self.action_types)
+
+    def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
+        """Read the steps."""
+        return [task.as_dict() for task in hook.client.send(self._call())]
+
+
+class WebCollectGetRunningCountsOperator(WebCollectOperator):
+    """Reads how many tasks and sub-tasks run and wait (contract, endpoint 16).
+
+    Returns ``{"extracting_count", "waiting_count", "finished_count", "waiting_sub_task_count",
+    "executing_sub_task_count"}``; the contract calls the meaning of the last two ambiguous.
+
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("webcollect_conn_id",)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Read the counts."""
+        return hook.get_running_counts().as_dict()
+
+
+class WebCollectDeprecateDataAppOperator(WebCollectOperator):
+    """Deprecates a data app; only its author may, and repeating it changes nothing (contract, endpoint 20).
+
+    Returns ``{"app_name", "status"}`` and, where the service tells them, ``namespace``, ``version`` and
+    ``missing_secrets``.
+
+    :param app_id: the data app. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("app_id", "webcollect_conn_id")
+
+    def __init__(self, *, app_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.app_id = app_id
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.deprecate_data_app(self.app_id)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Deprecate the app."""
+        app = hook.client.send(self._call())
+        self.log.info("Data app %s is %s.", app.app_name, app.status)
+        return app.as_dict()
+
+
+def _group(value: int | str | None) -> int | None:
+    # a template that renders to nothing means none
+    return None if value is None or value == "" else checks.integer("task_group_id", value)

@@ -1,0 +1,112 @@
+"""How fast rows are encoded: ``python benchmarks/formats.py [--rows N]``.
+
+The rows are the sandbox's: 8 fields, about 250 bytes, in pages of 1,000. Each line is the best of three passes in
+one process; the bytes are counted and dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, MadeUpRows
+
+PAGE_ROWS = 1000
+PASSES = 3
+TYPES = {"price": "float64"}
+FORMATS = {
+    "jsonl": make_format("jsonl"),
+    "jsonl gzip": make_format("jsonl", "gzip"),
+    "jsonl zstd": make_format("jsonl", "zstd"),
+    "jsonl, 4 columns": make_format("jsonl", columns=DEFAULT_FIELDS[:4]),
+    "csv": make_format("csv"),
+    "csv gzip": make_format("csv", "gzip"),
+    "csv zstd": make_format("csv", "zstd"),
+    "csv, sanitized": make_format("csv", sanitize_formulas=True),
+    "parquet snappy": make_format("parquet"),
+    "parquet zstd": make_format("parquet", "zstd"),
+    "parquet gzip": make_format("parquet", "gzip"),
+    "parquet none": make_format("parquet", "none"),
+    "parquet, 1 float": make_format("parquet", column_types=TYPES),
+}
+
+Pages = Sequence[Sequence[msgspec.Raw]]
+
+
+class Counter:
+    """A sink that keeps nothing but the number of bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self.bytes += len(data)
+
+
+def main() -> None:
+    """Encode some rows with every format, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=200_000, help="(default: %(default)s)")
+    pages = list(made_up(parser.parse_args().rows))
+    print(f"{'format':18} {'rows/s':>12} {'MB':>8}")
+    for name, file_format in FORMATS.items():
+        report(name, pages, lambda sink, chosen=file_format: encode(pages, chosen, sink))
+        if name.startswith("csv") or file_format.name == "parquet":
+            report("  widened", pages, widening(pages, file_format))
+    report("csv.DictWriter", pages, lambda sink: with_dict_writer(pages, sink))
+
+
+def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
+    """Yield pages of rows as the service sends them."""
+    source = MadeUpRows("formats", "lot", DEFAULT_FIELDS, ("laptop", "phone"), 5000, 250)
+    for number in range(rows // PAGE_ROWS):
+        body = b"[" + source.block(number, PAGE_ROWS).cut(0, PAGE_ROWS) + b"]"
+        yield msgspec.json.decode(body, type=list[msgspec.Raw])
+
+
+def encode(pages: Pages, file_format: FileFormat, sink: Counter | io.BytesIO) -> None:
+    """Write one part."""
+    with file_format.writer(sink, file_format.columns_after()) as writer:
+        for page in pages:
+            writer.write(page)
+
+
+def widening(pages: Pages, file_format: FileFormat) -> Callable[[Counter], None]:
+    """Return what rewrites a finished part to one more column."""
+    part = io.BytesIO()
+    encode(pages, file_format, part)
+
+    def widen(sink: Counter) -> None:
+        part.seek(0)
+        file_format.widen(part, sink, DEFAULT_FIELDS, (*DEFAULT_FIELDS, "late"))
+
+    return widen
+
+
+def with_dict_writer(pages: Pages, sink: Counter) -> None:
+    """Write CSV the usual way, to compare with."""
+    for page in pages:
+        text = io.StringIO()
+        csv.DictWriter(text, DEFAULT_FIELDS).writerows(map(msgspec.json.decode, page))
+        sink.write(text.getvalue().encode())
+
+
+def report(name: str, pages: Pages, work: Callable[[Counter], None]) -> None:
+    """Print the best of some passes."""
+    best = float("inf")
+    for _ in range(PASSES):
+        sink = Counter()
+        start = time.perf_counter()
+        work(sink)
+        best = min(best, time.perf_counter() - start)
+    print(f"{name:18} {sum(map(len, pages)) / best:12,.0f} {sink.bytes / 1e6:8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The example DAGs, run for real."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.airflow.dag_runs import run_dag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(speed=60, stale_seconds=60),
+]
+
+EXAMPLES = Path(__file__).parents[2] / "example_dags"
+
+
+def load(name: str) -> Any:
+    """Import an example's file as the dag processor does, and return its DAG."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.dag
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in EXAMPLES.glob("*.py")))
+def test_every_example_explains_itself(name: str) -> None:
+    dag = load(name)
+
+    assert dag.dag_id == name
+    assert dag.doc_md
+    assert "webcollect" in dag.tags
+
+
+def test_collect_and_land_ends_with_every_row_landed_and_confirmed(sandbox: Sandbox, tmp_path: Path) -> None:
+    # an earlier run, whose Finished the status still shows for a second after the start
+    task = sandbox.control.add_task(lots=[15])
+    run = run_dag(
+        load("webcollect_collect_and_land"),
+        {
+            "collection_task_id": task["task_id"],
+            "action_id": task["actions"][0]["action_id"],
+            "loop_items": ["laptop", "tea"],
+            "destination": f"file://{tmp_path}/landed",
+        },
+    )
+    manifest = json.loads((tmp_path / "landed/_manifest.json").read_text())
+    rows = [
+        json.loads(line)
+        for part in manifest["parts"]
+        for line in (tmp_path / "landed" / part["name"]).read_text().splitlines()
+    ]
+
+    assert run.states == dict.fromkeys(
+        ("update_loop_items", "start", "wait", "land", "mark_exported"), "success"
+    )
+    assert run.xcoms["wait"]["executed_times"] == 2
+    assert len(rows) == 15 + 2 * 40
+    assert rows == sandbox.control.true_rows(task["task_id"])
+    assert sandbox.control.task(task["task_id"])["exported"]
+    assert len(sandbox.control.requests("/token")) == 1
+    assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
+
+
+def test_the_token_keeper_renews_at_half_life_only(
+    sandbox: Sandbox, set_connection: Callable[..., None]
+) -> None:
+    set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
+
+    first = run_dag(load("webcollect_token_keeper"))
+    second = run_dag(load("webcollect_token_keeper"))
+
+    assert [run.state for run in (first, second)] == ["success", "success"]
+    assert len(sandbox.control.requests("/token")) == 1

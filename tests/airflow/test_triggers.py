@@ -1,0 +1,242 @@
+"""The triggers on an event loop, many at a time, as in a triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+from airflow_provider_webcollect.triggers.webcollect import (
+    WebCollectSubTaskStatusTrigger,
+    WebCollectTaskStatusTrigger,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000),
+]
+
+STATUS = "/cloudextraction/statuses/v2"
+SUBTASKS = "/cloudextraction/task/subtasks"
+Trigger = WebCollectTaskStatusTrigger | WebCollectSubTaskStatusTrigger
+
+
+def for_task(task: dict[str, Any], poke_interval: float = 0.2, **wait: Any) -> WebCollectTaskStatusTrigger:
+    """Return a trigger that waits for a task."""
+    return WebCollectTaskStatusTrigger(
+        wait={"task_ids": [task["task_id"]], **wait},
+        poke_interval=poke_interval,
+        webcollect_conn_id="webcollect_default",
+    )
+
+
+def for_subtasks(
+    task: dict[str, Any], poke_interval: float = 0.2, **wait: Any
+) -> WebCollectSubTaskStatusTrigger:
+    """Return a trigger that waits for a task's sub-tasks."""
+    return WebCollectSubTaskStatusTrigger(
+        wait={"task_id": task["task_id"], **wait},
+        poke_interval=poke_interval,
+        webcollect_conn_id="webcollect_default",
+    )
+
+
+async def outcome(trigger: Trigger) -> dict[str, Any]:
+    """Run a trigger as the triggerer does, and return its one event."""
+    async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
+        payloads = [event.payload async for event in events]
+    (payload,) = payloads
+    return payload
+
+
+@pytest.fixture
+def running(sandbox: Sandbox) -> dict[str, Any]:
+    """A task that is extracting."""
+    return sandbox.control.add_task(state="Extracting", subtasks=2)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left_behind() -> AsyncIterator[None]:
+    """At the end of every test no poll goes on and no connection is open."""
+    before = asyncio.all_tasks()
+    yield
+    async with asyncio.timeout(2):
+        while asyncio.all_tasks() - before - {asyncio.current_task()}:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("make", [for_task, for_subtasks])
+class TestBothTriggers:
+    def test_a_trigger_survives_being_stored(
+        self, make: Callable[..., Trigger], running: dict[str, Any]
+    ) -> None:
+        trigger = make(running, poke_interval=7)
+        path, arguments = trigger.serialize()
+        stored = json.loads(json.dumps(arguments))
+        module, _, name = path.rpartition(".")
+        again = getattr(importlib.import_module(module), name)(**stored)
+
+        assert type(again) is type(trigger)
+        assert again.serialize() == (path, arguments)
+        assert set(arguments) == {"wait", "poke_interval", "began", "webcollect_conn_id"}
+
+    def test_a_wait_begins_once_however_often_the_triggerer_restarts(
+        self, make: Callable[..., Trigger], running: dict[str, Any]
+    ) -> None:
+        began = time.time()
+        _, arguments = make(running).serialize()
+
+        assert began <= arguments["began"] <= time.time()
+        assert type(make(running))(**arguments).began == arguments["began"]
+
+    async def test_the_end_of_a_run_is_its_one_event(
+        self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        waiting = asyncio.create_task(outcome(make(running)))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        sandbox.control.advance(10_000)
+        event = await waiting
+
+        assert event["outcome"] == "done"
+        assert {record["status"] for record in event["records"]} == {"Finished"}
+        assert json.loads(json.dumps(event)) == event
+
+    async def test_a_stopped_run_is_a_failure(
+        self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        sandbox.control.stop_task(running["task_id"])
+        event = await outcome(make(running))
+
+        assert event["outcome"] == "failed"
+        assert "Stopped" in event["reason"]
+
+    async def test_what_is_missing_for_too_long_is_a_failure(
+        self, make: Callable[..., Trigger], sandbox: Sandbox
+    ) -> None:
+        wait = {"missing_timeout": 0.5} | ({"subtask_ids": ["none"]} if make is for_subtasks else {})
+        event = await outcome(make(sandbox.control.add_task(), **wait))
+
+        assert event["outcome"] == "failed"
+        assert "missing_timeout" in event["reason"]
+
+    async def test_a_refusal_by_the_service_is_an_error(
+        self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        for path in (STATUS, SUBTASKS):
+            sandbox.control.fail(path, status=403, times=None)
+        event = await outcome(make(running))
+
+        assert (event["outcome"], event["permanent"]) == ("error", True)
+        assert "HTTP 403 PermissionDenied" in event["reason"]
+
+    async def test_a_bad_credential_is_an_error(
+        self, make: Callable[..., Trigger], running: dict[str, Any], set_connection: Callable[..., None]
+    ) -> None:
+        set_connection(extra={"access_token": "wrong"})
+        event = await outcome(make(running))
+
+        assert (event["outcome"], event["permanent"]) == ("error", True)
+
+    async def test_a_wrong_connection_is_an_error(
+        self, make: Callable[..., Trigger], running: dict[str, Any], set_connection: Callable[..., None]
+    ) -> None:
+        set_connection(extra={"read_timeout": "soon"})
+        events = await asyncio.gather(*(outcome(make(running)) for _ in range(3)))
+
+        assert [(event["outcome"], event["permanent"]) for event in events] == [("error", True)] * 3
+        assert "read_timeout" in events[0]["reason"]
+
+    async def test_a_connection_that_is_not_there_breaks_the_trigger(
+        self, make: Callable[..., Trigger], running: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+        with pytest.raises(AirflowNotFoundException):
+            await outcome(make(running))
+
+    async def test_a_cancelled_trigger_leaves_nothing_behind(
+        self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        waiting = asyncio.create_task(outcome(make(running)))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        sandbox.control.clear_requests()
+        await asyncio.sleep(0.6)
+
+        assert sandbox.control.requests() == []
+
+    async def test_a_trigger_cancelled_at_once_leaves_nothing_behind(
+        self, make: Callable[..., Trigger], running: dict[str, Any]
+    ) -> None:
+        waiting = asyncio.create_task(outcome(make(running)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    @pytest.mark.timeout(10)
+    async def test_one_that_leaves_does_not_disturb_the_others(
+        self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        staying, leaving = (asyncio.create_task(outcome(make(running))) for _ in range(2))
+        await asyncio.sleep(0.4)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        sandbox.control.advance(10_000)
+
+        assert (await staying)["outcome"] == "done"
+
+    async def test_the_next_wait_begins_anew(
+        self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
+    ) -> None:
+        sandbox.control.advance(10_000)
+
+        assert (await outcome(make(running)))["outcome"] == "done"
+        assert (await outcome(make(running)))["outcome"] == "done"
+
+
+async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox) -> None:
+    tasks = [sandbox.control.add_task(state="Extracting") for _ in range(200)]
+    began = time.monotonic()
+    waits = [asyncio.create_task(outcome(for_task(task, poke_interval=1))) for task in tasks]
+    await asyncio.sleep(2.2)
+    sandbox.control.advance(10_000)
+    events = await asyncio.gather(*waits)
+    rounds = int(time.monotonic() - began) + 1
+
+    assert {event["outcome"] for event in events} == {"done"}
+    assert [event["records"][0]["task_id"] for event in events] == [task["task_id"] for task in tasks]
+    # 100 tasks per query; the first to come does not wait for the others
+    assert 4 <= len(sandbox.control.requests(STATUS)) <= 2 * rounds + 1
+    assert {request["status"] for request in sandbox.control.requests()} == {200}
+    assert len(sandbox.control.requests("/token")) == 1
+
+
+async def test_waits_for_subtasks_of_one_task_share_their_answers(
+    sandbox: Sandbox, running: dict[str, Any]
+) -> None:
+    sandbox.control.advance(10_000)
+    events = await asyncio.gather(*(outcome(for_subtasks(running)) for _ in range(50)))
+
+    assert {event["outcome"] for event in events} == {"done"}
+    assert len(sandbox.control.requests(SUBTASKS)) == 1
+
+
+async def test_a_wait_for_many_tasks_tells_of_all_of_them(sandbox: Sandbox) -> None:
+    tasks = [sandbox.control.add_task(lots=[1]) for _ in range(3)]
+    event = await outcome(for_task(tasks[0], task_ids=[task["task_id"] for task in tasks]))
+
+    assert [record["task_id"] for record in event["records"]] == [task["task_id"] for task in tasks]

@@ -1,0 +1,191 @@
+"""Landings of a sandbox's tasks on filesystems of every kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pytest
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+from airflow_provider_webcollect.landing.destination import Destination
+from airflow_provider_webcollect.landing.engine import Landing, land
+from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
+from airflow_provider_webcollect.landing.pages import all_pages
+from airflow_provider_webcollect.service.paging import iter_pages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.records import DataPage
+
+RUN = Run(dag_id="d", task_id="t", run_id="r1")
+OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
+
+
+class StoreFile(AbstractBufferedFile):
+    """A file that is there once it is committed, as on object stores."""
+
+    def _initiate_upload(self) -> None:
+        self.uploaded = b""
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        self.uploaded += self.buffer.getvalue()
+        self.fs.operations.append(f"upload {self.path}")
+        if final and self.autocommit:
+            self.commit()
+        return True
+
+    def commit(self) -> None:
+        self.fs.operations.append(f"commit {self.path}")
+        self.fs.objects[self.path] = self.uploaded
+
+    def discard(self) -> None:
+        self.fs.operations.append(f"discard {self.path}")
+
+
+class Store(AbstractFileSystem):
+    """An object store: no folders, no renames, and a listing that names the folder itself."""
+
+    protocol = "store"
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[str, bytes] = {}
+        self.operations: list[str] = []
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> StoreFile:
+        return StoreFile(self, path, mode, block_size=kwargs["block_size"], autocommit=kwargs["autocommit"])
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        names = [name for name in self.objects if name.startswith(f"{path}/")]
+        if not names:
+            raise FileNotFoundError(path)
+        own = {"name": f"{path}/", "size": 0, "type": "directory"}
+        entries = [{"name": name, "size": len(self.objects[name]), "type": "file"} for name in names]
+        return [own, *entries] if detail else [f"{path}/", *names]
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> bytes:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        return self.objects[path]
+
+    def rm_file(self, path: str) -> None:
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        del self.objects[path]
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        self.objects[path] = value
+
+
+@dataclasses.dataclass
+class Folder:
+    """A destination that can be looked into."""
+
+    fs: Any
+    root: str
+
+    @property
+    def destination(self) -> Destination:
+        return Destination(self.fs, self.root)
+
+    def names(self) -> set[str]:
+        try:
+            found = self.fs.ls(self.root, detail=False)
+        except FileNotFoundError:
+            return set()
+        return {
+            path.rstrip("/").rpartition("/")[2] for path in found if path.strip("/") != self.root.strip("/")
+        }
+
+    def read(self, name: str) -> bytes:
+        content: bytes = self.fs.cat_file(f"{self.root}/{name}")
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        self.fs.makedirs(self.root, exist_ok=True)
+        self.fs.pipe_file(f"{self.root}/{name}", content)
+
+    def manifest(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.read("_manifest.json"))
+        return content
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what a reader gets who trusts the manifest, once he has checked all it says."""
+        manifest, found = self.manifest(), []
+        for part in manifest["parts"]:
+            content = self.read(part["name"])
+            assert len(content) == part["bytes"]
+            assert hashlib.sha256(content).hexdigest() == part["sha256"]
+            assert content.endswith(b"\n")
+            lines = content[:-1].split(b"\n")
+            assert len(lines) == part["rows"]
+            found += [json.loads(line) for line in lines]
+        assert manifest["rows"] == manifest["total"] == len(found)
+        assert manifest["bytes"] == sum(part["bytes"] for part in manifest["parts"])
+        return found
+
+
+@pytest.fixture(params=["local", "memory", "store"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """A folder that is not there yet, on each kind of filesystem."""
+    if request.param == "local":
+        return Folder(fsspec.filesystem("file"), str(tmp_path / "landing"))
+    if request.param == "memory":
+        return Folder(fsspec.filesystem("memory"), f"/{tmp_path.name}-{id(tmp_path)}/landing")
+    return Folder(Store(), "bucket/landing")
+
+
+@pytest.fixture
+def client(connect: Callable[..., Client]) -> Client:
+    return connect()
+
+
+Landed = Callable[..., Manifest]
+
+
+@pytest.fixture
+def landing(client: Client, folder: Folder, sandbox: Sandbox) -> Landed:
+    """Lands a task in the folder; ``pages`` may replace what is read, ``read`` wraps it."""
+
+    def run(
+        task_id: str,
+        lotno: str | None = None,
+        *,
+        size: int = 100,
+        settle: float = 0.0,
+        sleep: Callable[[float], None] = lambda seconds: None,
+        pages: Callable[[int, int], Iterator[DataPage]] | None = None,
+        read: Callable[[Iterator[DataPage]], Iterator[DataPage]] = lambda pages: pages,
+        **changes: Any,
+    ) -> Manifest:
+        def from_service(offset: int, rows: int) -> Iterator[DataPage]:
+            return all_pages(
+                lambda start: read(iter_pages(client, task_id, lotno, offset=start, size=size)),
+                offset,
+                rows,
+                settle=settle,
+                sleep=sleep,
+            )
+
+        return land(
+            Landing(
+                source=Source(collection_task_id=task_id, lotno=lotno),
+                pages=pages or from_service,
+                **{"destination": folder.destination, "run": RUN, **changes},
+            )
+        )
+
+    return run
+
+
+def offsets_asked(sandbox: Sandbox) -> list[int]:
+    return [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]

@@ -1,0 +1,166 @@
+"""The pace: within the limits when all goes well, slower after a 429, back to normal after a while."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.call import Pace
+from airflow_provider_webcollect.service.pace import RECOVERY, SLOWEST, Pacer, shared_paces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
+    from tests.service.conftest import Clock, Drive
+
+
+def moments(pacer: Pacer, clock: Clock, count: int) -> list[float]:
+    """Return when so many requests in a row are sent."""
+    sent = []
+    for _ in range(count):
+        clock.time += pacer.reserve()
+        sent.append(clock.time - 1000)
+    return sent
+
+
+class TestPacer:
+    def test_requests_are_spread_evenly(self, clock: Clock) -> None:
+        assert moments(Pacer(0.5, clock.now), clock, 4) == [0, 0.5, 1, 1.5]
+
+    def test_a_pause_is_not_made_up_for_by_a_burst(self, clock: Clock) -> None:
+        pacer = Pacer(0.5, clock.now)
+        pacer.reserve()
+        clock.time += 100
+        assert moments(pacer, clock, 3) == [100, 100.5, 101]
+
+    def test_each_who_asks_at_once_gets_a_moment_of_his_own(self, clock: Clock) -> None:
+        pacer = Pacer(0.5, clock.now)
+        assert [pacer.reserve() for _ in range(3)] == [0, 0.5, 1]
+
+    def test_there_may_be_no_pace(self, clock: Clock) -> None:
+        pacer = Pacer(0, clock.now)
+        assert [pacer.reserve() for _ in range(3)] == [0, 0, 0]
+        pacer.slow_down(2)
+        assert [pacer.reserve() for _ in range(3)] == [2, 2, 2]
+
+    def test_after_a_429_it_pauses_and_goes_on_slower_and_then_recovers(self, clock: Clock) -> None:
+        pacer = Pacer(1, clock.now)
+        pacer.slow_down(3)
+        sent = moments(pacer, clock, 40)
+        gaps = [after - before for before, after in itertools.pairwise(sent)]
+        assert sent[0] == 3
+        assert gaps[0] == 2
+        assert gaps[-1] == 1
+        assert sent[gaps.index(1)] >= RECOVERY
+
+    def test_a_429_without_a_time_pauses_for_an_interval(self, clock: Clock) -> None:
+        pacer = Pacer(5, clock.now)
+        pacer.slow_down()
+        assert pacer.reserve() == 5
+
+    def test_it_does_not_get_slower_without_end(self, clock: Clock) -> None:
+        pacer = Pacer(1, clock.now)
+        for _ in range(20):
+            pacer.slow_down()
+        sent = moments(pacer, clock, 3)
+        assert sent[2] - sent[1] == SLOWEST
+        clock.time += 10 * RECOVERY
+        sent = moments(pacer, clock, 3)
+        assert sent[2] - sent[1] == 1
+
+    def test_a_429_does_not_bring_a_moment_forward(self, clock: Clock) -> None:
+        pacer = Pacer(1, clock.now)
+        for _ in range(10):
+            pacer.reserve()
+        pacer.slow_down(2)
+        assert pacer.reserve() == 10
+
+
+class TestSharing:
+    def test_clients_of_one_address_share_their_pace(self) -> None:
+        one, other = (
+            shared_paces(url, 10) for url in ("https://share.example/api", "https://SHARE.example/other")
+        )
+        assert one.of(Pace.GENERAL) == other.of(Pace.GENERAL)
+        elsewhere = shared_paces("https://elsewhere.example", 10)
+        assert one.of(Pace.GENERAL) != elsewhere.of(Pace.GENERAL)
+
+    def test_the_status_paces_are_shared_even_at_different_rates(self) -> None:
+        one, other = (shared_paces("https://rates.example", rate) for rate in (0, 20))
+        assert one.of(Pace.GENERAL) != other.of(Pace.GENERAL)
+        for pace in (Pace.STATUS_V1, Pace.STATUS_V2):
+            assert one.of(pace)[0] is other.of(pace)[0]
+
+    def test_two_clients_together_stay_within_the_limit(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        clients = [connect(requests_per_second=20) for _ in range(2)]
+        with ThreadPoolExecutor(8) as threads:
+            for _ in threads.map(lambda n: clients[n % 2].send(endpoints.get_running_counts()), range(60)):
+                pass
+        assert sandbox.control.counters() == {"/cloudextraction/task/stats": {200: 60}}
+
+
+class TestLimits:
+    def test_a_burst_keeps_within_the_general_limit(self, drive: Drive, sandbox: Sandbox) -> None:
+        driver = drive(requests_per_second=20, real_time=True)
+        began = time.monotonic()
+        driver.send_together([endpoints.get_running_counts()] * 60)
+        assert sandbox.control.counters() == {"/cloudextraction/task/stats": {200: 60}}
+        assert time.monotonic() - began < 8
+
+    def test_status_queries_keep_within_their_own_limit(self, drive: Drive, sandbox: Sandbox) -> None:
+        driver = drive(real_time=True)
+        driver.send_together([endpoints.get_task_statuses_v2([demo.TASK_ID])] * 10)
+        assert sandbox.control.counters() == {"/cloudextraction/statuses/v2": {200: 10}}
+
+    @pytest.mark.webcollect_sandbox(enforce_limits=False)
+    def test_status_queries_of_version_1_are_five_seconds_apart(self, drive: Drive, clock: Clock) -> None:
+        driver = drive()
+        for _ in range(3):
+            driver.send(endpoints.get_task_statuses([demo.TASK_ID]))
+        assert len(clock.slept) == 2
+        assert all(5 <= wait < 6 for wait in clock.slept)
+
+    @pytest.mark.webcollect_sandbox(enforce_limits=False)
+    def test_a_status_query_is_under_the_general_pace_too(self, drive: Drive, clock: Clock) -> None:
+        driver = drive(requests_per_second=1)
+        driver.send(endpoints.get_running_counts())
+        driver.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
+        assert clock.slept == [1]
+
+    def test_a_limit_that_others_have_used_up_is_waited_for(self, drive: Drive, sandbox: Sandbox) -> None:
+        strangers = drive(requests_per_second=0)
+        driver = drive(requests_per_second=20, real_time=True)
+        sandbox.control.configure(general_rate=10)
+        for _ in range(10):
+            strangers.send(endpoints.get_running_counts())
+        driver.send(endpoints.get_running_counts())
+        assert sandbox.control.counters()["/cloudextraction/task/stats"][200] == 11
+
+    @pytest.mark.webcollect_sandbox(enforce_limits=False)
+    def test_a_429_slows_the_endpoints_own_pace(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+        driver = drive(requests_per_second=20)
+        sandbox.control.fail("/cloudextraction/statuses/v2", status=429)
+        for _ in range(3):
+            driver.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
+        assert clock.slept[-1] == pytest.approx(0.5)
+        clock.slept.clear()
+        for _ in range(2):
+            driver.send(endpoints.get_running_counts())
+        assert clock.slept[-1] == pytest.approx(0.05)
+
+    @pytest.mark.webcollect_sandbox(enforce_limits=False)
+    def test_a_redirect_counts_as_a_request(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+        to = f"/data/lotno/all?taskId={demo.FINISHED_TASK_ID}&lotno=000002&offset=0&size=10"
+        sandbox.control.fail("/data/all", kind="redirect", to=to)
+        drive(requests_per_second=2).send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        assert clock.slept == [0.5]

@@ -1,0 +1,187 @@
+"""Reads that take several calls: by the cursor that comes back, to the end, and never for ever."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import paging
+from airflow_provider_webcollect.service.errors import PagingError
+from tests.service.servers import answer, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.records import DataPage
+    from tests.service.conftest import Clock, Drive, Driver
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+
+def read_all(driver: Driver, task_id: str, lotno: str | None = None, size: int = 1000) -> list[DataPage]:
+    """Read page by page as ``iter_pages`` does, on either driver."""
+    pages, offset = [], 0
+    while not pages or pages[-1].rest_total:
+        pages.append(driver.run(paging.read_page(driver.wire, task_id, lotno, offset, size)))
+        offset = pages[-1].offset
+    return pages
+
+
+def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
+    return [row for page in pages for row in page.records()]
+
+
+class TestRows:
+    @pytest.mark.parametrize("size", [7, 100, 999, 1000])
+    def test_every_row_comes_once_and_in_order_though_offsets_jump(
+        self, driver: Driver, sandbox: Sandbox, size: int
+    ) -> None:
+        task = sandbox.control.add_task(rows=610, lots=4)["task_id"]
+        pages = read_all(driver, task, size=size)
+        assert rows_of(pages) == sandbox.control.true_rows(task)
+        assert pages[0].offset != size
+        batch = read_all(driver, task, "000002", size)
+        assert rows_of(batch) == sandbox.control.true_rows(task, "000002")
+
+    def test_the_cursor_that_comes_back_is_passed_on(self, driver: Driver, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(rows=250, state="Finished")["task_id"]
+        pages = read_all(driver, task, size=100)
+        asked = [int(request["query"]["offset"]) for request in sandbox.control.requests()]
+        assert asked == [0, *(page.offset for page in pages[:-1])] == [0, 1024, 1124]
+
+    @pytest.mark.webcollect_sandbox(row_bytes=30_000)
+    @pytest.mark.parametrize("size", [200, 1000])
+    def test_pages_that_come_back_short_lose_nothing(
+        self, driver: Driver, sandbox: Sandbox, size: int
+    ) -> None:
+        task = sandbox.control.add_task(rows=600, state="Finished")["task_id"]
+        pages = read_all(driver, task, size=size)
+        assert len(pages[0].rows) < size
+        assert len(pages) > 600 / size
+        assert rows_of(pages) == sandbox.control.true_rows(task)
+
+    def test_an_empty_source_is_one_empty_page(self, driver: Driver) -> None:
+        (page,) = read_all(driver, demo.TASK_ID)
+        assert (page.total, page.rest_total, page.rows) == (0, 0, [])
+
+    def test_a_client_gives_the_pages_one_by_one(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect()
+        pages = paging.iter_pages(client, demo.FINISHED_TASK_ID, size=100)
+        assert len(next(pages).rows) == 100
+        assert len(sandbox.control.requests()) == 1
+        assert [len(page.rows) for page in pages] == [100, 40]
+        (batch,) = paging.iter_pages(client, demo.FINISHED_TASK_ID, "000001", offset=-3)
+        assert batch.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000001")
+
+
+def page(offset: int, rest: int, rows: int) -> bytes:
+    return answer({"offset": offset, "total": 10, "restTotal": rest, "data": [{"a": n} for n in range(rows)]})
+
+
+class TestCursorThatStandsStill:
+    @pytest.mark.parametrize(
+        ("asked", "stuck"),
+        [
+            (0, page(0, 10, 0)),
+            (0, page(0, 5, 5)),
+            (-7, page(0, 5, 5)),
+            (50, page(50, 5, 5)),
+            (50, page(20, 5, 5)),
+            (0, page(1024, 10, 0)),
+        ],
+        ids=[
+            "nothing comes",
+            "at the start",
+            "below the start",
+            "further on",
+            "backwards",
+            "empty but moving",
+        ],
+    )
+    def test_is_an_error_after_a_few_tries(
+        self, drive: Drive, clock: Clock, asked: int, stuck: bytes
+    ) -> None:
+        with serving(lambda _: stuck) as server:
+            driver = drive(base_url=server.url)
+            with pytest.raises(PagingError, match=f"stands still at offset {asked}") as failure:
+                driver.run(paging.read_page(driver.wire, "t", None, asked, 10))
+            assert failure.value.endpoint == "read_data"
+            assert "of 10 rows are left" in str(failure.value)
+            assert len(server.received) == paging.STUCK_TRIES
+        assert clock.slept == [paging.STUCK_WAIT] * (paging.STUCK_TRIES - 1)
+
+    def test_is_passed_over_if_it_moves_again(self, drive: Drive, clock: Clock) -> None:
+        answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
+        with serving(lambda _: answers.pop(0)) as server:
+            driver = drive(base_url=server.url)
+            came = driver.run(paging.read_page(driver.wire, "t", None, 0, 10))
+        assert (came.offset, len(came.rows)) == (1024, 5)
+        assert len(clock.slept) == 2
+
+    @pytest.mark.parametrize("rest", [0, -3])
+    def test_is_the_end_if_nothing_is_left(self, drive: Drive, rest: int) -> None:
+        with serving(lambda _: page(0, rest, 3)) as server:
+            driver = drive(base_url=server.url)
+            assert len(driver.run(paging.read_page(driver.wire, "t", None, 0, 10)).rows) == 3
+
+
+class TestLists:
+    @pytest.mark.parametrize("count", [1, 20, 40, 47])
+    def test_all_subtasks_come(self, driver: Driver, sandbox: Sandbox, count: int) -> None:
+        task = sandbox.control.add_task(subtasks=count)
+        found = driver.run(paging.all_subtasks(driver.wire, task["task_id"]))
+        assert [subtask.sub_task_id for subtask in found] == [
+            subtask["subtask_id"] for subtask in task["subtasks"]
+        ]
+
+    def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(self, drive: Drive) -> None:
+        same = json.dumps(
+            {"data": [{"subTaskId": str(n), "status": "Waiting"} for n in range(20)], "requestId": "r"}
+        ).encode()
+        with serving(lambda _: answer(same)) as server:
+            driver = drive(base_url=server.url)
+            assert len(driver.run(paging.all_subtasks(driver.wire, "t"))) == 20
+            assert len(server.received) == 2
+
+    def test_statuses_come_in_batches_and_those_that_are_left_out_are_absent(
+        self, driver: Driver, sandbox: Sandbox
+    ) -> None:
+        tasks = [sandbox.control.add_task(state="Finished", rows=1)["task_id"] for _ in range(7)]
+        found = driver.run(paging.all_statuses(driver.wire, [*tasks, "none"], 3))
+        assert list(found) == tasks
+        assert {status.status for status in found.values()} == {"Finished"}
+        sizes = [
+            len(json.loads(request["body"])["taskIds"])
+            for request in sandbox.control.requests("/cloudextraction/statuses/v2")
+        ]
+        assert sizes == [3, 3, 2]
+
+    def test_all_analytics_come(
+        self, driver: Driver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        today = datetime.datetime.now(datetime.UTC).date()
+        start = today - datetime.timedelta(days=60)
+        for _ in range(12):
+            sandbox.control.add_task()
+        rows = driver.run(paging.all_analytics(driver.wire, start=start, end=today))
+        assert len(rows) > 500
+        assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
+        assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
+
+    def test_analytics_that_are_fewer_than_announced_end(self, drive: Drive) -> None:
+        today = datetime.datetime.now(datetime.UTC).date()
+        answers = [
+            answer({"total": 9, "data": [{"taskId": "t", "dayKey": "d"}]}),
+            answer({"total": 9, "data": []}),
+        ]
+        with serving(lambda _: answers.pop(0)) as server:
+            driver = drive(base_url=server.url)
+            assert len(driver.run(paging.all_analytics(driver.wire, start=today, end=today))) == 1
