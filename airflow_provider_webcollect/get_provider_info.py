@@ -14,7 +14,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-webcollect",
         "name": INTEGRATION,
-        "description": "Runs web data collection tasks, waits for them, and lands their rows in object storage.",
+        "description": "Runs web data collection tasks, waits for them, lands their rows in object storage.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
         "hooks": _modules("hooks", "webcollect"),
         "operators": _modules("operators", "webcollect"),

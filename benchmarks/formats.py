@@ -1,7 +1,7 @@
 """How fast rows are encoded: ``python benchmarks/formats.py [--rows N]``.
 
-The rows are the sandbox's: 8 fields, about 250 bytes, in pages of 1,000. Each line is the best of three passes in
-one process; the bytes are counted and dropped.
+The rows are the sandbox's: 8 fields, about 250 bytes, in pages of 1,000. Each line is the best of three
+passes in one process; the bytes are counted and dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Ten thousand waits in one event loop: ``python benchmarks/waiting.py [--waits N] [--interval S] [--rounds N]``.
+"""Ten thousand waits in one event loop: ``python benchmarks/waiting.py [--waits N] [--interval S] [--rounds
+N]``.
 
-A sandbox that enforces the service's limits runs in its own process. The first measurement runs the provider's
-triggers, as a triggerer would; the second is the common way, a request for each waiter and look, on the same server.
+A sandbox that enforces the service's limits runs in its own process. The first measurement runs the
+provider's
+triggers, as a triggerer would; the second is the common way, a request for each waiter and look, on the same
+server.
 """
 
 from __future__ import annotations

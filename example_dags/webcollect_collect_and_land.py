@@ -1,7 +1,7 @@
 """Collect, wait, land, confirm: new search terms go in, rows come out on object storage, each exactly once.
 
-Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task goes on where
-the failed try ended.
+Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task goes on
+where the failed try ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The only one that renews the token of ``webcollect_default``, for those who want a single writer.
 
-Set the connection's extra ``token_refresh`` to ``keeper``: workers then never renew the token, they wait for this
-DAG to store one. It looks every hour and renews from half of the token's life on.
+Set the connection's extra ``token_refresh`` to ``keeper``: workers then never renew the token, they wait for
+this DAG to store one. It looks every hour and renews from half of the token's life on.
 """
 
 from __future__ import annotations

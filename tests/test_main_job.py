@@ -1,4 +1,4 @@
-"""The main job on a real Airflow: collected, waited for, landed and confirmed, with no token left anywhere."""
+"""The main job on a real Airflow: collected, waited for, landed, confirmed, and no token left anywhere."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def airflow(
     options = {"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}
     with RealAirflow(home, pytestconfig.rootpath / "example_dags", options) as airflow:
         extra = {"refresh_token": sandbox.refresh_token, "api_key": ""}
-        airflow.add_connection(
-            "webcollect_default", "webcollect", host=sandbox.url, extra=json.dumps(extra)
-        )
+        airflow.add_connection("webcollect_default", "webcollect", host=sandbox.url, extra=json.dumps(extra))
         yield airflow
 
 
 @pytest.fixture(scope="module")
-def landed(airflow: RealAirflow, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def landed(
+    airflow: RealAirflow, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     """Run the main job once; return the destination and the run's id."""
     destination = tmp_path_factory.mktemp("landing") / "rows"
     actions = sandbox.control.task(demo.TASK_ID)["actions"]

@@ -46,7 +46,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
 class WebCollectConnection:
     """What a connection says, checked. Its repr shows no secret.
 
-    :param token_store: ``variable``, ``memory``, or the dotted path of a class that is called with the connection's id.
+    :param token_store: ``variable``, ``memory``, or the dotted path of a class that is called with the
+        connection's id.
     :param status_batch_size: tasks per status query.
     :param task_url_template: the service's web page of a task, with ``{task_id}``; None if it has none.
     """

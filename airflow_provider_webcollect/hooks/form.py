@@ -29,7 +29,7 @@ FIELDS = (
     Field(
         "refresh_token",
         "Refresh token",
-        "From the service's token answer. It works once: afterwards the provider keeps its successors itself.",
+        "From the service's token answer. It works once; the provider keeps its successors itself.",
         secret=True,
     ),
     Field("access_token", "Access token", "Only if there is no refresh token; lasts a day.", secret=True),
@@ -116,7 +116,8 @@ def _conn_field(field: Field) -> dict[str, Any]:
 def widgets() -> dict[str, Any]:
     """Return the fields as form widgets, for Airflow before 3.2.
 
-    That knows four kinds of widgets and drops the whole connection type if it meets another, so numbers are texts.
+    That knows four kinds of widgets and drops the whole connection type if it meets another, so numbers are
+    texts.
     """
     return {field.name: _widget(field) for field in FIELDS}
 

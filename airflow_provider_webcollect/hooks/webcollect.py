@@ -1,4 +1,4 @@
-"""The hook: a connection of the type ``webcollect``, and one typed method for each of the service's endpoints."""
+"""The hook: a connection of the type ``webcollect``, and a typed method for each endpoint of the service."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class WebCollectHook(BaseHook):
         except PermissionDenied as error:
             return (
                 True,
-                f"The credential works; the account's plan does not include the test's call ({error.message}).",
+                f"The credential works; the plan does not include the test's call ({error.message}).",
             )
         except TlsError as error:
             return False, f"No trusted connection (TLS): {error}"
@@ -229,8 +229,8 @@ class WebCollectHook(BaseHook):
     ) -> ParameterUpdate:
         """Update parameters of steps and loop lists in one call (contract, endpoint 4).
 
-        :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
-            and values, or as a list of ``{"name", "value"}``.
+        :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
+            names and values, or as a list of ``{"name", "value"}``.
         :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
         """
         return self.client.send(
@@ -247,13 +247,15 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.get_actions(task_ids, action_types))
 
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
-        """Replace the task's URLs from a file, or by ``urls``; return how many there are (contract, endpoint 6).
+        """Replace the task's URLs from a file, or by ``urls``; return how many there are (contract, endpoint
+        6).
 
         The file is checked line by line before anything is sent, and streamed.
 
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
             ``fsspec.OpenFile``, or a seekable file opened in binary mode.
-        :raises InvalidArgument: naming the line, if the file is empty, not UTF-8, or has a blank or non-http(s) line.
+        :raises InvalidArgument: naming the line, if the file is empty, not UTF-8, or has a blank or
+            non-http(s) line.
         :raises TaskBusy: if the task is running.
         """
         if (file is None) == (urls is None):
@@ -294,7 +296,8 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.get_task_statuses(task_ids))
 
     def get_task_statuses_v2(self, task_ids: Sequence[str]) -> list[TaskStatus]:
-        """Read states, counts and times of tasks, version 2, at most 5 times a second (contract, endpoint 13).
+        """Read states, counts and times of tasks, version 2, at most 5 times a second (contract, endpoint
+        13).
 
         Tasks that never ran in the cloud may be missing from the answer (field notes, Status).
         """
@@ -345,7 +348,8 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
 
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield all rows as dicts, of the whole history or of one batch, page by page (contract, endpoints 17, 18).
+        """Yield all rows as dicts, of the whole history or of one batch, page by page (contract, endpoints
+        17, 18).
 
         :raises PagingError: if the service's cursor stands still.
         """

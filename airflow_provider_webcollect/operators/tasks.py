@@ -360,7 +360,8 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
         """Deprecate the app."""
         app = hook.client.send(self._call())
         self.log.info("Data app %s is %s.", app.app_name, app.status)
-        return app.as_dict()
+        result: dict[str, Any] = app.as_dict()
+        return result
 
 
 def _group(value: int | str | None) -> int | None:

@@ -175,8 +175,8 @@ class WebCollectStartSubTasksOperator(WebCollectOperator):
 
     Those that run already are left alone, so that a retried task starts nothing twice.
 
-    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what the
-    task's status showed before the start, for a sensor's ``after``.
+    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
+    the task's status showed before the start, for a sensor's ``after``.
 
     :param collection_task_id: the service's task. (templated)
     :param sub_task_ids: the sub-tasks, or ``"all"`` of the latest batch. (templated)

@@ -45,7 +45,8 @@ Records = list[dict[str, Any]]
 class _StatusSensor(BaseSensorOperator):
     """What both sensors share.
 
-    A target state ends the wait well, a failure state fails the task without retries. XCom gets the last record.
+    A target state ends the wait well, a failure state fails the task without retries. XCom gets the last
+    record.
     """
 
     ui_color = "#d7ecdf"
@@ -119,7 +120,8 @@ class _StatusSensor(BaseSensorOperator):
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the wait in the triggerer, with a timeout and ``never_fail`` as when poking.
 
-        Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail`` here.
+        Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail``
+        here.
         """
         try:
             return super().resume_execution(next_method, next_kwargs, context)
@@ -157,12 +159,12 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param target_states: states that end the wait well.
     :param failure_states: states that fail it.
     :param after: what was seen before the run that is waited for: the result of
-        ``WebCollectStartSubTasksOperator`` (or a list of them), so that an earlier run's Finished does not pass
-        for this one's. (templated)
-    :param settle: seconds after which a final state counts whatever ``after`` says, for services that count runs
-        otherwise.
-    :param missing_timeout: seconds after which a task that is missing from the answers, or Unexecuted, fails the
-        wait.
+        ``WebCollectStartSubTasksOperator`` (or a list of them), so that an earlier run's Finished does not
+        pass for this one's. (templated)
+    :param settle: seconds after which a final state counts whatever ``after`` says, for services that count
+        runs otherwise.
+    :param missing_timeout: seconds after which a task that is missing from the answers, or Unexecuted, fails
+        the wait.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
@@ -243,10 +245,11 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
-    """Waits until sub-tasks of a task's latest batch reach a state, by default Finished (contract, endpoint 14).
+    """Waits until sub-tasks of a task's latest batch reach a state, by default Finished (contract, endpoint
+    14).
 
-    The log tells the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of all
-    sub-tasks of the batch.
+    The log tells the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of
+    all sub-tasks of the batch.
 
     :param collection_task_id: the service's task. (templated)
     :param sub_task_ids: the sub-tasks; None for all of the batch. (templated)

@@ -269,7 +269,7 @@ class Tokens:
         return True
 
     def _fresh(self, send: SendToken, rejected: str | None = None) -> Steps[StoredToken]:
-        """Obtain a new token with what the connection has: the refresh token first, then login and password."""
+        """Obtain a new token from what the connection has: refresh token first, then login and password."""
         held, credentials = self._held, self._credentials
         spent = (held and held.refresh_token) or credentials.refresh_token
         refusal: GrantRejected | None = None
@@ -346,7 +346,7 @@ class Tokens:
             yield Save(marked)
         return GrantRejected(
             "the refresh token was refused, and no other process has stored a newer one. Either it was "
-            "revoked, or a process ended after the service had exchanged it and before the new one was stored",
+            "revoked, or a process ended after the service had exchanged it, before the new one was stored",
             status=refusal.status if refusal else None,
             code=refusal.code if refusal else None,
             request_id=refusal.request_id if refusal else None,

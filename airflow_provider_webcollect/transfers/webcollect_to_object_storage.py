@@ -39,15 +39,16 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
-    :param destination: a folder of its own, such as ``s3://bucket/prices/{{ ds }}``, or an ``ObjectStoragePath``.
-        (templated)
+    :param destination: a folder of its own, such as ``s3://bucket/prices/{{ ds }}``, or an
+        ``ObjectStoragePath``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
-    :param if_exists: what to do if the folder holds the commit of another run: ``fail``, ``overwrite`` (it stays
-        readable until the new one is complete) or ``skip``.
+    :param if_exists: what to do if the folder holds the commit of another run: ``fail``, ``overwrite`` (it
+        stays readable until the new one is complete) or ``skip``.
     :param mark_exported: confirm the export to the service, after the commit.
     :param page_size: rows per request, 1 to 1000.
     :param max_part_bytes: a part is ended with the page that reaches this size.
-    :param settle: seconds to wait for rows if the source shows none, as it may right after a task has finished.
+    :param settle: seconds to wait for rows if the source shows none, as it may right after a task has
+        finished.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
 

@@ -23,8 +23,8 @@ MODULE = "airflow_provider_webcollect.triggers.webcollect"
 class _StatusTrigger(BaseTrigger):
     """What both triggers share: being shown states until the wait is over, and telling how it ended.
 
-    The event's payload is ``{"outcome": "done" | "failed" | "error", "reason", "records", "permanent"}``, with
-    the last records seen as plain JSON; ``permanent`` says of an error that trying again is in vain.
+    The event's payload is ``{"outcome": "done" | "failed" | "error", "reason", "records", "permanent"}``,
+    with the last records seen as plain JSON; ``permanent`` says of an error that trying again is in vain.
 
     :param wait: what is waited for, as plain JSON.
     :param poke_interval: seconds between two looks.
@@ -40,7 +40,7 @@ class _StatusTrigger(BaseTrigger):
         poke_interval: float = 60.0,
         began: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.wait = dict(wait)
         self.poke_interval = poke_interval
         self.began = time.time() if began is None else began

@@ -52,7 +52,8 @@ def airflow_database(airflow_home: str) -> None:
 def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Defines the Airflow connection to the sandbox; ``fields`` and ``extra`` replace the usual values.
 
-    Its unused login is another one for every sandbox, so that nobody takes a token that was stored for another.
+    Its unused login is another one for every sandbox, so that nobody takes a token that was stored for
+    another.
     """
 
     login = secrets.token_hex()

@@ -70,7 +70,7 @@ def _register(dag: DAG) -> None:
 
 
 def _finished(dag_id: str, run_id: str) -> FinishedRun:
-    """Read how a run ended, straight from the tables: what Airflow would decode on reading is seen as it is."""
+    """Read how a run ended, straight from the tables: undecoded, as it is stored."""
     with Session() as session:
 
         def select(columns: str, table: str) -> Any:

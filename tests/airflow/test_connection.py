@@ -1,4 +1,4 @@
-"""The Airflow connection: in which forms it may be written, what is wrong with it, and that it stays secret."""
+"""The Airflow connection: its forms, what can be wrong with it, and that it stays secret."""
 
 from __future__ import annotations
 

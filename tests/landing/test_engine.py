@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.destination import Destination
@@ -179,11 +179,11 @@ class TestLanding:
         landing(task, pages=lambda offset, done: iter(pages))
         assert folder.rows() == [*rows, {"e": 1}]
 
+    # the other kinds keep the files themselves in memory
+    @pytest.mark.parametrize("folder", ["local"], indirect=True)
     def test_memory_does_not_grow_with_the_rows(
         self, landing: Landed, sandbox: Sandbox, folder: Folder
     ) -> None:
-        if not isinstance(folder.fs, LocalFileSystem):
-            pytest.skip("the others keep files in memory")
         body = [msgspec.Raw(b'{"id":%d,"text":"%s"}' % (n, b"x" * 100)) for n in range(1000)]
 
         def pages(count: int) -> Iterator[DataPage]:
@@ -262,7 +262,7 @@ class TestResuming:
         step: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Crashes before the n-th opening, renaming, publishing or removal of a file, and again in the retry."""
+        """Crashes before the n-th opening, renaming, publishing or removal of a file, and in the retry."""
         crash_at(step, folder, monkeypatch)
         for _ in range(2):
             try:
@@ -291,6 +291,18 @@ class TestResuming:
             landing(task, read=looking)
         assert seen == set()
         assert folder.names() == {"_progress.json"}
+
+    @pytest.mark.parametrize("folder", ["store"], indirect=True)
+    def test_an_upload_that_was_begun_is_aborted(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        sandbox.control.fail("/data/all", after=6, status=400, code="Odd")
+        with pytest.raises(RequestRejected, match="Odd"):
+            landing(task)
+        gc.collect()
+        *_, last = folder.fs.operations
+        assert last.startswith("discard bucket/landing/part-00001-")
+        assert not [each for each in folder.fs.operations if each.startswith("commit bucket/landing/part-")]
 
     def test_another_run_resumes_what_is_unfinished(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str

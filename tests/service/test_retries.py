@@ -334,9 +334,7 @@ class TestTimeouts:
         "torn",
         [
             lambda: b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
-            lambda: (
-                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd"
-            ),
+            lambda: answer(b"abcd", Content_Encoding="gzip"),
             lambda: b"nonsense\r\n\r\n",
             lambda: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
             lambda: b"",

@@ -258,6 +258,18 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     assert "transfer-encoding" not in request["headers"]
 
 
+def test_a_file_without_line_ends_is_never_in_memory(path: Path) -> None:
+    with path.open("wb") as file:
+        for _ in range(30):
+            file.write(b"x" * 1_000_000)
+
+    def check() -> None:
+        with pytest.raises(InvalidArgument, match="at most 65536 bytes"):
+            url_file(path)
+
+    assert peak_of(check) < 3_000_000
+
+
 def peak_of(work: Callable[[], Any]) -> int:
     """Return how many bytes of memory ``work`` needed at most."""
     tracemalloc.start()

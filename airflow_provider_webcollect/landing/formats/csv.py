@@ -9,7 +9,6 @@ empty lines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,16 +28,18 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1024 * 1024
 #: What spreadsheets may take for the beginning of a formula (OWASP, CSV Injection), wide forms included.
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _NOTHING = msgspec.Raw(b"")
 _EMPTY_TEXT = msgspec.Raw(b'""')
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-_ESCAPE = re.compile(rb"\\(?:u00..|.)")
-_UNESCAPED = {_encode(chr(code))[1:-1]: chr(code).encode() for code in (*range(32), ord("\\"))} | {
-    rb"\"": b'""'
-}
+#: A byte that UTF-8 never has.
+_BACKSLASH = b"\xff"
+#: How JSON writes what it cannot have in a text. The escaped backslash comes before all others, since what
+#: follows it is no escape; then the likeliest.
+_ESCAPES = {rb"\\": _BACKSLASH, rb"\"": b'""', rb"\n": b"\n", rb"\r": b"\r", rb"\t": b"\t"}
+_ESCAPES |= {_encode(chr(code))[1:-1]: bytes([code]) for code in range(32)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +106,22 @@ def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
     null = _EMPTY_TEXT if len(rows[0]) == 1 else _NOTHING
     cells = [[value if type(value) is str else _cell(value, null) for value in row] for row in rows]
     if sanitize:
-        cells = [[_sanitized(cell) if type(cell) is str else cell for cell in row] for row in cells]
+        cells = [
+            [f"'{cell}" if type(cell) is str and cell[:1] in _FORMULA_STARTS else cell for cell in row]
+            for row in cells
+        ]
     # a row as a JSON array has its texts quoted as CSV has them, but for what is escaped; and no line feed
-    lines = _encode_lines(cells)[1:-2].replace(b"]\n[", b"\n")
-    return _ESCAPE.sub(lambda escape: _UNESCAPED[escape[0]], lines) + b"\n"
+    lines = _encode_lines(cells).splitlines()
+    return b"\n".join([_unescaped(line[1:-1]) if b"\\" in line else line[1:-1] for line in lines]) + b"\n"
+
+
+def _unescaped(line: bytes) -> bytes:
+    """Return ``line`` with plain characters and doubled quotes for JSON's escapes."""
+    for escape, plain in _ESCAPES.items():
+        line = line.replace(escape, plain)
+        if b"\\" not in line:
+            break
+    return line.replace(_BACKSLASH, b"\\")
 
 
 def _cell(value: Any, null: msgspec.Raw) -> Any:
@@ -116,10 +129,6 @@ def _cell(value: Any, null: msgspec.Raw) -> Any:
     if value is None:
         return null
     return _encode(value).decode() if isinstance(value, dict | list) else value
-
-
-def _sanitized(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def _filled(chunks: Iterable[bytes], filling: bytes) -> Iterator[bytes]:

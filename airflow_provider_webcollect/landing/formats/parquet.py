@@ -131,7 +131,7 @@ class _Writer(TableWriter):
         self._file.close()
 
     def _typed(self, column: pa.Field, texts: pa.Array) -> pa.Array:
-        if column.name not in self._wanted.column_types:
+        if column.type == texts.type:
             return texts
         values, unread = cast(texts, column.type)
         if self._wanted.on_cast_error == "fail":

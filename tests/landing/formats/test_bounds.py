@@ -1,0 +1,152 @@
+"""What a part costs while it is written, and what is left of one that failed."""
+
+from __future__ import annotations
+
+import gc
+import io
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import parquet as parquet_format
+from tests.landing.formats.parts import land, page
+
+ALL = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
+
+MEASURE = """
+import io, resource, sys, tempfile
+import msgspec
+from airflow_provider_webcollect.landing.formats import make_format
+
+file_format, compression, rows_per_page, row_bytes, pages = sys.argv[1], sys.argv[2] or None, *map(int, sys.argv[3:])
+
+def page(number):
+    rows = [b'{"id":"%d","text":"%b"}' % (number * rows_per_page + row, (b"%d\\\\n" % row) * (row_bytes // 5)) for row in range(rows_per_page)]
+    return msgspec.json.decode(b"[" + b",".join(rows) + b"]", type=list[msgspec.Raw])
+
+def write(sink, pages):
+    with chosen.writer(sink, chosen.columns_after()) as writer:
+        for number in range(pages):
+            assert writer.write(page(number))
+
+def widen(source):
+    source.seek(0)
+    chosen.widen(source, tempfile.TemporaryFile(), ["id", "text"], ["id", "text", "late"])
+
+chosen = make_format(file_format, compression)
+small = io.BytesIO()
+chosen.writer(small, chosen.columns_after()).close()
+with chosen.writer(small, chosen.columns_after()) as writer:
+    writer.write([msgspec.Raw(b'{"id":1,"text":2}')])
+page(0)
+page(1)  # what the page itself takes is not counted
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with tempfile.TemporaryFile() as part:
+    write(part, pages)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    widen(part)
+print((after - before) // 1024, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize(("file_format", "compression"), ALL)
+@pytest.mark.parametrize(
+    ("rows_per_page", "row_bytes", "pages"), [(1000, 250, 400), (1, 10_000_000, 20), (50, 1_000_000, 3)]
+)
+def test_memory_is_bounded_whatever_the_rows(file_format, compression, rows_per_page, row_bytes, pages):
+    shape = [str(number) for number in (rows_per_page, row_bytes, pages)]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, file_format, compression or "", *shape],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written, widened = map(int, done.stdout.split())
+    print(written, widened)
+    assert written <= 100
+    assert widened <= 150
+
+
+def test_row_groups_end_by_rows_and_by_bytes(monkeypatch):
+    monkeypatch.setattr(parquet_format, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(parquet_format, "ROW_GROUP_BYTES", 10_000)
+    short = [page(*({"a": "x"} for _ in range(40))) for _ in range(6)]
+    long = [page({"a": "x" * 6_000}) for _ in range(4)]
+    (part,) = land(make_format("parquet"), *short, *long)
+    metadata = pq.ParquetFile(io.BytesIO(part)).metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [120, 120, 2, 2]
+
+
+class Sink:
+    """Takes so many bytes, then fails like a full disk."""
+
+    def __init__(self, room=0):
+        self.room = room
+        self.bytes = 0
+
+    def write(self, data):
+        self.bytes += len(data)
+        if self.bytes > self.room:
+            raise OSError("no space left")
+
+
+ROWS = [page(*({"a": f"{n}", "b": "x" * 50} for n in range(1000))) for _ in range(3)]
+
+
+@pytest.mark.parametrize(("file_format", "compression"), ALL)
+def test_an_error_between_two_pages_leaves_the_part_unfinished(file_format, compression):
+    chosen = make_format(file_format, compression)
+    sink = io.BytesIO()
+
+    def fail_after_a_page():
+        with chosen.writer(sink, chosen.columns_after()) as writer:
+            writer.write(ROWS[0])
+            raise ConnectionError("the service is gone")
+
+    with pytest.raises(ConnectionError):
+        fail_after_a_page()
+    size = len(sink.getvalue())
+    sink.close()
+    gc.collect()
+    assert size < len(land(chosen, ROWS[0])[0]) or (file_format, compression) in {
+        ("jsonl", None),
+        ("csv", None),
+    }
+
+
+@pytest.mark.parametrize(("file_format", "compression"), ALL)
+@pytest.mark.parametrize("room", [0, 100, 20_000])
+def test_what_the_sink_raises_comes_through_and_nothing_is_written_after_it(
+    file_format, compression, room, monkeypatch
+):
+    monkeypatch.setattr(parquet_format, "ROW_GROUP_ROWS", 1000)
+    chosen = make_format(file_format, compression)
+    sink = Sink(min(room, len(land(chosen, *ROWS)[0]) - 1))
+    with pytest.raises(OSError, match="no space left"), chosen.writer(sink, chosen.columns_after()) as writer:
+        for rows in ROWS:
+            writer.write(rows)
+    refused = sink.bytes
+    del writer
+    gc.collect()
+    assert sink.bytes == refused
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_a_part_that_was_never_begun_can_be_abandoned(file_format):
+    chosen = make_format(file_format)
+    sink = io.BytesIO()
+    with pytest.raises(KeyError), chosen.writer(sink, chosen.columns_after()):
+        raise KeyError("no page")
+    assert not sink.getvalue()
+
+
+def test_widening_that_fails_leaves_an_unfinished_file():
+    chosen = make_format("parquet")
+    (part,) = land(chosen, *ROWS)
+    sink = Sink(100)
+    with pytest.raises(OSError, match="no space left"):
+        chosen.widen(io.BytesIO(part), sink, ["a", "b"], ["a", "b", "c"])
+    gc.collect()
+    assert sink.bytes < len(part)

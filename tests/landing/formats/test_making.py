@@ -1,0 +1,140 @@
+"""What may be asked for, and how a wrong wish is answered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suffix", "compression"),
+    [
+        ({}, ".jsonl", None),
+        ({"compression": "none"}, ".jsonl", None),
+        ({"compression": "gzip"}, ".jsonl.gz", "gzip"),
+        ({"compression": "zstd"}, ".jsonl.zst", "zstd"),
+        ({"file_format": "csv"}, ".csv", None),
+        ({"file_format": "csv", "compression": "gzip"}, ".csv.gz", "gzip"),
+        ({"file_format": "csv", "compression": "zstd"}, ".csv.zst", "zstd"),
+        ({"file_format": "parquet"}, ".parquet", "snappy"),
+        ({"file_format": "parquet", "compression": "zstd"}, ".parquet", "zstd"),
+        ({"file_format": "parquet", "compression": "none"}, ".parquet", None),
+    ],
+)
+def test_formats_and_compressions_go_together(arguments, suffix, compression):
+    chosen = make_format(**arguments)
+    chosen.require_extras()
+    assert (chosen.name, chosen.suffix, chosen.compression) == (
+        arguments.get("file_format", "jsonl"),
+        suffix,
+        compression,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument", "rule"),
+    [
+        ({"file_format": "xml"}, "file_format", "one of jsonl, csv, parquet"),
+        ({"file_format": None}, "file_format", "one of"),
+        ({"file_format": []}, "file_format", "one of"),
+        ({"compression": "snappy"}, "compression", "one of none, gzip, zstd for file_format='jsonl'"),
+        ({"compression": "GZIP"}, "compression", "one of"),
+        ({"file_format": "parquet", "compression": "lz4"}, "compression", "one of snappy, zstd, gzip, none"),
+        ({"columns": "id"}, "columns", "a list of names"),
+        ({"columns": []}, "columns", "at least one column"),
+        ({"columns": ["a", "b", "a"]}, "columns[2]", "once"),
+        ({"columns": ["a", 1]}, "columns[1]", "a string"),
+        ({"columns": {"a"}}, "columns", "a list of names"),
+        ({"file_format": "csv", "column_types": {"a": "int64"}}, "column_types", "parquet"),
+        ({"file_format": "parquet", "column_types": ["a"]}, "column_types", "a dict"),
+        ({"file_format": "parquet", "column_types": {1: "int64"}}, "column_types", "strings"),
+        ({"file_format": "parquet", "column_types": {"a": "int"}}, "column_types['a']", "one of string, bool"),
+        ({"file_format": "parquet", "column_types": {"a": int}}, "column_types['a']", "one of"),
+        ({"file_format": "parquet", "column_types": {"a": "decimal(39,0)"}}, "column_types['a']", "decimal"),
+        ({"file_format": "parquet", "column_types": {"a": "decimal(2,3)"}}, "column_types['a']", "decimal"),
+        ({"file_format": "parquet", "columns": ["b"], "column_types": {"a": "int64"}}, "column_types", "columns"),
+        ({"on_cast_error": "skip"}, "on_cast_error", "one of fail, null"),
+        ({"sanitize_formulas": True}, "sanitize_formulas", "csv"),
+        ({"file_format": "csv", "sanitize_formulas": "yes"}, "sanitize_formulas", "True or False"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named_with_its_value_and_its_rule(arguments, argument, rule):
+    with pytest.raises(InvalidArgument) as caught:
+        make_format(**arguments)
+    assert caught.value.argument == argument
+    assert rule in caught.value.rule
+
+
+def run(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+BLOCK = """
+import io, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "{package}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+from airflow_provider_webcollect.landing.formats import ExtraMissing, make_format
+import msgspec
+"""
+ASK = """
+chosen = make_format({arguments})
+def attempt(step):
+    try:
+        step()
+    except ExtraMissing as error:
+        print(error)
+    else:
+        print("no error")
+attempt(chosen.require_extras)
+attempt(lambda: chosen.writer(io.BytesIO(), chosen.columns_after()).write([msgspec.Raw(b'{{"a":1}}')]))
+attempt(lambda: chosen.widen(io.BytesIO(), io.BytesIO(), ["a"], ["a", "b"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [("pyarrow", "parquet", "'parquet'"), ("zstandard", "zstd", "'csv', 'zstd'")],
+)
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(package, extra, arguments):
+    messages = run(BLOCK.format(package=package) + ASK.format(arguments=arguments)).splitlines()
+    assert len(messages) == 3
+    for message in messages:
+        assert f"needs the package {package}" in message
+        assert f"install airflow-provider-webcollect[{extra}]" in message
+
+
+def test_gzip_needs_no_extra():
+    script = """
+chosen = make_format("csv", "gzip")
+chosen.require_extras()
+part, wide = io.BytesIO(), io.BytesIO()
+with chosen.writer(part, chosen.columns_after()) as writer:
+    writer.write([msgspec.Raw(b'{"a":1}')])
+part.seek(0)
+chosen.widen(part, wide, ["a"], ["a", "b"])
+import gzip
+print(gzip.decompress(wide.getvalue()))
+assert not any(name.startswith("isal") for name in sys.modules)
+"""
+    assert run(BLOCK.format(package="isal") + script).strip() == repr(b'"a","b"\n1,\n')
+
+
+def test_asking_for_a_format_imports_nothing_heavy():
+    script = """
+import sys
+from airflow_provider_webcollect.landing.formats import make_format
+for arguments in (("jsonl", "zstd"), ("csv", "gzip"), ("parquet", None, ["a"], {"a": "int64"})):
+    make_format(*arguments)
+print(sorted({"pyarrow", "numpy", "pandas", "zstandard", "isal", "airflow", "requests"} & set(sys.modules)))
+"""
+    assert run(script).strip() == "[]"

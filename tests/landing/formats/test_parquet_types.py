@@ -1,0 +1,110 @@
+"""Columns with types: what is read, what is null, what fails."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import pickle
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from tests.landing.formats.parts import land, page, read_parquet
+
+DAY = datetime.date(2024, 2, 29)
+MOMENT = datetime.datetime(2024, 2, 29, 13, 5, 1, 250_000)
+
+
+def typed(kind, *values, on_cast_error="fail"):
+    chosen = make_format("parquet", column_types={"x": kind}, on_cast_error=on_cast_error)
+    (part,) = land(chosen, page(*({"x": value} for value in values)))
+    return [row["x"] for row in read_parquet(part)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "read"),
+    [
+        ("string", ["a", 1, None, ""], ["a", "1", None, ""]),
+        ("int64", ["12", -3, " 4 ", 2**63 - 1], [12, -3, 4, 2**63 - 1]),
+        ("int32", ["12", 2**31 - 1], [12, 2**31 - 1]),
+        ("float64", ["1.5", 2, 1e-3, "\t7\n"], [1.5, 2.0, 0.001, 7.0]),
+        ("float32", ["1.5"], [1.5]),
+        ("bool", ["true", False, "1", 0, "FALSE"], [True, False, True, False, False]),
+        ("date32", ["2024-02-29"], [DAY]),
+        ("timestamp", ["2024-02-29T13:05:01.250", "2024-02-29 13:05:01.25"], [MOMENT, MOMENT]),
+        ("timestamptz", ["2024-02-29T15:05:01.250+02:00", "2024-02-29 13:05:01.25Z"], [MOMENT.replace(tzinfo=datetime.UTC)] * 2),
+        ("decimal(10,2)", ["12.5", 3, "-0.01"], [Decimal("12.50"), Decimal("3.00"), Decimal("-0.01")]),
+        ("decimal(38, 0)", ["9" * 38], [Decimal("9" * 38)]),
+    ],
+)  # fmt: skip
+def test_texts_and_numbers_are_read_as_the_type(kind, given, read):
+    assert typed(kind, *given) == read
+
+
+@pytest.mark.parametrize(
+    "kind", ["int64", "float64", "bool", "date32", "timestamp", "timestamptz", "decimal(5,1)"]
+)
+def test_null_absent_and_empty_are_null(kind):
+    assert typed(kind, None, "", "  \n") == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        ("int64", "12.5"),
+        ("int64", str(2**63)),
+        ("int32", 2**31),
+        ("float64", "1,5"),
+        ("bool", "yes"),
+        ("date32", "2023-02-29"),
+        ("timestamp", "2024-02-29T13:05:01Z"),
+        ("timestamptz", "2024-02-29T13:05:01"),
+        ("decimal(4,2)", "123.45"),
+        ("decimal(4,2)", "1.234"),
+        ("int64", [1]),
+    ],
+)
+def test_a_value_of_another_type_fails_or_becomes_null_alone(kind, bad):
+    good = {
+        "bool": "1",
+        "date32": "2024-02-29",
+        "timestamp": "2024-02-29",
+        "timestamptz": "2024-02-29 10:00Z",
+    }
+    fine = good.get(kind, "1")
+    assert [value is None for value in typed(kind, fine, bad, fine, None, bad, on_cast_error="null")] == [
+        False, True, False, True, True,
+    ]  # fmt: skip
+    with pytest.raises(CastFailed, match=r"`x` is .* in row 2 of the part, which is no "):
+        typed(kind, fine, bad, fine)
+
+
+def test_the_error_names_column_value_row_and_type_and_what_to_do():
+    chosen = make_format("parquet", column_types={"price": "float64"})
+    pages = page(*[{"price": "1"}] * 3), page({"price": "2"}, {"price": "n/a" * 100})
+    with pytest.raises(CastFailed) as caught:
+        land(chosen, *pages)
+    message = str(caught.value)
+    assert message.startswith(
+        f"`price` is '{('n/a' * 100)[:100]}…' in row 5 of the part, which is no float64;"
+    )
+    assert "on_cast_error='null'" in message
+    assert caught.value.permanent
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+def test_all_parts_have_the_types_whatever_their_rows_hold():
+    kinds = {"n": "int64", "d": "decimal(10,2)", "t": "timestamp", "z": "timestamptz"}
+    chosen = make_format("parquet", columns=["s", *kinds], column_types=kinds)
+    schemas = [pq.read_schema(io.BytesIO(land(chosen, page(row))[0])) for row in ({}, {"n": 1, "s": "x"})]
+    assert schemas[0] == schemas[1]
+    assert schemas[0].types == [
+        pa.string(), pa.int64(), pa.decimal128(10, 2), pa.timestamp("us"), pa.timestamp("us", "UTC"),
+    ]  # fmt: skip
+
+
+def test_a_page_of_nothing_but_bad_values_is_read():
+    assert typed("int64", *["x"] * 1000, on_cast_error="null") == [None] * 1000

@@ -1,0 +1,167 @@
+"""Whatever a row holds comes out of the file again as it went in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_webcollect.landing.formats import make_format
+from tests.landing.formats import strategies
+from tests.landing.formats.parts import (
+    csv_records,
+    land,
+    page,
+    plain,
+    read_csv,
+    read_jsonl,
+    read_parquet,
+)
+
+TEXT_COMPRESSIONS = [None, "gzip", "zstd"]
+given_pages = given(pages=strategies.pages, space=strategies.spaces)
+quickly = settings(max_examples=120, deadline=None)
+
+
+def raw(pages, space):
+    return [page(*(strategies.encoded(row, space) for row in rows)) for rows in pages]
+
+
+def table(pages, columns=None):
+    """What a table has to hold: every row with all columns."""
+    rows = [row for rows in pages for row in rows]
+    names = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
+    return names, [[row[name].cell if name in row else None for name in names] for row in rows]
+
+
+@pytest.mark.parametrize("compression", TEXT_COMPRESSIONS)
+@quickly
+@given_pages
+def test_json_lines_hold_every_row_as_it_came(compression, pages, space):
+    (part,) = land(make_format("jsonl", compression), *raw(pages, space))
+    expected = [
+        {key: json.loads(value.json, parse_float=str, parse_int=str) for key, value in row.items()}
+        for rows in pages
+        for row in rows
+    ]
+    assert read_jsonl(plain(part, compression)) == expected
+
+
+@pytest.mark.parametrize("compression", TEXT_COMPRESSIONS)
+@quickly
+@given_pages
+def test_csv_tells_null_from_empty_and_keeps_every_text(compression, pages, space):
+    names, expected = table(pages)
+    parts = [plain(part, compression) for part in land(make_format("csv", compression), *raw(pages, space))]
+    if len(names) == 1:
+        expected = [[cell or ""] for (cell,) in expected]
+    assert [list(row.values()) for part in parts for row in read_csv(part)] == expected
+    for part in parts:
+        assert csv_records(part)[0] == names
+
+
+@quickly
+@given_pages
+def test_csv_reads_the_same_with_the_standard_library(pages, space):
+    names, expected = table(pages)
+    parts = [csv_records(part) for part in land(make_format("csv"), *raw(pages, space))]
+    assert all(header == names for header, *_ in parts)
+    assert [row for _, *rows in parts for row in rows] == [[cell or "" for cell in row] for row in expected]
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd", "gzip", "none"])
+@quickly
+@given_pages
+def test_parquet_holds_every_value_as_text(compression, pages, space):
+    names, expected = table(pages)
+    parts = [read_parquet(part) for part in land(make_format("parquet", compression), *raw(pages, space))]
+    assert [list(row.values()) for rows in parts for row in rows] == expected
+    assert all(list(rows[0]) == names for rows in parts)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+@settings(max_examples=60, deadline=None)
+@given(
+    pages=strategies.pages,
+    space=strategies.spaces,
+    columns=st.lists(strategies.keys, min_size=2, max_size=5, unique=True),
+)
+def test_given_columns_are_the_only_ones_and_in_their_order(file_format, pages, space, columns):
+    _, expected = table(pages, columns)
+    (part,) = land(make_format(file_format, columns=columns), *raw(pages, space))
+    match file_format:
+        case "csv":
+            assert csv_records(part)[0] == columns
+            assert [list(row.values()) for row in read_csv(part)] == expected
+        case "parquet":
+            rows = read_parquet(part)
+            assert [list(row) for row in rows] == [columns] * len(rows)
+            assert [list(row.values()) for row in rows] == expected
+        case "jsonl":
+            given_rows = [row for rows in pages for row in rows]
+            wanted = [[name for name in columns if name in row] for row in given_rows]
+            rows = read_jsonl(part)
+            assert [list(row) for row in rows] == wanted
+            assert rows == [
+                {name: json.loads(row[name].json, parse_float=str, parse_int=str) for name in names}
+                for row, names in zip(given_rows, wanted, strict=True)
+            ]
+
+
+@pytest.mark.parametrize(
+    ("file_format", "read"), [("jsonl", read_jsonl), ("csv", read_csv), ("parquet", read_parquet)]
+)
+@pytest.mark.parametrize("filling", ["x", '"\n,\\', "🎧"])
+def test_cells_of_ten_megabytes_pass(file_format, read, filling):
+    large = filling * (10_000_000 // len(filling.encode()))
+    rows = [{"id": "1", "html": large}, {"id": "2", "html": ""}, {"id": "3", "html": large}]
+    (part,) = land(make_format(file_format), page(*rows))
+    assert read(part) == rows
+
+
+@pytest.mark.parametrize(
+    "number", ["1.50", "-0.0", "1E400", "12345678901234567890123", "0.1000000000000000055511151231257827"]
+)
+def test_numbers_keep_every_digit(number):
+    rows = page(f'{{"n": {number}, "in": [{number}, {{"n": {number}}}]}}')
+    nested = f'[{number},{{"n":{number}}}]'
+    (csv_part,) = land(make_format("csv"), rows)
+    (parquet_part,) = land(make_format("parquet"), rows)
+    assert read_csv(csv_part) == read_parquet(parquet_part) == [{"n": number, "in": nested}]
+
+
+def test_csv_quotes_texts_and_nothing_else():
+    (part,) = land(
+        make_format("csv"), page('{"a": "1.50", "b": 1.50, "c": null, "d": "", "e": true, "f": [1, "x"]}')
+    )
+    assert part == b'"a","b","c","d","e","f"\n"1.50",1.50,,"",true,"[1,""x""]"\n'
+
+
+def test_a_null_in_a_single_column_does_not_leave_an_empty_line():
+    (part,) = land(make_format("csv"), page({"a": None}, {"a": "x"}, {}))
+    assert part == b'"a"\n""\n"x"\n""\n'
+
+
+def test_of_a_key_that_comes_twice_the_last_value_counts():
+    rows = page('{"a": 1, "b": 2, "a": 3}')
+    (csv_part,) = land(make_format("csv"), rows)
+    (parquet_part,) = land(make_format("parquet"), rows)
+    assert read_csv(csv_part) == read_parquet(parquet_part) == [{"a": "3", "b": "2"}]
+
+
+@pytest.mark.parametrize(("file_format", "read"), [("csv", read_csv), ("parquet", read_parquet)])
+def test_bytes_that_are_no_utf_8_are_marked_as_such(file_format, read):
+    import msgspec
+
+    (part,) = land(make_format(file_format), [msgspec.Raw(b'{"a": "x\xffy", "b": "z"}')])
+    assert read(part) == [{"a": "x\ufffdy", "b": "z"}]
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_the_same_rows_give_the_same_bytes(file_format):
+    rows = page(*({"id": n, "name": f"n{n}"} for n in range(500)))
+    for compression in ("none", "gzip", "zstd"):
+        first, second = (land(make_format(file_format, compression), rows) for _ in range(2))
+        assert first == second
