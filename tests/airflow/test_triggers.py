@@ -72,7 +72,7 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     async with asyncio.timeout(2):
-        while asyncio.all_tasks() - before - {asyncio.current_task()}:  # noqa: ASYNC110  # it has no event
+        while asyncio.all_tasks() - before - {asyncio.current_task()}:  # it has no event
             await asyncio.sleep(0.01)
 
 

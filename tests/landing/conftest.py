@@ -54,7 +54,7 @@ class Store(AbstractFileSystem):
     """An object store: no folders, no renames, and a listing that names the folder itself."""
 
     protocol = "store"
-    cachable = False
+    cachable = False  # codespell:ignore
 
     def __init__(self) -> None:
         super().__init__()

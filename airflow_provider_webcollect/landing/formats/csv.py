@@ -3,8 +3,8 @@
 UTF-8, commas, a header in every part, lines that end with a line feed; quoting as in RFC 4180. Texts are
 always quoted; numbers, ``true`` and ``false`` never are, and stand as they came. So null (nothing between the
 commas) differs from the empty text (``""``), and ``"1.50"`` from ``1.50``. Objects and lists are texts of
-compact JSON. An absent key is null. In a file of a single column null is ``""`` too, since most readers skip
-empty lines.
+compact JSON. An absent key is null. In a part that begins with a single column null is ``""`` too, since most
+readers skip empty lines.
 """
 
 from __future__ import annotations
@@ -117,10 +117,9 @@ def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
 
 def _unescaped(line: bytes) -> bytes:
     """Return ``line`` with plain characters and doubled quotes for JSON's escapes."""
-    for escape, plain in _ESCAPES.items():
-        line = line.replace(escape, plain)
-        if b"\\" not in line:
-            break
+    escapes = iter(_ESCAPES.items())
+    while b"\\" in line:
+        line = line.replace(*next(escapes))
     return line.replace(_BACKSLASH, b"\\")
 
 

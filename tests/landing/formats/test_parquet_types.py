@@ -16,6 +16,7 @@ from tests.landing.formats.parts import land, page, read_parquet
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 13, 5, 1, 250_000)
+IN_UTC = MOMENT.replace(tzinfo=datetime.UTC)
 
 
 def typed(kind, *values, on_cast_error="fail"):
@@ -35,7 +36,7 @@ def typed(kind, *values, on_cast_error="fail"):
         ("bool", ["true", False, "1", 0, "FALSE"], [True, False, True, False, False]),
         ("date32", ["2024-02-29"], [DAY]),
         ("timestamp", ["2024-02-29T13:05:01.250", "2024-02-29 13:05:01.25"], [MOMENT, MOMENT]),
-        ("timestamptz", ["2024-02-29T15:05:01.250+02:00", "2024-02-29 13:05:01.25Z"], [MOMENT.replace(tzinfo=datetime.UTC)] * 2),
+        ("timestamptz", ["2024-02-29T15:05:01.250+02:00", "2024-02-29 13:05:01.25Z"], [IN_UTC, IN_UTC]),
         ("decimal(10,2)", ["12.5", 3, "-0.01"], [Decimal("12.50"), Decimal("3.00"), Decimal("-0.01")]),
         ("decimal(38, 0)", ["9" * 38], [Decimal("9" * 38)]),
     ],
