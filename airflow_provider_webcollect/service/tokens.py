@@ -13,7 +13,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -72,9 +72,8 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"StoredToken(expires_at={self.expires_at}, fingerprint={self.fingerprint!r})"
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        yield "expires_at", self.expires_at
-        yield "fingerprint", self.fingerprint
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("expires_at", self.expires_at), ("fingerprint", self.fingerprint)]
 
     def record(self, now: float) -> TokenRecord:
         """Return the token as the service would hand it out at ``now``."""

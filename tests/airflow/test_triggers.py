@@ -9,6 +9,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
@@ -67,13 +68,20 @@ def running(sandbox: Sandbox) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left_behind() -> AsyncIterator[None]:
+async def nothing_is_left_behind(sandbox: Sandbox) -> AsyncIterator[None]:
     """At the end of every test no poll goes on and no connection is open."""
     before = asyncio.all_tasks()
+    port = int(sandbox.url.rpartition(":")[2])
     yield
-    async with asyncio.timeout(2):
-        while asyncio.all_tasks() - before - {asyncio.current_task()}:  # it has no event
+    async with asyncio.timeout(5):
+        while asyncio.all_tasks() - before - {asyncio.current_task()} or connections_to(port):
             await asyncio.sleep(0.01)
+
+
+def connections_to(port: int) -> list[Any]:
+    """Return this process's open connections to a port."""
+    found = psutil.Process().net_connections("tcp")
+    return [each for each in found if each.raddr and each.raddr.port == port and each.status == "ESTABLISHED"]
 
 
 @pytest.mark.parametrize("make", [for_task, for_subtasks])

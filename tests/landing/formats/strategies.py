@@ -64,7 +64,7 @@ values = st.one_of(
     nested.map(_nested),
 )
 rows = st.dictionaries(keys, values, max_size=5)
-#: The first row has fields enough: for rows without any, and files of one column, there are tests of their own.
+#: The first row has fields enough: rows without any, and files of one column, have tests of their own.
 pages = st.builds(
     lambda first, rest, later: [[first, *rest], *later],
     st.dictionaries(keys, values, min_size=2, max_size=5),

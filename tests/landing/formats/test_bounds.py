@@ -17,12 +17,16 @@ from tests.landing.formats.parts import land, page
 ALL = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
 
 MEASURE = """
-import io, resource, sys, tempfile
+import io, re, sys, tempfile
+from pathlib import Path
 import msgspec
 from airflow_provider_webcollect.landing.formats import make_format
 
 file_format, compression = sys.argv[1], sys.argv[2] or None
 rows_per_page, row_bytes, pages = map(int, sys.argv[3:])
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 
 def page(number):
     first = number * rows_per_page
@@ -48,15 +52,16 @@ with chosen.writer(small, chosen.columns_after()) as writer:
     writer.write([msgspec.Raw(b'{"id":1,"text":2}')])
 page(0)
 page(1)  # what the page itself takes is not counted
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 with tempfile.TemporaryFile() as part:
     write(part, pages)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = peak()
     widen(part)
-print((after - before) // 1024, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print((after - before) // 1024, (peak() - before) // 1024)
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("file_format", "compression"), ALL)
 @pytest.mark.parametrize(
     ("rows_per_page", "row_bytes", "pages"), [(1000, 250, 250), (1, 10_000_000, 10), (50, 1_000_000, 2)]
