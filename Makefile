@@ -10,10 +10,10 @@ READY_2_11 := .venv-2.11/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-2.11 lint format constraints clean
+.PHONY: help demo ui test test-2.11 lint format docs constraints clean bench-waiting bench-formats bench-sandbox
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## run the main job on a real Airflow against the stand-in service, and prove what landed
 	.venv/bin/python -m demo
@@ -41,9 +41,22 @@ format: $(READY) ## mend style and layout in place
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
+docs: $(READY) ## make the table of endpoints from their declarations
+	.venv/bin/python docs/make_endpoints.py
+
+bench-waiting: $(READY) ## ten thousand waits in one event loop, beside the common way (some six minutes)
+	.venv/bin/python -m benchmarks.waiting
+
+bench-formats: $(READY) ## rows per second of each file format
+	.venv/bin/python -m benchmarks.formats
+
+bench-sandbox: $(READY) ## how fast the sandbox serves rows
+	.venv/bin/python -m benchmarks.sandbox_speed
+
 # Resolves with the newest releases of everything, for every Python and platform that the package names.
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
-	--no-annotate --custom-compile-command "make constraints" --extra sandbox --extra parquet --extra s3 --group dev
+	--no-annotate --custom-compile-command "make constraints" --extra sandbox --extra parquet \
+	--extra gzip --extra zstd --extra s3 --group dev
 
 constraints: ## pin the newest releases for both lines of Airflow
 	$(PYTHON) -m venv .tools
@@ -75,9 +88,9 @@ define install
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode \
-		--constraint $(1) --editable '.[sandbox,parquet]' --group dev || { \
+		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd]' --group dev || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
-	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet]' --group dev; }
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd]' --group dev; }
 	@touch $@
 endef

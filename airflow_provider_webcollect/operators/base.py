@@ -10,6 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
+from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
+from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError
 
 if TYPE_CHECKING:
@@ -41,21 +43,35 @@ def _is_literal(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def airflow_errors(*, retry_unknown_outcome: bool = False) -> Iterator[None]:
+def airflow_errors(
+    *, retry_unknown_outcome: bool = False, what_to_check: Callable[[], str] = str
+) -> Iterator[None]:
     """End the task without retries where a retry would be in vain; leave other errors to the task's retries.
 
     :param retry_unknown_outcome: leave also an :class:`OutcomeUnknown` to the retries.
+    :param what_to_check: returns what a person should look at before an operation of unknown outcome is
+        repeated.
     """
     try:
         yield
+    except OutcomeUnknown as error:
+        if retry_unknown_outcome:
+            raise
+        hint = " ".join(filter(None, (str(error), what_to_check())))
+        raise AirflowFailException(
+            f"{hint} Clear the task to repeat it; `retry_unknown_outcome=True` would leave that to its retries."
+        ) from error
     except (WebCollectError, LandingError) as error:
-        if error.permanent and not (retry_unknown_outcome and isinstance(error, OutcomeUnknown)):
+        if error.permanent:
             raise AirflowFailException(str(error)) from error
         raise
 
 
 class WebCollectOperator(BaseOperator):
     """Base of the operators: the connection, and how errors end the task.
+
+    On Airflow 3.3 and later, a retry waits at least as long as the service asks for (``Retry-After``),
+    unless the task has a ``retry_policy`` of its own.
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_unknown_outcome: retry also if it is not known whether an operation that must not be repeated
@@ -74,12 +90,43 @@ class WebCollectOperator(BaseOperator):
         super().__init__(**kwargs)
         self.webcollect_conn_id = webcollect_conn_id
         self.retry_unknown_outcome = retry_unknown_outcome
+        respect_retry_after(self)
 
     def execute(self, context: Context) -> Any:
         """Do the operation; a failure that a retry cannot mend ends the task without retries."""
-        with airflow_errors(retry_unknown_outcome=self.retry_unknown_outcome):
+        with self.errors():
             return self.perform(WebCollectHook(self.webcollect_conn_id))
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        """Give the context in which the service's errors end the task as they should."""
+        return airflow_errors(
+            retry_unknown_outcome=self.retry_unknown_outcome, what_to_check=self.what_to_check
+        )
 
     def perform(self, hook: WebCollectHook) -> Any:
         """Do the operation and return its result as plain JSON."""
         raise NotImplementedError
+
+    def what_to_check(self) -> str:
+        """Return what to look at if it is not known whether the operation took effect."""
+        return ""
+
+
+class WebCollectTaskOperator(WebCollectOperator):
+    """Base of the operators on one collection task, which is linked if the connection has a template for it.
+
+    :param collection_task_id: the service's task. (templated)
+    """
+
+    operator_extra_links = (WebCollectTaskLink(),)
+
+    def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_id = collection_task_id
+
+    def execute(self, context: Context) -> Any:
+        """Do the operation on the linked task."""
+        with self.errors():
+            hook = WebCollectHook(self.webcollect_conn_id)
+            store_task_link(context, hook, self.collection_task_id)
+            return self.perform(hook)

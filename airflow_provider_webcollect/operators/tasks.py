@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
-from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.operators.base import WebCollectOperator, WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.service import checks, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.states import ActionType
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.records import CopyResult
 
 OnPartialFailure = Literal["fail", "skip", "ignore"]
 JSON_RENDERER = "json"
 
 
-class WebCollectCopyTaskOperator(WebCollectOperator):
+class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     """Copies a task, to its own group or to another (contract, endpoint 7).
 
     A copy whose answer is lost ends the task without retries, since the copy may exist.
@@ -39,19 +41,25 @@ class WebCollectCopyTaskOperator(WebCollectOperator):
     def __init__(
         self, *, collection_task_id: str, task_group_id: int | str | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.task_group_id = task_group_id
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        return endpoints.copy_task(self.collection_task_id, _group(self.task_group_id))
+        task_id = checks.text("collection_task_id", self.collection_task_id)
+        return endpoints.copy_task(task_id, _group(self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Copy the task and return the new one."""
         copied = hook.client.send(self._call())
         self.log.info("Copied task %s to task %s.", self.collection_task_id, copied.task_id)
         return {"task_id": copied.task_id, "task_name": copied.task_name}
+
+    def what_to_check(self) -> str:
+        """Return where the copy would be."""
+        group = _group(self.task_group_id)
+        place = "its own group" if group is None else f"group {group}"
+        return f"A copy of task {self.collection_task_id} may be in {place} by now."
 
 
 class WebCollectCopyTasksOperator(WebCollectOperator):
@@ -90,26 +98,32 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        if self.on_partial_failure not in {"fail", "skip", "ignore"}:
+        if self.on_partial_failure not in get_args(OnPartialFailure):
             raise InvalidArgument(
                 "on_partial_failure", self.on_partial_failure, "it must be one of fail, skip, ignore"
             )
-        return endpoints.copy_tasks(self.collection_task_ids, self.task_group_ids)
+        return endpoints.copy_tasks(
+            checks.texts("collection_task_ids", self.collection_task_ids),
+            checks.integers("task_group_ids", self.task_group_ids),
+        )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Copy the tasks and return the counts."""
         result = hook.client.send(self._call())
         self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
-        if result.failed_tasks:
-            self._tell_failures([f"{failed.task_id}: {failed.reason}" for failed in result.failed_tasks])
+        if result.failed_tasks or result.success_count < result.request_count:
+            self._tell_failures(result)
         return {
             "request_count": result.request_count,
             "success_count": result.success_count,
             "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
         }
 
-    def _tell_failures(self, failures: list[str]) -> None:
-        message = f"{len(failures)} copies were not made: {'; '.join(failures)}"
+    def _tell_failures(self, result: CopyResult) -> None:
+        reasons = [f"{failed.task_id}: {failed.reason}" for failed in result.failed_tasks]
+        message = f"{result.success_count} of {result.request_count} copies were made; these were not: " + (
+            "; ".join(reasons) or "the service does not say which"
+        )
         match self.on_partial_failure:
             case "fail":
                 raise AirflowFailException(message)
@@ -117,8 +131,13 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
                 raise AirflowSkipException(message)
         self.log.warning("%s", message)
 
+    def what_to_check(self) -> str:
+        """Return where the copies would be."""
+        groups = ", ".join(map(str, self.task_group_ids))
+        return f"Copies of {len(self.collection_task_ids)} tasks may be in the groups {groups} by now."
 
-class WebCollectMoveTaskOperator(WebCollectOperator):
+
+class WebCollectMoveTaskOperator(WebCollectTaskOperator):
     """Moves a task to a group (contract, endpoint 9). A task that the service did not move fails the
     operator.
 
@@ -132,15 +151,13 @@ class WebCollectMoveTaskOperator(WebCollectOperator):
     template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
 
     def __init__(self, *, collection_task_id: str, task_group_id: int | str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.task_group_id = task_group_id
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        return endpoints.move_task(
-            self.collection_task_id, checks.integer("task_group_id", self.task_group_id)
-        )
+        task_id = checks.text("collection_task_id", self.collection_task_id)
+        return endpoints.move_task(task_id, checks.integer("task_group_id", self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Move the task."""
@@ -162,14 +179,17 @@ class _DeleteOperator(WebCollectOperator):
         super().__init__(**kwargs)
         self.ignore_empty = ignore_empty
 
-    def _delete(self, hook: WebCollectHook, ids: Sequence[Any], call: Callable[[], Call[None]]) -> list[Any]:
-        if self.ignore_empty and isinstance(ids, list | tuple) and not ids:
+    def _ids(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _delete(self, hook: WebCollectHook, call: Callable[[list[Any]], Call[None]]) -> list[Any]:
+        ids = self._ids()
+        if not ids:
             self.log.info("No %s to delete.", self._what)
-            return []
-        prepared = call()
+            return ids
         self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(str, ids)))
-        hook.client.send(prepared)
-        return list(ids)
+        hook.client.send(call(ids))
+        return ids
 
 
 class WebCollectDeleteTasksOperator(_DeleteOperator):
@@ -189,15 +209,14 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     def __init__(self, *, collection_task_ids: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.collection_task_ids = collection_task_ids
-        if not self.ignore_empty:
-            check_now(self, self._call)
+        check_now(self, self._ids)
 
-    def _call(self) -> Call[None]:
-        return endpoints.delete_tasks(self.collection_task_ids)
+    def _ids(self) -> list[str]:
+        return checks.texts("collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty)
 
     def perform(self, hook: WebCollectHook) -> list[str]:
         """Delete the tasks."""
-        return self._delete(hook, self.collection_task_ids, self._call)
+        return self._delete(hook, endpoints.delete_tasks)
 
 
 class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
@@ -217,21 +236,24 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     def __init__(self, *, task_group_ids: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task_group_ids = task_group_ids
-        if not self.ignore_empty:
-            check_now(self, self._call)
+        check_now(self, self._ids)
 
-    def _call(self) -> Call[None]:
-        return endpoints.delete_task_groups(self.task_group_ids)
+    def _ids(self) -> list[int]:
+        ids = self.task_group_ids
+        if self.ignore_empty and not isinstance(ids, str | bytes) and isinstance(ids, Sized) and not len(ids):
+            return []
+        return checks.integers("task_group_ids", ids)
 
     def perform(self, hook: WebCollectHook) -> list[int]:
         """Delete the groups."""
-        return self._delete(hook, self.task_group_ids, self._call)
+        return self._delete(hook, endpoints.delete_task_groups)
 
 
-class WebCollectUpdateTaskParametersOperator(WebCollectOperator):
+class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     """Updates parameters of steps and loop lists in one call (contract, endpoint 4).
 
-    Returns ``{"collection_task_id", "updated_parameters"}``, the latter as the service echoes it.
+    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps and the names of their properties,
+    and the lists and how many values they were given; not the values, which may be many.
 
     :param collection_task_id: the service's task. (templated)
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
@@ -257,28 +279,48 @@ class WebCollectUpdateTaskParametersOperator(WebCollectOperator):
         loop_items: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.actions = actions
         self.loop_items = loop_items
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
         return endpoints.update_task_parameters(
-            self.collection_task_id, actions=self.actions, loop_items=self.loop_items
+            checks.text("collection_task_id", self.collection_task_id),
+            actions=self.actions,
+            loop_items=self.loop_items,
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Update the parameters and return the service's echo."""
-        updated = hook.client.send(self._call()).updated_parameters
-        for entry in self.loop_items or ():
-            done = "Appended" if entry.get("is_append") else "Replaced all values by"
-            self.log.info("%s %d values of step %s.", done, len(entry["loop_items"]), entry["action_id"])
-        self.log.info("Updated parameters of %d steps.", len(self.actions or ()))
-        return {
+        """Update the parameters and return what was done."""
+        hook.client.send(self._call())
+        done: dict[str, Any] = {
             "collection_task_id": self.collection_task_id,
-            "updated_parameters": updated.as_dict() if updated else None,
+            "actions": [],
+            "loop_items": [],
         }
+        for entry in self.actions or ():
+            names = (
+                [pair["name"] for pair in entry["properties"]] if _is_list(entry) else [*entry["properties"]]
+            )
+            self.log.info("Set %s of step %s.", ", ".join(names), entry["action_id"])
+            done["actions"].append({"action_id": entry["action_id"], "properties": names})
+        for entry in self.loop_items or ():
+            count, appended = len(entry["loop_items"]), bool(entry.get("is_append"))
+            how = "Appended" if appended else "Replaced all values by"
+            self.log.info("%s %d values of step %s.", how, count, entry["action_id"])
+            done["loop_items"].append(
+                {"action_id": entry["action_id"], "count": count, "is_append": appended}
+            )
+        return done
+
+    def what_to_check(self) -> str:
+        """Return which lists may have grown."""
+        steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
+        return (
+            f"The values may have been appended already to {', '.join(steps)} of task "
+            f"{self.collection_task_id}."
+        )
 
 
 class WebCollectGetActionsOperator(WebCollectOperator):
@@ -313,7 +355,8 @@ class WebCollectGetActionsOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        return endpoints.get_actions(self.collection_task_ids, self.action_types)
+        task_ids = checks.texts("collection_task_ids", self.collection_task_ids)
+        return endpoints.get_actions(task_ids, self.action_types)
 
     def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
         """Read the steps."""
@@ -362,6 +405,10 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
         self.log.info("Data app %s is %s.", app.app_name, app.status)
         result: dict[str, Any] = app.as_dict()
         return result
+
+
+def _is_list(entry: Mapping[str, Any]) -> bool:
+    return not hasattr(entry["properties"], "keys")
 
 
 def _group(value: int | str | None) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.tasks import (
     WebCollectCopyTaskOperator,
     WebCollectCopyTasksOperator,
@@ -19,9 +20,7 @@ from airflow_provider_webcollect.operators.tasks import (
 from airflow_provider_webcollect.operators.tokens import WebCollectRefreshTokenOperator
 from airflow_provider_webcollect.service import checks, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.states import ACTIVE_SUBTASK_STATES
 from airflow_provider_webcollect.service.url_file import url_list
-from airflow_provider_webcollect.service.waiting import Baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,10 +44,8 @@ __all__ = [
     "WebCollectUpdateTaskParametersOperator",
 ]
 
-ALL = "all"
 
-
-class WebCollectUpdateLoopItemsOperator(WebCollectOperator):
+class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
     """Replaces, or extends, the values of a task's loop step (contract, endpoint 3).
 
     Returns ``{"collection_task_id", "action_id", "count", "message"}``.
@@ -81,8 +78,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectOperator):
         is_append: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.action_id = action_id
         self.loop_type = loop_type
         self.loop_items = loop_items
@@ -107,8 +103,15 @@ class WebCollectUpdateLoopItemsOperator(WebCollectOperator):
             "message": message,
         }
 
+    def what_to_check(self) -> str:
+        """Return which list may have grown."""
+        return (
+            f"The {len(self.loop_items)} values may have been appended already to step {self.action_id} of "
+            f"task {self.collection_task_id}."
+        )
 
-class WebCollectReplaceUrlsOperator(WebCollectOperator):
+
+class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     """Replaces a task's URLs from a list or a file (contract, endpoint 6).
 
     The file is checked line by line before anything is sent, and streamed.
@@ -141,8 +144,7 @@ class WebCollectReplaceUrlsOperator(WebCollectOperator):
         object_storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
         self.urls = urls
         self.urls_path = urls_path
         self.object_storage_conn_id = object_storage_conn_id
@@ -170,59 +172,7 @@ class WebCollectReplaceUrlsOperator(WebCollectOperator):
         return {"collection_task_id": self.collection_task_id, "count": count}
 
 
-class WebCollectStartSubTasksOperator(WebCollectOperator):
-    """Starts sub-tasks of a task's latest batch (contract, endpoint 15).
-
-    Those that run already are left alone, so that a retried task starts nothing twice.
-
-    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
-    the task's status showed before the start, for a sensor's ``after``.
-
-    :param collection_task_id: the service's task. (templated)
-    :param sub_task_ids: the sub-tasks, or ``"all"`` of the latest batch. (templated)
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    """
-
-    template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
-    template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
-
-    def __init__(
-        self, *, collection_task_id: str, sub_task_ids: Sequence[str] | str = ALL, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
-        self.sub_task_ids = sub_task_ids
-        check_now(self, self._check)
-
-    def _check(self) -> None:
-        checks.text("collection_task_id", self.collection_task_id)
-        if self.sub_task_ids != ALL:
-            checks.texts("sub_task_ids", self.sub_task_ids)
-
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Start what does not run yet and return what was done."""
-        self._check()
-        task_id = self.collection_task_id
-        statuses = hook.get_task_statuses_v2([task_id])
-        after = Baseline.of(next((status for status in statuses if status.task_id == task_id), None))
-        states = {subtask.sub_task_id: subtask.status for subtask in hook.get_all_subtasks(task_id)}
-        wanted = list(states) if self.sub_task_ids == ALL else list(self.sub_task_ids)
-        if not wanted:
-            raise InvalidArgument("sub_task_ids", ALL, f"task {task_id} has no sub-tasks to start")
-        active = [subtask_id for subtask_id in wanted if states.get(subtask_id) in ACTIVE_SUBTASK_STATES]
-        idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
-        if idle:
-            hook.start_subtasks(task_id, idle)
-        self.log.info("Started %d sub-tasks of task %s; %d ran already.", len(idle), task_id, len(active))
-        return {
-            "collection_task_id": task_id,
-            "started": idle,
-            "already_active": active,
-            "after": {name: getattr(after, name) for name in after.__struct_fields__},
-        }
-
-
-class WebCollectMarkExportedOperator(WebCollectOperator):
+class WebCollectMarkExportedOperator(WebCollectTaskOperator):
     """Confirms that a task's data has been exported (contract, endpoint 19).
 
     Returns ``{"collection_task_id"}``.
@@ -234,8 +184,7 @@ class WebCollectMarkExportedOperator(WebCollectOperator):
     template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")
 
     def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_id = collection_task_id
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
         check_now(self, self._call)
 
     def _call(self) -> Any:

@@ -64,7 +64,7 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
     passed, said = answer()
 
     assert passed
-    assert "The credential works; the account's plan does not include the test's call" in said
+    assert "The credential works; the plan does not include the test's call" in said
 
 
 @pytest.mark.parametrize(

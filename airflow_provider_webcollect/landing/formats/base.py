@@ -112,11 +112,11 @@ class FileFormat(ABC):
         return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
 
 
-def added(old: Sequence[str], new: Sequence[str]) -> Sequence[str]:
-    """Return what ``new`` has after ``old``.
+def added(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many names ``new`` has after ``old``.
 
     :raises ValueError: if it does not begin with it.
     """
     if list(new[: len(old)]) != list(old):
         raise ValueError(f"a part with the columns {list(old)} cannot be widened to {list(new)}")
-    return new[len(old) :]
+    return len(new) - len(old)

@@ -70,7 +70,7 @@ class Csv(FileFormat):
 
     def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
         """Append a comma per added column at every end of a row, see :meth:`FileFormat.widen`."""
-        filling = b"," * len(added(old, new))
+        filling = b"," * added(old, new)
         plain = compressions.decompressed(source, self.compression)
         header = _encoded([old], self.sanitize_formulas)
         if plain.read(len(header)) != header:

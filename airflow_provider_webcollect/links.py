@@ -1,0 +1,72 @@
+"""Links from a task in Airflow's UI to the service's web page of the collection task, and to landed rows.
+
+The web server must not read connections, so a task stores its links as XComs when it runs; a link that was
+not stored is not shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+
+class _StoredLink(BaseOperatorLink):
+    """A link whose URL a task stores when it runs."""
+
+    key: str
+
+    @property
+    def xcom_key(self) -> str:
+        """The key under which Airflow 3's API server looks for the URL."""
+        return self.key
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the stored URL, or an empty text for no link."""
+        url = XCom.get_value(ti_key=ti_key, key=self.key)
+        return url if isinstance(url, str) else ""
+
+    @classmethod
+    def store(cls, context: Context, url: str) -> None:
+        """Show ``url`` from now on; also while the task is still running or deferred."""
+        context["ti"].xcom_push(key=cls.key, value=url)
+
+
+class WebCollectTaskLink(_StoredLink):
+    """The service's web page of the collection task, if the connection's extra ``task_url_template`` is set."""
+
+    name = "Collection task"
+    key = "webcollect_task_url"
+
+
+class WebCollectExportLink(_StoredLink):
+    """Where rows were landed, if that has an ``http(s)`` address of its own or a template for it."""
+
+    name = "Landed rows"
+    key = "webcollect_export_url"
+
+
+def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: object) -> None:
+    """Store the link to a task's page, if the connection says where such pages are.
+
+    :param collection_task_id: what is no id yet, such as None, has no link.
+    """
+    template = hook.connection.task_url_template
+    if template and isinstance(collection_task_id, str) and collection_task_id.strip():
+        WebCollectTaskLink.store(context, _filled(template, {"task_id": collection_task_id}))
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """Put quoted ``values`` where ``template`` names them; other braces stay as they are."""
+    from urllib.parse import quote
+
+    for name, value in values.items():
+        template = template.replace(f"{{{name}}}", quote(value, safe=""))
+    return template

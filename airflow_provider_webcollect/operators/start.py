@@ -1,0 +1,265 @@
+"""The operator that starts sub-tasks, and waits for the run that it has started."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.links import store_task_link
+from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.operators.waiting import RunFailed, awaited, wait_here
+from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.errors import InvalidArgument, OutcomeUnknown, WebCollectError
+from airflow_provider_webcollect.service.states import ACTIVE_SUBTASK_STATES, TaskState
+from airflow_provider_webcollect.service.waiting import Baseline, TaskWait, as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_webcollect.service.records import TaskStatus
+
+ALL = "all"
+
+
+class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
+    """Starts sub-tasks of a task's latest batch (contract, endpoint 15), and waits for the run if asked.
+
+    Those that run already are left alone, so that a retried task starts nothing twice. On Airflow 3.3 and
+    later it is also remembered what was started: a retry after a crash waits for that run even if it has
+    ended meanwhile. On earlier versions, a retry goes by the status: it joins a run that is still going on.
+
+    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
+    the task's status showed before the start, for a sensor's ``after``. After a wait also ``"status"``, the
+    last status record.
+
+    :param collection_task_id: the service's task. (templated)
+    :param sub_task_ids: the sub-tasks, or ``"all"`` of the latest batch. (templated)
+    :param wait_for_completion: wait until the task's run is Finished.
+    :param poll_interval: seconds between two looks at the status.
+    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param failure_states: states of the task that fail the wait, without retries.
+    :param retry_unknown_outcome: retry also if it is not known whether the start took effect.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
+    template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        sub_task_ids: Sequence[str] | str = ALL,
+        wait_for_completion: bool = False,
+        poll_interval: float = 60.0,
+        deferrable: bool | None = None,
+        failure_states: Sequence[str] = (TaskState.STOPPED,),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.sub_task_ids = sub_task_ids
+        self.wait_for_completion = wait_for_completion
+        self.poll_interval = poll_interval
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
+        self.failure_states = failure_states
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        checks.text("collection_task_id", self.collection_task_id)
+        if self.sub_task_ids != ALL:
+            checks.texts("sub_task_ids", self.sub_task_ids)
+        checks.texts("failure_states", self.failure_states, may_be_empty=True)
+        if not isinstance(self.poll_interval, int | float) or not self.poll_interval > 0:
+            raise InvalidArgument(
+                "poll_interval", self.poll_interval, "it must be a number of seconds, more than 0"
+            )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Start what does not run yet, or find what an earlier try has started, and wait if asked."""
+        hook = WebCollectHook(self.webcollect_conn_id)
+        memory = _Memory(context)
+        with self.errors():
+            self._check()
+            store_task_link(context, hook, self.collection_task_id)
+            start = self._reconnect(hook, memory) or self._start(hook, memory)
+            if not self.wait_for_completion:
+                memory.forget()
+                return start.result
+            if self.deferrable:
+                self._defer(start)
+            try:
+                records = wait_here(
+                    hook,
+                    self._wait_for(start),
+                    began=start.began,
+                    poll_interval=self.poll_interval,
+                    log=self.log,
+                )
+            except RunFailed:
+                memory.forget()
+                raise
+        memory.forget()
+        return {**start.result, "status": records[0] if records else None}
+
+    def execute_complete(
+        self, context: Context, event: Any = None, *, result: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Take the trigger's word for how the run ended."""
+        memory = _Memory(context)
+        try:
+            records = awaited(event, self.log)
+        except RunFailed:
+            memory.forget()
+            raise
+        memory.forget()
+        return {**result, "status": records[0] if records else None}
+
+    def what_to_check(self) -> str:
+        """Return where a start would be seen."""
+        return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
+
+    def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
+        """Return what an earlier try has started, or None if it surely has not."""
+        start = memory.recall()
+        if start is None or not (start.sent or self._has_begun(hook, start)):
+            return None
+        self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
+        return start
+
+    def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
+        """Return whether a start that a try was about to send has taken effect."""
+        states = self._states(hook)
+        if any(states.get(subtask_id) in ACTIVE_SUBTASK_STATES for subtask_id in start.result["started"]):
+            return True
+        status = self._status(hook)
+        return status is not None and not start.after.running and start.after.precedes(status)
+
+    def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
+        after = Baseline.of(self._status(hook))
+        states = self._states(hook)
+        wanted = list(states) if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
+        if not wanted:
+            raise InvalidArgument(
+                "sub_task_ids", ALL, f"task {self.collection_task_id} has no sub-tasks to start"
+            )
+        active = [subtask_id for subtask_id in wanted if states.get(subtask_id) in ACTIVE_SUBTASK_STATES]
+        idle = [subtask_id for subtask_id in wanted if states.get(subtask_id) not in ACTIVE_SUBTASK_STATES]
+        start = _Start(
+            began=time.time(),
+            result={
+                "collection_task_id": self.collection_task_id,
+                "started": idle,
+                "already_active": active,
+                "after": msgspec.structs.asdict(after),
+            },
+        )
+        memory.keep(start)
+        if idle:
+            self._send(hook, idle, memory)
+        memory.keep(msgspec.structs.replace(start, sent=True))
+        self.log.info(
+            "Started %d sub-tasks of task %s; %d ran already.",
+            len(idle),
+            self.collection_task_id,
+            len(active),
+        )
+        return start
+
+    def _send(self, hook: WebCollectHook, idle: list[str], memory: _Memory) -> None:
+        try:
+            hook.start_subtasks(self.collection_task_id, idle)
+        except WebCollectError as error:
+            retried = isinstance(error, OutcomeUnknown) and self.retry_unknown_outcome
+            if error.permanent and not retried:
+                # a person looks first; when the task is cleared then, it is to start anew
+                memory.forget()
+            raise
+
+    def _status(self, hook: WebCollectHook) -> TaskStatus | None:
+        statuses = hook.get_task_statuses_v2([self.collection_task_id])
+        return next((status for status in statuses if status.task_id == self.collection_task_id), None)
+
+    def _states(self, hook: WebCollectHook) -> dict[str, str]:
+        return {
+            subtask.sub_task_id: subtask.status for subtask in hook.get_all_subtasks(self.collection_task_id)
+        }
+
+    def _wait_for(self, start: _Start) -> TaskWait:
+        return TaskWait(
+            task_ids=(self.collection_task_id,),
+            failure_states=tuple(self.failure_states),
+            after={self.collection_task_id: start.after},
+        )
+
+    def _defer(self, start: _Start) -> NoReturn:
+        from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
+
+        limit: datetime.timedelta | None = self.execution_timeout
+        self.defer(
+            trigger=WebCollectTaskStatusTrigger(
+                wait=as_json(self._wait_for(start)),
+                poke_interval=self.poll_interval,
+                began=start.began,
+                webcollect_conn_id=self.webcollect_conn_id,
+            ),
+            method_name="execute_complete",
+            kwargs={"result": start.result},
+            timeout=limit,
+        )
+
+
+class _Start(msgspec.Struct, frozen=True, kw_only=True):
+    """A start of sub-tasks.
+
+    :ivar began: Unix time of it.
+    :ivar result: what the operator returns.
+    :ivar sent: the service has confirmed it; otherwise it was about to be sent.
+    """
+
+    began: float
+    result: dict[str, Any]
+    sent: bool = False
+
+    @property
+    def after(self) -> Baseline:
+        """What the status showed before."""
+        return msgspec.convert(self.result["after"], Baseline)
+
+
+class _Memory:
+    """What earlier tries of the task have started; Airflow before 3.3 cannot remember that."""
+
+    key = "webcollect_start"
+
+    def __init__(self, context: Context) -> None:
+        self._store: Any = context.get("task_state_store")
+
+    def recall(self) -> _Start | None:
+        """Return what was kept last, if anything."""
+        kept = None if self._store is None else self._store.get(self.key)
+        try:
+            return None if kept is None else msgspec.convert(kept, _Start)
+        except msgspec.ValidationError:
+            # another version of this provider wrote it
+            return None
+
+    def keep(self, start: _Start) -> None:
+        """Remember ``start`` for a retry."""
+        if self._store is not None:
+            self._store.set(self.key, msgspec.to_builtins(start))
+
+    def forget(self) -> None:
+        """Let the next run of the task start anew."""
+        if self._store is not None:
+            self._store.delete(self.key)

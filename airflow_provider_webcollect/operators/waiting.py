@@ -1,0 +1,69 @@
+"""Waiting for what an operator has started, in the worker or by a trigger, with the sensors' decisions."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_webcollect.service import paging
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.waiting import Outcome
+
+if TYPE_CHECKING:
+    import logging
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.service.waiting import TaskWait
+
+Records = list[dict[str, Any]]
+
+
+class RunFailed(AirflowFailException):
+    """What was waited for has ended in a failure state; trying the wait again is in vain."""
+
+
+def wait_here(
+    hook: WebCollectHook, wait: TaskWait, *, began: float, poll_interval: float, log: logging.Logger
+) -> Records:
+    """Look every ``poll_interval`` seconds until the wait is over, and return the last records.
+
+    :param began: Unix time at which the wait began, maybe in an earlier try.
+    :raises RunFailed: if a failure state was reached.
+    """
+    said = ""
+    while True:
+        statuses = hook.client.run(
+            paging.all_statuses(hook.client.wire, wait.task_ids, hook.connection.status_batch_size)
+        )
+        verdict = wait.judge(statuses, time.time() - began)
+        if verdict.reason != said:
+            said = verdict.reason
+            log.info("%s", said)
+        match verdict.outcome:
+            case Outcome.DONE:
+                return [statuses[task_id].as_dict() for task_id in wait.task_ids if task_id in statuses]
+            case Outcome.FAILED:
+                raise RunFailed(verdict.reason)
+        time.sleep(poll_interval)
+
+
+def awaited(event: Any, log: logging.Logger) -> Records:
+    """Take a trigger's word for how the wait ended, and return the last records.
+
+    :raises RunFailed: if a failure state was reached.
+    :raises AirflowFailException: if the wait cannot be finished until a person acts.
+    :raises WebCollectError: if it ended otherwise, or nothing was told.
+    """
+    match event:
+        case {"outcome": "done", "reason": str(reason), "records": list(records)}:
+            log.info("%s", reason)
+            return records
+        case {"outcome": "failed", "reason": reason}:
+            raise RunFailed(reason)
+        case {"outcome": "error", "reason": reason, "permanent": True}:
+            raise AirflowFailException(reason)
+        case {"outcome": "error", "reason": reason}:
+            raise WebCollectError(reason)
+    raise WebCollectError(f"the trigger ended without an outcome: {event!r}")
