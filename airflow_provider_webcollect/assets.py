@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def create_asset(
     collection_task_id: str,
     lotno: str | None = None,
     webcollect_conn_id: str = "webcollect_default",
-    extra: dict[str, object] | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> Asset:
     """Return the asset of a task's rows, or of one batch of them."""
     from airflow.providers.common.compat.sdk import Asset

@@ -27,6 +27,10 @@ def get_provider_info() -> dict[str, Any]:
                 "python-module": "airflow_provider_webcollect.transfers.webcollect_to_object_storage",
             }
         ],
+        "extra-links": [
+            "airflow_provider_webcollect.links.WebCollectTaskLink",
+            "airflow_provider_webcollect.links.WebCollectExportLink",
+        ],
         "connection-types": [
             {
                 "connection-type": "webcollect",

@@ -23,11 +23,13 @@ from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, VER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import BinaryIO
 
     from fsspec import AbstractFileSystem
 
     from airflow_provider_webcollect.landing.manifest import Part
 
+P = TypeVar("P", bound="Part")
 F = TypeVar("F", Manifest, Progress)
 
 
@@ -92,11 +94,11 @@ class Destination:
         self._write(PROGRESS, progress)
 
     def forget_progress(self) -> None:
-        """Let the next landing begin anew; the parts written so far are removed with its commit."""
+        """Remove the progress."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(PROGRESS))
 
-    def intact(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+    def intact(self, parts: Sequence[P]) -> tuple[P, ...]:
         """Return the parts up to the first that is not there any more, or not as long as it was."""
         sizes = {name: entry["size"] for name, entry in self._entries().items()}
         return tuple(itertools.takewhile(lambda part: sizes.get(part.name) == part.bytes, parts))
@@ -122,8 +124,14 @@ class Destination:
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[PartFile]:
         """Give a file to write a part to; it becomes visible as ``name`` at the end, or not at all."""
-        with self._written(name) as file:
+        with self._renamed(name) if self._shows_unfinished else self._published(name) as file:
             yield PartFile(file)
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        """Open a part for reading."""
+        with self._fs.open(self._path(name), "rb") as file:
+            yield file
 
     def _read(self, name: str, kind: type[F]) -> F | None:
         try:
@@ -142,17 +150,16 @@ class Destination:
 
     def _write(self, name: str, content: Manifest | Progress) -> None:
         text = msgspec.json.format(msgspec.json.encode(content), indent=2)
-        with self._written(name) as file:
-            file.write(text)
-
-    @contextlib.contextmanager
-    def _written(self, name: str) -> Iterator[Any]:
-        """Give a file that replaces ``name`` in one step at the end, or is dropped on an error."""
-        with self._renamed(name) if self._shows_unfinished else self._published(name) as file:
-            yield file
+        if self._shows_unfinished:
+            with self._renamed(name) as file:
+                file.write(text)
+        else:
+            # one request, which replaces the old content at once or not at all
+            self._fs.pipe_file(self._path(name), text)
 
     @contextlib.contextmanager
     def _renamed(self, name: str) -> Iterator[Any]:
+        """Give a file that replaces ``name`` in one step at the end, or is dropped on an error."""
         # a rename is atomic, and beside the target it never crosses a disk
         self._fs.makedirs(self._root, exist_ok=True)
         hidden = self._path(f".tmp-{name}-{secrets.token_hex(4)}")
@@ -176,15 +183,18 @@ class Destination:
 
     @contextlib.contextmanager
     def _published(self, name: str) -> Iterator[Any]:
+        """Give an upload that becomes ``name`` at the end, or is aborted on an error."""
         file = self._fs.open(self._path(name), "wb", autocommit=False, block_size=BLOCK_BYTES)
         try:
             yield file
             file.close()
             file.commit()
         except BaseException:
-            # without this, the file object would publish what it has when it is collected
+            # without this, the file object would publish what it has when it is collected; there are stores
+            # (adlfs) where closing publishes in any case, so it is never closed
             file.closed = True
-            file.discard()
+            with contextlib.suppress(Exception):
+                file.discard()
             raise
 
     def _entries(self) -> Mapping[str, Mapping[str, Any]]:

@@ -18,6 +18,24 @@ class DestinationTaken(LandingError):
     permanent = True
 
 
+class DestinationBusy(DestinationTaken):
+    """Another landing is writing to the destination now; a later try may find it free."""
+
+    permanent = False
+
+
+class FormatChanged(LandingError):
+    """What lies at the destination was written with other format options, so this landing cannot go on."""
+
+    permanent = True
+
+
+class SourceReset(LandingError):
+    """The source no longer begins with the rows that were landed of it; nothing was changed."""
+
+    permanent = True
+
+
 class RowsMissing(LandingError):
     """The rows read are not the rows that the service announced; nothing was committed."""
 

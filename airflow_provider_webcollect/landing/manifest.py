@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,10 +12,11 @@ VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
 
-FileFormat = Literal["jsonl"]
+Mode = Literal["full", "incremental"]
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """Return what distinguishes the names of one landing's parts from those of all others."""
     return secrets.token_hex(4)
 
 
@@ -55,19 +56,44 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
 
 
+class RecordedPart(Part, frozen=True, kw_only=True):
+    """A finished part of a landing that is not committed yet.
+
+    :ivar columns: it has the first so many columns of the landing; 0 where rows name their own.
+    """
+
+    columns: int = 0
+
+    def bare(self) -> Part:
+        """Return what the manifest says of it."""
+        return Part(**{name: getattr(self, name) for name in Part.__struct_fields__})
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What an unfinished landing has safely written; a retry goes on from here.
 
     :ivar landing_id: distinguishes the part names of this try from those of others.
+    :ivar encoding: the file format with all its options: what goes on must write the same.
+    :ivar columns: of all parts, in order.
+    :ivar base: the ``landing_id`` of the commit that stood at the destination when this began.
+    :ivar continues: whether the parts begin with those of that commit.
+    :ivar run: who is landing, ``owner`` being the try, and ``touched_at`` (ISO 8601, UTC) its latest sign of
+        life; None once it has given up.
     """
 
     version: int = VERSION
-    landing_id: str = msgspec.field(default_factory=_new_id)
+    landing_id: str = msgspec.field(default_factory=new_id)
     source: Source
-    format: FileFormat = "jsonl"
-    compression: str | None = None
-    parts: tuple[Part, ...] = ()
+    mode: Mode = "full"
+    encoding: dict[str, Any] = {}
+    columns: tuple[str, ...] = ()
+    parts: tuple[RecordedPart, ...] = ()
+    base: str | None = None
+    continues: bool = False
     started_at: str
+    run: Run | None = None
+    owner: str = ""
+    touched_at: str | None = None
 
     @property
     def rows(self) -> int:
@@ -79,24 +105,32 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """The cursor to go on with."""
         return self.parts[-1].next_offset if self.parts else 0
 
-    def resumed(self, parts: tuple[Part, ...]) -> Progress:
+    def resumed(self, parts: tuple[RecordedPart, ...]) -> Progress:
         """Return the progress to go on with after ``parts``.
 
         What comes next has names of its own: a try that Airflow has given up may still be writing.
         """
-        return msgspec.structs.replace(self, landing_id=_new_id(), parts=parts)
+        return msgspec.structs.replace(self, landing_id=new_id(), parts=parts)
 
-    def with_part(self, part: Part) -> Progress:
+    def with_part(self, part: RecordedPart, columns: tuple[str, ...]) -> Progress:
         """Return the progress after ``part``."""
-        return msgspec.structs.replace(self, parts=(*self.parts, part))
+        return msgspec.structs.replace(self, parts=(*self.parts, part), columns=columns)
+
+    def with_replaced(self, number: int, part: RecordedPart) -> Progress:
+        """Return the progress with ``part`` instead of the one at index ``number``."""
+        parts = (*self.parts[:number], part, *self.parts[number + 1 :])
+        return msgspec.structs.replace(self, parts=parts)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The commit: the parts listed here are the landing, whatever else lies beside them.
 
-    :ivar columns: field names in order; None for JSONL, whose rows name their own.
+    :ivar encoding: the file format with all its options, as far as they are not in keys of their own.
+    :ivar columns: field names in order; None for JSONL whose rows name their own.
+    :ivar new_parts: how many of the last parts this run has added; the others are older (incremental).
     :ivar total: rows that the service announced; the same as ``rows``.
     :ivar started_at: and ``finished_at``: ISO 8601, UTC.
+    :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
     """
 
     version: int = VERSION
@@ -104,13 +138,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     rows: int
     bytes: int
-    format: FileFormat
+    format: str
     compression: str | None = None
+    encoding: dict[str, Any] = {}
     columns: tuple[str, ...] | None = None
     parts: tuple[Part, ...]
+    new_parts: int
     next_offset: int
     total: int
     run: Run
     started_at: str
     finished_at: str
+    exported_at: str | None = None
     provider_version: str
+
+    def added(self) -> tuple[Part, ...]:
+        """Return the parts that the run of this commit has added."""
+        return self.parts[len(self.parts) - self.new_parts :]

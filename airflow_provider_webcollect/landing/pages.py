@@ -23,8 +23,9 @@ def all_pages(
 ) -> Iterator[DataPage]:
     """Yield the pages from ``offset`` to the end.
 
-    Right after a task shows Finished it may still show no rows (field notes, Reading data), so an empty
-    source is looked at again for ``settle`` seconds. A total that has grown beyond what came is read up to.
+    Right after a task shows Finished it may still show no rows (field notes, Reading data), so a source that
+    is empty, or shows fewer rows than there were, is looked at again for ``settle`` seconds. A total that has
+    grown beyond what came is read up to.
 
     :param read: gives the pages from an offset to the end that is seen then.
     :param rows: how many rows come before ``offset``.
@@ -32,11 +33,14 @@ def all_pages(
     while True:
         came = 0
         for page in read(offset):
+            if not page.rows and page.total < max(rows + came, 1) and settle > 0:
+                # not the truth yet, so nobody shall count with it
+                break
             yield page
             came += len(page.rows)
             offset = page.offset
         rows += came
-        if rows == 0 and page.total == 0 and settle > 0:
+        if not came and page.total < max(rows, 1) and settle > 0:
             pause = min(settle, SETTLE_INTERVAL)
             settle -= pause
             sleep(pause)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def read_ahead(items: Iterator[T]) -> Iterator[T]:
+def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield ``items``, fetching one ahead in a thread; an error of theirs is raised in its place."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="webcollect-read")
     try:

@@ -46,7 +46,7 @@ def _is_literal(value: Any) -> bool:
 def airflow_errors(
     *, retry_unknown_outcome: bool = False, what_to_check: Callable[[], str] = str
 ) -> Iterator[None]:
-    """End the task without retries where a retry would be in vain; leave other errors to the task's retries.
+    """End the task without retries where a retry would be in vain; leave other errors to its retries.
 
     :param retry_unknown_outcome: leave also an :class:`OutcomeUnknown` to the retries.
     :param what_to_check: returns what a person should look at before an operation of unknown outcome is
@@ -59,7 +59,7 @@ def airflow_errors(
             raise
         hint = " ".join(filter(None, (str(error), what_to_check())))
         raise AirflowFailException(
-            f"{hint} Clear the task to repeat it; `retry_unknown_outcome=True` would leave that to its retries."
+            f"{hint} Clear the task to repeat it, or set `retry_unknown_outcome=True` to have retries do so."
         ) from error
     except (WebCollectError, LandingError) as error:
         if error.permanent:

@@ -12,8 +12,6 @@ from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.waiting import Outcome
 
 if TYPE_CHECKING:
-    import logging
-
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.waiting import TaskWait
 
@@ -25,7 +23,7 @@ class RunFailed(AirflowFailException):
 
 
 def wait_here(
-    hook: WebCollectHook, wait: TaskWait, *, began: float, poll_interval: float, log: logging.Logger
+    hook: WebCollectHook, wait: TaskWait, *, began: float, poll_interval: float, log: Any
 ) -> Records:
     """Look every ``poll_interval`` seconds until the wait is over, and return the last records.
 
@@ -49,7 +47,7 @@ def wait_here(
         time.sleep(poll_interval)
 
 
-def awaited(event: Any, log: logging.Logger) -> Records:
+def awaited(event: Any, log: Any) -> Records:
     """Take a trigger's word for how the wait ended, and return the last records.
 
     :raises RunFailed: if a failure state was reached.

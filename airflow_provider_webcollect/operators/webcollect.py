@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_webcollect.operators.analytics import (
+    WebCollectMetricsCheckOperator,
+    WebCollectQueryAnalyticsOperator,
+)
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.tasks import (
@@ -36,7 +40,9 @@ __all__ = [
     "WebCollectGetActionsOperator",
     "WebCollectGetRunningCountsOperator",
     "WebCollectMarkExportedOperator",
+    "WebCollectMetricsCheckOperator",
     "WebCollectMoveTaskOperator",
+    "WebCollectQueryAnalyticsOperator",
     "WebCollectRefreshTokenOperator",
     "WebCollectReplaceUrlsOperator",
     "WebCollectStartSubTasksOperator",

@@ -136,6 +136,7 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
         for module in entry["python-modules"]
     ] + [entry["python-module"] for entry in info["transfers"]]
     offered = set().union(*(vars(importlib.import_module(module)) for module in named))
+    offered |= {link.rpartition(".")[2] for link in info.get("extra-links", ())}
 
     there = set()
     for kind in ("hooks", "operators", "sensors", "triggers", "transfers"):

@@ -93,8 +93,9 @@ class TestLanding:
         landing(task)
         manifest = folder.manifest()
         assert set(manifest) == {
-            *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "columns"),
-            *("parts", "next_offset", "total", "run", "started_at", "finished_at", "provider_version"),
+            *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "encoding"),
+            *("columns", "parts", "new_parts", "next_offset", "total", "run", "started_at", "finished_at"),
+            *("exported_at", "provider_version"),
         }
         assert set(manifest["parts"][0]) == {"name", "rows", "bytes", "sha256", "start_offset", "next_offset"}
         assert manifest["version"] == 1

@@ -49,15 +49,16 @@ class RowWriter(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Write nothing more, whatever is held back."""
+        """Write nothing more, whatever is held back. After :meth:`close` it does nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error_type: object, *_: object) -> None:
-        if error_type is None:
-            self.close()
-        else:
+        try:
+            if error_type is None:
+                self.close()
+        finally:
             self.abandon()
 
 

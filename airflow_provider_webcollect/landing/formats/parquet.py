@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 16 * 1024 * 1024
+#: Rows and bytes that are read at a time to be widened.
 _WIDENED_ROWS = 10_000
+_READ_BYTES = 1024 * 1024
 #: Where pyarrow's own choice is far slower and hardly smaller.
 _LEVELS = {"gzip": 4, "zstd": 3}
-
-_READ_BYTES = 1024 * 1024
 _SHOWN_CHARACTERS = 100
 
 OnCastError = Literal["fail", "null"]
@@ -101,6 +101,7 @@ class _Writer(TableWriter):
         self._wanted = wanted
         self._file: _File | None = None
         self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
         self._rows = 0
 
     def abandon(self) -> None:
@@ -122,9 +123,10 @@ class _Writer(TableWriter):
             for column, values in zip(schema, zip(*table(batch, self.columns), strict=True), strict=True)
         ]
         self._held.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        self._held_rows += len(batch)
+        self._held_bytes += self._held[-1].nbytes
         self._rows += len(batch)
-        rows = sum(held.num_rows for held in self._held)
-        if rows >= ROW_GROUP_ROWS or sum(held.nbytes for held in self._held) >= ROW_GROUP_BYTES:
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
             self._write_row_group()
 
     def _end(self) -> None:
@@ -152,6 +154,7 @@ class _Writer(TableWriter):
         if self._held:
             rows = pa.Table.from_batches(self._held)
             self._held.clear()
+            self._held_rows = self._held_bytes = 0
             self._file.write(rows)
 
 
@@ -189,9 +192,10 @@ class _File:
         return self
 
     def __exit__(self, error_type: object, *_: object) -> None:
-        if error_type is None:
-            self.close()
-        else:
+        try:
+            if error_type is None:
+                self.close()
+        finally:
             self.abandon()
 
 

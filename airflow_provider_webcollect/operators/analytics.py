@@ -1,0 +1,411 @@
+"""Operators on the service's analytics: rows of metrics, and a check of them against thresholds."""
+
+from __future__ import annotations
+
+import datetime
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import msgspec
+import pendulum
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.service import checks, endpoints, paging
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.records import (
+    AnalyticsRow,
+    DataVolumeMetrics,
+    ExecutionMetrics,
+    ResourceUsageMetrics,
+)
+from airflow_provider_webcollect.service.states import TimeGranularity
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.landing.formats import FileFormat
+
+OnViolation = Literal["fail", "warn"]
+Day = str | datetime.date
+
+_TEXTS = (
+    "task_id",
+    "task_name",
+    "user_id",
+    "day_key",
+    "week_start_date",
+    "week_end_date",
+    "collection_method",
+)
+_METRICS = {
+    name: group
+    for group, record in {
+        "data_volume_metrics": DataVolumeMetrics,
+        "execution_metrics": ExecutionMetrics,
+        "resource_usage_metrics": ResourceUsageMetrics,
+    }.items()
+    for name in record.__struct_fields__
+    if name != "unknown_fields"
+}
+#: The keys of a row, the same for every row and file.
+COLUMNS = (*_TEXTS, *_METRICS)
+
+
+class _AnalyticsOperator(WebCollectOperator):
+    """What both operators share: which rows are asked for."""
+
+    template_fields: Sequence[str] = (
+        "start",
+        "end",
+        "collection_task_ids",
+        "member_names",
+        "collection_method",
+        "webcollect_conn_id",
+    )
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "collection_task_ids": "json",
+        "member_names": "json",
+    }
+
+    def __init__(
+        self,
+        *,
+        start: Day,
+        end: Day,
+        collection_task_ids: Sequence[str] | None = None,
+        member_names: Sequence[str] | None = None,
+        collection_method: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.start = start
+        self.end = end
+        self.collection_task_ids = collection_task_ids
+        self.member_names = member_names
+        self.collection_method = collection_method
+
+    def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
+        """Check all but how old the days are: a DAG must not break by growing old."""
+        first, last = checks.date("start", self.start), checks.date("end", self.end)
+        if last < first:
+            raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
+        if self.collection_task_ids is not None:
+            checks.texts("collection_task_ids", self.collection_task_ids, most=endpoints.MAX_ANALYTICS_FILTER)
+        today = pendulum.now("UTC").date()
+        endpoints.query_analytics(
+            today,
+            today,
+            member_names=self.member_names,
+            collection_method=self.collection_method or None,
+            time_granularity=granularity,
+        )
+
+    def _rows(
+        self, hook: WebCollectHook, start: Day, end: Day, granularity: str = TimeGranularity.DAY
+    ) -> list[AnalyticsRow]:
+        return hook.client.run(
+            paging.all_analytics(
+                hook.client.wire,
+                start=start,
+                end=end,
+                task_ids=None if self.collection_task_ids is None else list(self.collection_task_ids),
+                member_names=self.member_names,
+                collection_method=self.collection_method or None,
+                time_granularity=granularity,
+            )
+        )
+
+
+class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
+    """Queries collection, execution and resource metrics per task and time bucket (contract, endpoint 2).
+
+    All pages are read. Rows are flat: ``task_id``, ``task_name``, ``user_id``, ``day_key``,
+    ``week_start_date``, ``week_end_date``, ``collection_method`` and every metric (``total_collected``,
+    ``success_rate``, ``balance``, …), None where the service has no number.
+
+    Returns the list of rows, or with ``destination``, where the file is replaced if it exists,
+    ``{"destination", "rows", "bytes"}``.
+
+    :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
+    :param end: last day, not after the current UTC date. (templated)
+    :param collection_task_ids: at most 100; None for all tasks. (templated)
+    :param member_names: at most 100 members of the account's team; None for the account's own tasks.
+        (templated)
+    :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
+    :param time_granularity: ``Day``, ``Week`` or ``Month``. (templated)
+    :param max_xcom_rows: more rows than this are an error, unless there is a ``destination``.
+    :param destination: a file for the rows, such as ``s3://bucket/metrics/{{ ds }}.parquet``, or an
+        ``ObjectStoragePath``. (templated)
+    :param file_format: ``jsonl``, ``csv`` or ``parquet``; metrics are float64 columns there.
+    :param compression: as for a landing; None for the format's own default.
+    :param object_storage_conn_id: the Airflow connection of the storage. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *_AnalyticsOperator.template_fields,
+        "time_granularity",
+        "destination",
+        "object_storage_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        start: Day,
+        end: Day,
+        time_granularity: str = TimeGranularity.DAY,
+        max_xcom_rows: int = 500,
+        destination: str | ObjectStoragePath | None = None,
+        file_format: str = "jsonl",
+        compression: str | None = None,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(start=start, end=end, **kwargs)
+        # a plain text, which templates can render
+        self.time_granularity = str(time_granularity)
+        self.max_xcom_rows = max_xcom_rows
+        self.destination = destination
+        self.file_format = file_format
+        self.compression = compression
+        self.object_storage_conn_id = object_storage_conn_id
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        self._check_query(self.time_granularity)
+        checks.integer("max_xcom_rows", self.max_xcom_rows, 0)
+        if self.destination is not None and not hasattr(self.destination, "fs"):
+            checks.text("destination", self.destination)
+            if str(self.destination).endswith("/"):
+                raise InvalidArgument("destination", self.destination, "it must name a file, not a folder")
+        self._format()
+
+    def _format(self) -> FileFormat:
+        from airflow_provider_webcollect.landing.formats import make_format
+
+        types = dict.fromkeys(_METRICS, "float64") if self.file_format == "parquet" else None
+        return make_format(self.file_format, self.compression, columns=COLUMNS, column_types=types)
+
+    def perform(self, hook: WebCollectHook) -> list[dict[str, Any]] | dict[str, Any]:
+        """Query all pages, and hand on the rows or where they are."""
+        self._check()
+        if self.destination is not None:
+            self._format().require_extras()
+        rows = [flat(row) for row in self._rows(hook, self.start, self.end, self.time_granularity)]
+        self.log.info("The query gave %d rows.", len(rows))
+        if self.destination is not None:
+            return self._write(rows)
+        if len(rows) > self.max_xcom_rows:
+            raise AirflowFailException(
+                f"{len(rows)} rows are too many for XCom (`max_xcom_rows` is {self.max_xcom_rows}): set "
+                "`destination` to have them in a file, or ask for fewer"
+            )
+        return rows
+
+    def _write(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+        from airflow_provider_webcollect.landing.destination import Destination
+
+        path = self.destination
+        if isinstance(path, str):
+            path = ObjectStoragePath(path, conn_id=self.object_storage_conn_id)
+        assert path is not None
+        form = self._format()
+        folder, name = posixpath.split(path.path)
+        with (
+            Destination(path.fs, folder).part(name) as file,
+            form.writer(file, form.columns_after()) as writer,
+        ):
+            writer.write([msgspec.Raw(msgspec.json.encode(row)) for row in rows])
+        self.log.info("Wrote %d rows, %d bytes, to %s.", len(rows), file.bytes, path)
+        return {"destination": str(self.destination), "rows": len(rows), "bytes": file.bytes}
+
+
+class WebCollectMetricsCheckOperator(_AnalyticsOperator):
+    """Checks the metrics of a period against thresholds (contract, endpoint 2).
+
+    All violations are listed, in the log or in the error. Returns ``{"start", "end", "success_rate",
+    "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by
+    id.
+
+    :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
+    :param end: last day, not after the current UTC date. (templated)
+    :param min_success_rate: least share of runs that succeed, from 0 to 1. No run at all is a violation.
+    :param max_volume_drop: most by which the rows collected may fall behind those of the period of equal
+        length just before, as a share of them from 0 to 1. Nothing is compared if there were none.
+    :param max_cost: most that the period may cost (the service's ``balance``).
+    :param per_task: hold each task to the thresholds, not all of them together.
+    :param on_violation: ``fail`` the task, without retries, or ``warn`` in the log.
+    :param collection_task_ids: at most 100; None for all tasks. (templated)
+    :param member_names: at most 100 members of the account's team; None for the account's own tasks.
+        (templated)
+    :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    def __init__(
+        self,
+        *,
+        start: Day,
+        end: Day,
+        min_success_rate: float | None = None,
+        max_volume_drop: float | None = None,
+        max_cost: float | None = None,
+        per_task: bool = False,
+        on_violation: OnViolation = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(start=start, end=end, **kwargs)
+        self.min_success_rate = min_success_rate
+        self.max_volume_drop = max_volume_drop
+        self.max_cost = max_cost
+        self.per_task = per_task
+        self.on_violation = on_violation
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        self._check_query()
+        _share("min_success_rate", self.min_success_rate)
+        _share("max_volume_drop", self.max_volume_drop)
+        if self.max_cost is not None and not (_is_number(self.max_cost) and self.max_cost >= 0):
+            raise InvalidArgument("max_cost", self.max_cost, "it must be a number, 0 or more")
+        if self.min_success_rate is None and self.max_volume_drop is None and self.max_cost is None:
+            raise InvalidArgument(
+                "min_success_rate",
+                None,
+                "there is nothing to check: give `min_success_rate`, `max_volume_drop` or `max_cost`",
+            )
+        if self.on_violation not in get_args(OnViolation):
+            raise InvalidArgument("on_violation", self.on_violation, "it must be one of fail, warn")
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Query the period, and the one before if need be, and compare."""
+        self._check()
+        found = self._by_task(self._rows(hook, self.start, self.end))
+        before = self._by_task(self._rows(hook, *self._previous())) if self._compares else {}
+        names = sorted({*found, *before}) if self.per_task else [""]
+        sums = {name: _Sums.of(found[name], before.get(name, [])) for name in names}
+        violations = [
+            f"task {name}: {violation}" if name else violation
+            for name in names
+            for violation in self._violations(sums[name])
+        ]
+        for violation in violations:
+            self.log.warning("%s", violation)
+        if violations and self.on_violation == "fail":
+            raise AirflowFailException(
+                f"{len(violations)} violations from {self.start} to {self.end}: {'; '.join(violations)}"
+            )
+        metrics = {name: sums[name].as_dict() for name in names}
+        return {
+            "start": str(checks.date("start", self.start)),
+            "end": str(checks.date("end", self.end)),
+            **({"tasks": metrics} if self.per_task else metrics[""]),
+            "violations": violations,
+        }
+
+    @property
+    def _compares(self) -> bool:
+        return self.max_volume_drop is not None
+
+    def _previous(self) -> tuple[datetime.date, datetime.date]:
+        """Return the days of the period of equal length just before."""
+        first, last = checks.date("start", self.start), checks.date("end", self.end)
+        end = first - datetime.timedelta(days=1)
+        start = first - (last - first) - datetime.timedelta(days=1)
+        try:
+            checks.date_range(start, end)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                "start",
+                self.start,
+                f"the days before, from {start}, are needed too: {error.rule}",
+            ) from error
+        return start, end
+
+    def _by_task(self, rows: Iterable[AnalyticsRow]) -> defaultdict[str, list[AnalyticsRow]]:
+        found: defaultdict[str, list[AnalyticsRow]] = defaultdict(list)
+        for row in rows:
+            found[row.task_id if self.per_task else ""].append(row)
+        return found
+
+    def _violations(self, sums: _Sums) -> Iterable[str]:
+        rate, least = sums.success_rate, self.min_success_rate
+        if least is not None and rate is None:
+            yield f"there was no run, so the success rate is not the {least:.1%} that is asked for"
+        elif least is not None and rate is not None and rate < least:
+            yield f"the success rate is {rate:.1%}, below {least:.1%}"
+        drop, most = sums.volume_drop, self.max_volume_drop
+        if most is not None and drop is not None and drop > most:
+            yield (
+                f"{sums.volume:.0f} rows were collected, after {sums.previous_volume:.0f} in the period before: "
+                f"a drop by {drop:.1%}, above {most:.1%}"
+            )
+        if self.max_cost is not None and sums.cost > self.max_cost:
+            yield f"the cost is {sums.cost:g}, above {self.max_cost:g}"
+
+
+class _Sums(NamedTuple):
+    """A period's metrics, summed."""
+
+    runs: float
+    successes: float
+    volume: float
+    cost: float
+    previous_volume: float
+
+    @classmethod
+    def of(cls, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> _Sums:
+        """Sum ``rows``, and the volume of the rows ``before``."""
+        return cls(
+            runs=_total(row.execution_metrics.run_count for row in rows),
+            successes=_total(row.execution_metrics.success_count for row in rows),
+            volume=_total(row.data_volume_metrics.total_collected for row in rows),
+            cost=round(_total(row.resource_usage_metrics.balance for row in rows), 6),
+            previous_volume=_total(row.data_volume_metrics.total_collected for row in before),
+        )
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the runs that succeeded; None without a run."""
+        return self.successes / self.runs if self.runs else None
+
+    @property
+    def volume_drop(self) -> float | None:
+        """Share of the previous volume that is missing; negative for a rise, None without one."""
+        return 1 - self.volume / self.previous_volume if self.previous_volume else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the metrics as plain JSON."""
+        return {
+            "success_rate": self.success_rate,
+            "volume": self.volume,
+            "previous_volume": self.previous_volume,
+            "cost": self.cost,
+        }
+
+
+def flat(row: AnalyticsRow) -> dict[str, Any]:
+    """Return a row as a plain dict with the keys :data:`COLUMNS`."""
+    return {name: getattr(row, name) for name in _TEXTS} | {
+        name: getattr(getattr(row, group), name) for name, group in _METRICS.items()
+    }
+
+
+def _total(values: Iterable[float | None]) -> float:
+    return sum(value for value in values if value is not None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _share(argument: str, value: Any) -> None:
+    if value is not None and not (_is_number(value) and 0 <= value <= 1):
+        raise InvalidArgument(argument, value, "it must be a share from 0 to 1")

@@ -1,0 +1,429 @@
+"""The operators that copy, move, delete, read and steer tasks, each as a task of a real DAG run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.standard.operators import PythonOperator
+
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectCopyTaskOperator,
+    WebCollectCopyTasksOperator,
+    WebCollectDeleteTaskGroupsOperator,
+    WebCollectDeleteTasksOperator,
+    WebCollectDeprecateDataAppOperator,
+    WebCollectGetActionsOperator,
+    WebCollectGetRunningCountsOperator,
+    WebCollectMoveTaskOperator,
+    WebCollectUpdateTaskParametersOperator,
+)
+from airflow_provider_webcollect.service.endpoints import ENDPOINTS
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+from tests.service.servers import answer, serving
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
+]
+
+RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
+GROUP, OTHER_GROUP = 1, 7
+APP = "demo/price-watch"
+
+#: One operator for every endpoint, by the endpoint's name.
+MAKE: dict[str, Callable[..., Any]] = {
+    "copy_task": lambda task, **k: WebCollectCopyTaskOperator(collection_task_id=task["task_id"], **k),
+    "copy_tasks": lambda task, **k: WebCollectCopyTasksOperator(
+        collection_task_ids=[task["task_id"]], task_group_ids=[GROUP], **k
+    ),
+    "move_task": lambda task, **k: WebCollectMoveTaskOperator(
+        collection_task_id=task["task_id"], task_group_id=GROUP, **k
+    ),
+    "delete_tasks": lambda task, **k: WebCollectDeleteTasksOperator(collection_task_ids=["gone"], **k),
+    "delete_task_groups": lambda task, **k: WebCollectDeleteTaskGroupsOperator(
+        task_group_ids=[OTHER_GROUP], **k
+    ),
+    "update_task_parameters": lambda task, **k: WebCollectUpdateTaskParametersOperator(
+        collection_task_id=task["task_id"],
+        loop_items=[
+            {
+                "action_id": task["actions"][0]["action_id"],
+                "loop_type": "TextList",
+                "loop_items": ["x"],
+                "is_append": True,
+            }
+        ],
+        **k,
+    ),
+    "get_actions": lambda task, **k: WebCollectGetActionsOperator(collection_task_ids=[task["task_id"]], **k),
+    "get_running_counts": lambda task, **k: WebCollectGetRunningCountsOperator(**k),
+    "deprecate_data_app": lambda task, **k: WebCollectDeprecateDataAppOperator(app_id=APP, **k),
+}
+PATHS = {endpoint.name: endpoint.path for endpoint in ENDPOINTS}
+ERRORS = {endpoint.name: endpoint.errors for endpoint in ENDPOINTS}
+UNSAFE = {"copy_task", "copy_tasks", "update_task_parameters"}
+
+
+def run_each(task: dict[str, Any], names: Any = MAKE, **arguments: Any) -> FinishedRun:
+    """Run an operator for each of the endpoints, side by side, so that none decides about another."""
+    with make_dag() as dag:
+        for name in names:
+            MAKE[name](task, task_id=name, **{**RETRIES, **arguments})
+    return run_dag(dag)
+
+
+def sent(sandbox: Sandbox, name: str) -> int:
+    """Return how often an endpoint was asked."""
+    return len(sandbox.control.requests(PATHS[name]))
+
+
+def in_group(sandbox: Sandbox) -> int:
+    """Return how many tasks the usual group has."""
+    return sum(task["group_id"] == GROUP for task in sandbox.control.tasks())
+
+
+@pytest.fixture
+def groups(sandbox: Sandbox) -> list[int]:
+    """Ids of two groups beside the usual one."""
+    return [sandbox.control.add_task(group_id=group)["group_id"] for group in (OTHER_GROUP, OTHER_GROUP + 1)]
+
+
+class TestSuccess:
+    def test_tasks_are_copied_and_moved(
+        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int]
+    ) -> None:
+        other = sandbox.control.add_task()["task_id"]
+        before = {each["task_id"] for each in sandbox.control.tasks()}
+        with make_dag(render_template_as_native_obj=True, params={"group": groups[0]}) as dag:
+            copy = WebCollectCopyTaskOperator(
+                task_id="copy", collection_task_id=task["task_id"], task_group_id="{{ params.group }}"
+            )
+            move = WebCollectMoveTaskOperator(
+                task_id="move",
+                collection_task_id="{{ ti.xcom_pull('copy')['task_id'] }}",
+                task_group_id=str(groups[1]),
+            )
+            copies = WebCollectCopyTasksOperator(
+                task_id="copies", collection_task_ids=[task["task_id"], other], task_group_ids=groups
+            )
+            copy >> move >> copies
+        run = run_dag(dag)
+
+        assert run.state == "success"
+        new = run.xcoms["copy"]["task_id"]
+        assert new not in before
+        assert run.xcoms["move"] == {"collection_task_id": new, "task_group_id": groups[1]}
+        assert sandbox.control.task(new)["group_id"] == groups[1]
+        assert run.xcoms["copies"] == {"request_count": 4, "success_count": 4, "failed_tasks": []}
+        assert len(sandbox.control.tasks()) == len(before) + 5
+
+    def test_a_copy_without_a_group_goes_to_its_own(self, sandbox: Sandbox, groups: list[int]) -> None:
+        source = sandbox.control.add_task(group_id=groups[0])["task_id"]
+        run = run_tasks(lambda: WebCollectCopyTaskOperator(task_id="copy", collection_task_id=source))
+
+        assert sandbox.control.task(run.xcoms["copy"]["task_id"])["group_id"] == groups[0]
+
+    def test_tasks_and_groups_are_deleted_and_the_log_tells_which(
+        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int], said: Callable[[], str]
+    ) -> None:
+        with make_dag() as dag:
+            found = PythonOperator(task_id="find", python_callable=lambda: [task["task_id"]])
+            tasks = WebCollectDeleteTasksOperator(task_id="tasks", collection_task_ids=found.output)
+            tasks >> WebCollectDeleteTaskGroupsOperator(task_id="groups", task_group_ids=groups)
+        run = run_dag(dag)
+
+        assert (run.xcoms["tasks"], run.xcoms["groups"]) == ([task["task_id"]], groups)
+        assert task["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
+        assert not set(groups) & set(sandbox.control.groups())
+        log = said()
+        assert f"Deleting 1 tasks: {task['task_id']}" in log
+        assert f"Deleting 2 task groups: {groups[0]}, {groups[1]}" in log
+
+    def test_parameters_are_set_and_the_log_tells_append_from_replace(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        loop, _, text = task["actions"]
+        entry = {"action_id": loop["action_id"], "loop_type": "TextList"}
+
+        def update(name: str, **arguments: Any) -> Callable[[], Any]:
+            return lambda: WebCollectUpdateTaskParametersOperator(
+                task_id=name, collection_task_id=task["task_id"], **arguments
+            )
+
+        step = {"action_type": "EnterTextAction", "action_id": text["action_id"]}
+        run = run_tasks(
+            update("replace", loop_items=[{**entry, "loop_items": ["a", "b"]}]),
+            update("append", loop_items=[{**entry, "loop_items": ["c"], "is_append": True}]),
+            update("dict", actions=[{**step, "properties": {"TextToSet": "one"}}]),
+            update("pairs", actions=[{**step, "properties": [{"name": "TextToSet", "value": "two"}]}]),
+        )
+
+        assert run.state == "success"
+        steps = sandbox.control.task(task["task_id"])["actions"]
+        assert steps[0]["loop_items"] == ["a", "b", "c"]
+        assert steps[2]["properties"] == {"TextToSet": "two"}
+        assert run.xcoms["append"] == {
+            "collection_task_id": task["task_id"],
+            "actions": [],
+            "loop_items": [{"action_id": loop["action_id"], "count": 1, "is_append": True}],
+        }
+        assert run.xcoms["dict"]["actions"] == run.xcoms["pairs"]["actions"]
+        log = said()
+        assert f"Replaced all values by 2 values of step {loop['action_id']}." in log
+        assert f"Appended 1 values of step {loop['action_id']}." in log
+
+    def test_steps_counts_and_apps_are_read(self, task: dict[str, Any]) -> None:
+        run = run_each(task, ("get_actions", "get_running_counts", "deprecate_data_app"))
+
+        (found,) = run.xcoms["get_actions"]
+        assert found["task_id"] == task["task_id"]
+        assert [action["action_id"] for action in found["actions"]] == [
+            action["action_id"] for action in task["actions"]
+        ]
+        assert found["actions"][0]["loop_items"] == task["actions"][0]["loop_items"]
+        assert set(run.xcoms["get_running_counts"]) >= {"extracting_count", "waiting_sub_task_count"}
+        assert all(isinstance(count, int) for count in run.xcoms["get_running_counts"].values())
+        assert {"app_name", "status"} <= set(run.xcoms["deprecate_data_app"])
+
+    def test_all_can_be_mapped(self, sandbox: Sandbox, groups: list[int]) -> None:
+        ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]
+        with make_dag() as dag:
+            copies = WebCollectCopyTaskOperator.partial(task_id="copy").expand(collection_task_id=ids)
+            moves = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0]).expand(
+                collection_task_id=ids
+            )
+            read = WebCollectGetActionsOperator.partial(task_id="read").expand(
+                collection_task_ids=[[each] for each in ids]
+            )
+            # what all copies gave, as one list
+            gathered = WebCollectDeleteTasksOperator(
+                task_id="delete", collection_task_ids=copies.output.map(lambda copy: copy["task_id"])
+            )
+            moves >> read >> gathered
+        run = run_dag(dag)
+
+        assert run.state == "success"
+        assert sorted(run.xcoms["delete"]) == sorted(run.xcoms[f"copy[{i}]"]["task_id"] for i in range(2))
+        assert {sandbox.control.task(each)["group_id"] for each in ids} == {groups[0]}
+        assert len(json.dumps(run.xcoms["move[0]"])) < 200
+
+
+class TestErrors:
+    def test_codes_of_the_contract_fail_without_retries(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        names = [name for name in MAKE if ERRORS[name]]
+        for name in names:
+            status = 401 if name == "deprecate_data_app" else 400
+            # a rejected credential is tried twice
+            sandbox.control.fail(
+                PATHS[name], status=status, code=ERRORS[name][0], message="so it is", times=2
+            )
+        run = run_each(task, names)
+
+        assert run.states == dict.fromkeys(names, "failed")
+        assert run.tries == dict.fromkeys(names, 1)
+        log = said()
+        for name in names:
+            assert f"{ERRORS[name][0]}: so it is (requestId " in log
+
+    def test_ids_that_are_not_there_and_plans_that_are_too_low_fail_without_retries(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        for name in MAKE:
+            sandbox.control.fail(PATHS[name], status=403, code="PermissionDenied", message="no", times=2)
+        run = run_each(task)
+
+        assert run.states == dict.fromkeys(MAKE, "failed")
+        assert run.tries == dict.fromkeys(MAKE, 1)
+        assert said().count("See `Required plan tiers` in the contract") >= len(MAKE)
+
+    @pytest.mark.parametrize("kind", ["drop", "no_answer"])
+    def test_a_lost_answer_is_asked_for_again_only_where_that_is_safe(
+        self, sandbox: Sandbox, task: dict[str, Any], groups: list[int], kind: str, said: Callable[[], str]
+    ) -> None:
+        for name in MAKE:
+            sandbox.control.fail(PATHS[name], kind=kind)
+        count = in_group(sandbox)
+        run = run_each(task)
+
+        assert run.states == {name: "failed" if name in UNSAFE else "success" for name in MAKE}
+        assert run.tries == dict.fromkeys(MAKE, 1)
+        assert {name: sent(sandbox, name) for name in MAKE} == {
+            name: 1 if name in UNSAFE else 2 for name in MAKE
+        }
+        acted = kind == "no_answer"
+        assert in_group(sandbox) - count == (2 if acted else 0)
+        loop = sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
+        assert loop == ["one", "two", *(["x"] if acted else [])]
+        log = said()
+        assert f"A copy of task {task['task_id']} may be in its own group by now." in log
+        assert f"Copies of 1 tasks may be in the groups {GROUP} by now." in log
+        assert "The values may have been appended already to" in log
+
+    def test_retries_of_an_unknown_outcome_can_be_asked_for(
+        self, sandbox: Sandbox, task: dict[str, Any]
+    ) -> None:
+        for name in UNSAFE:
+            sandbox.control.fail(PATHS[name], kind="drop")
+        run = run_each(task, UNSAFE, retry_unknown_outcome=True)
+
+        assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "success"), dict.fromkeys(UNSAFE, 2))
+
+    def test_a_rate_limit_is_waited_out_even_where_repeating_is_not_safe(
+        self, sandbox: Sandbox, task: dict[str, Any]
+    ) -> None:
+        for name in UNSAFE:
+            sandbox.control.fail(PATHS[name], status=429, code="TooManyRequests")
+        run = run_each(task, UNSAFE)
+
+        assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "success"), dict.fromkeys(UNSAFE, 1))
+
+
+class TestMeaningOfResults:
+    def test_partial_failures_fail_skip_or_are_ignored_and_always_told(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        with make_dag() as dag:
+            for choice in ("fail", "skip", "ignore"):
+                WebCollectCopyTasksOperator(
+                    task_id=choice,
+                    collection_task_ids=[task["task_id"], "gone", "lost"],
+                    task_group_ids=[GROUP],
+                    on_partial_failure=choice,  # type: ignore[arg-type]
+                    **RETRIES,
+                )
+        run = run_dag(dag)
+
+        assert run.states == {"fail": "failed", "skip": "skipped", "ignore": "success"}
+        assert run.tries == dict.fromkeys(run.states, 1)
+        assert [failed["task_id"] for failed in run.xcoms["ignore"]["failed_tasks"]] == ["gone", "lost"]
+        assert all(failed["reason"] for failed in run.xcoms["ignore"]["failed_tasks"])
+        log = said()
+        assert "1 of 3 copies were made; these were not: gone: " in log
+        assert "; lost: " in log
+
+    @pytest.mark.parametrize(
+        ("name", "data", "message"),
+        [
+            ("move_task", {"moved": False}, "the service did not move task"),
+            ("copy_tasks", {"requestCount": 2, "successCount": 1}, "the service does not say which"),
+        ],
+    )
+    def test_a_success_that_is_none_fails(
+        self,
+        set_connection: Callable[..., None],
+        task: dict[str, Any],
+        name: str,
+        data: dict[str, object],
+        message: str,
+        said: Callable[[], str],
+    ) -> None:
+        with serving(lambda _: answer(data)) as server:
+            set_connection(host=server.url, extra={"access_token": "any"})
+            run = run_each(task, (name,))
+
+        assert (run.states, run.tries) == ({name: "failed"}, {name: 1})
+        assert message in said()
+
+    def test_an_empty_deletion_is_an_error_unless_it_is_expected(self, sandbox: Sandbox) -> None:
+        templates: dict[str, Any] = {"webcollect_conn_id": "{{ 'webcollect_default' }}"}
+        with make_dag() as dag:
+            nothing = PythonOperator(task_id="find", python_callable=lambda: [])
+            for name, ignore in (("strict", False), ("easy", True)):
+                WebCollectDeleteTasksOperator(
+                    task_id=f"tasks_{name}",
+                    collection_task_ids=nothing.output,
+                    ignore_empty=ignore,
+                    **RETRIES,
+                )
+                WebCollectDeleteTaskGroupsOperator(
+                    task_id=f"groups_{name}", task_group_ids=[], ignore_empty=ignore, **templates, **RETRIES
+                )
+        run = run_dag(dag)
+
+        assert run.states == {
+            "find": "success",
+            "tasks_strict": "failed",
+            "tasks_easy": "success",
+            "groups_strict": "failed",
+            "groups_easy": "success",
+        }
+        assert (run.xcoms["tasks_easy"], run.xcoms["groups_easy"]) == ([], [])
+        assert set(run.tries.values()) == {1}
+        assert sandbox.control.requests() == []
+
+
+WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
+    (WebCollectCopyTaskOperator, {"collection_task_id": ""}, "collection_task_id"),
+    (WebCollectCopyTaskOperator, {"collection_task_id": "t", "task_group_id": "one"}, "task_group_id"),
+    (
+        WebCollectCopyTasksOperator,
+        {"collection_task_ids": [], "task_group_ids": [1]},
+        "collection_task_ids",
+    ),
+    (
+        WebCollectCopyTasksOperator,
+        {"collection_task_ids": ["t"], "task_group_ids": 1},
+        "task_group_ids",
+    ),
+    (
+        WebCollectCopyTasksOperator,
+        {"collection_task_ids": ["t"], "task_group_ids": [1], "on_partial_failure": "hope"},
+        "on_partial_failure",
+    ),
+    (WebCollectMoveTaskOperator, {"collection_task_id": None, "task_group_id": 1}, "collection_task_id"),
+    (WebCollectMoveTaskOperator, {"collection_task_id": "t", "task_group_id": None}, "task_group_id"),
+    (WebCollectDeleteTasksOperator, {"collection_task_ids": []}, "collection_task_ids"),
+    (
+        WebCollectDeleteTasksOperator,
+        {"collection_task_ids": "t", "ignore_empty": True},
+        "collection_task_ids",
+    ),
+    (WebCollectDeleteTaskGroupsOperator, {"task_group_ids": ["a"]}, "task_group_ids"),
+    (WebCollectDeleteTaskGroupsOperator, {"task_group_ids": "", "ignore_empty": True}, "task_group_ids"),
+    (WebCollectUpdateTaskParametersOperator, {"collection_task_id": "t"}, "actions"),
+    (
+        WebCollectUpdateTaskParametersOperator,
+        {"collection_task_id": "t", "actions": [{"action_id": "a"}]},
+        "actions",
+    ),
+    (WebCollectGetActionsOperator, {"collection_task_ids": ["t"], "action_types": ["Fly"]}, "action_types"),
+    (WebCollectGetActionsOperator, {"collection_task_ids": "t"}, "collection_task_ids"),
+    (WebCollectDeprecateDataAppOperator, {"app_id": ".."}, "app_id"),
+]
+
+
+class TestWrongArguments:
+    @pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
+    def test_a_literal_one_fails_while_the_dag_is_parsed(
+        self, operator: type[Any], arguments: dict[str, Any], name: str
+    ) -> None:
+        with make_dag(), pytest.raises(InvalidArgument, match=name):
+            operator(task_id="wrong", **arguments)
+
+    def test_a_rendered_or_mapped_one_fails_before_anything_is_sent(
+        self, sandbox: Sandbox, said: Callable[[], str]
+    ) -> None:
+        templates: dict[str, Any] = {"webcollect_conn_id": "{{ 'webcollect_default' }}"}
+        with make_dag() as dag:
+            for index, (operator, arguments, _) in enumerate(WRONG):
+                operator(task_id=f"rendered_{index}", **{**arguments, **templates, **RETRIES})
+            for index, (operator, arguments, _) in enumerate(WRONG[::4]):
+                operator.partial(task_id=f"mapped_{index}", **RETRIES).expand_kwargs([arguments])
+        run = run_dag(dag)
+
+        assert set(run.states.values()) == {"failed"}
+        assert set(run.tries.values()) == {1}
+        assert sandbox.control.requests() == []
+        log = said()
+        for _, _, name in WRONG:
+            assert f"`{name}" in log
