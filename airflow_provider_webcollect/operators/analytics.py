@@ -344,7 +344,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         drop, most = sums.volume_drop, self.max_volume_drop
         if most is not None and drop is not None and drop > most:
             yield (
-                f"{sums.volume:.0f} rows were collected, after {sums.previous_volume:.0f} in the period before: "
+                f"{sums.volume:.0f} rows were collected, {sums.previous_volume:.0f} in the period before: "
                 f"a drop by {drop:.1%}, above {most:.1%}"
             )
         if self.max_cost is not None and sums.cost > self.max_cost:

@@ -6,6 +6,7 @@ An ``error`` member decides, whatever the HTTP status (field notes, Errors).
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -63,6 +64,12 @@ class _PageOnWire(msgspec.Struct, rename="camel"):
     data: list[msgspec.Raw] | None = None
 
 
+#: A pair of surrogates, or any other escape that stands for itself (group 1); else a lone surrogate.
+_ESCAPES = re.compile(
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
+    re.DOTALL,
+)
 _ANY = msgspec.json.Decoder(_Envelope[Any])
 _PAGE = msgspec.json.Decoder(_Envelope[_PageOnWire | list[_PageOnWire]], strict=False)
 
@@ -107,7 +114,7 @@ def read_answer(call: Call[T], answer: Answer, timezone: str | None = None) -> T
     ok = 200 <= answer.status < 300
     decoder = call.result.envelope if ok else _ANY
     try:
-        envelope = decoder.decode(answer.body)
+        envelope = _decoded(decoder, answer.body)
     except msgspec.DecodeError as undecodable:
         # an error under HTTP 200 has no rows, so the decoder for pages may stumble over it
         fallback = _envelope_or_none(answer.body)
@@ -124,9 +131,20 @@ def read_answer(call: Call[T], answer: Answer, timezone: str | None = None) -> T
         raise _unreadable(call, answer, str(mismatch)) from mismatch
 
 
+def _decoded(decoder: msgspec.json.Decoder[_Envelope[Any]], body: bytes) -> _Envelope[Any]:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError:
+        # collected text may hold half an emoji, cut by whoever collected it; the decoder takes no such escape
+        mended = _ESCAPES.sub(lambda found: found[0] if found[1] else b"\\ufffd", body)
+        if mended == body:
+            raise
+        return decoder.decode(mended)
+
+
 def _envelope_or_none(body: bytes) -> _Envelope[Any] | None:
     try:
-        return _ANY.decode(body)
+        return _decoded(_ANY, body)
     except msgspec.DecodeError:
         return None
 

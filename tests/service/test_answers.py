@@ -192,6 +192,21 @@ class TestValues:
         page = data(READ, {"offset": "1024", "total": "5", "restTotal": "0", "data": None})
         assert (page.offset, page.total, page.rest_total, page.rows) == (1024, 5, 0, [])
 
+    @pytest.mark.parametrize(
+        ("sent", "kept"),
+        [
+            (r"half \ud83d", "half \ufffd"),
+            (r"\ude00 the other", "\ufffd the other"),
+            (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+            (r"\ud83d\ude00 whole, \ud83d half", "\U0001f600 whole, \ufffd half"),
+            (r"a backslash: \\ud83d, half: \ud83d", "a backslash: \\ud83d, half: \ufffd"),
+            (r"\n\t\u00e9 \uD83D", "\n\t\u00e9 \ufffd"),
+        ],
+    )
+    def test_a_row_with_half_an_emoji_does_not_lose_its_page(self, sent: str, kept: str) -> None:
+        page = f'{{"data": {{"offset": 1, "total": 1, "restTotal": 0, "data": [{{"a": "{sent}"}}]}}}}'
+        assert read(READ, page.encode()).records() == [{"a": kept}]
+
     def test_all_fields_of_a_status_are_read(self) -> None:
         (status,) = data(
             STATUSES,
