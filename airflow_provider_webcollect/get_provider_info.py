@@ -31,6 +31,9 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_webcollect.links.WebCollectTaskLink",
             "airflow_provider_webcollect.links.WebCollectExportLink",
         ],
+        "asset-uris": _asset_uris(),
+        # as Airflow 2 calls it
+        "dataset-uris": _asset_uris(),
         "connection-types": [
             {
                 "connection-type": "webcollect",
@@ -41,6 +44,17 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
     }
+
+
+def _asset_uris() -> list[dict[str, Any]]:
+    module = "airflow_provider_webcollect.assets"
+    return [
+        {
+            "schemes": ["webcollect"],
+            "handler": f"{module}.sanitize_uri",
+            "factory": f"{module}.create_asset",
+        }
+    ]
 
 
 def _modules(kind: str, *names: str) -> list[dict[str, Any]]:

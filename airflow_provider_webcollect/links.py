@@ -30,13 +30,20 @@ class _StoredLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the stored URL, or an empty text for no link."""
-        url = XCom.get_value(ti_key=ti_key, key=self.key)
+        url = getattr(operator, "__dict__", {}).get(f"_{self.key}")
+        if url is None:
+            # in another process than the task's, or after a wait in the triggerer
+            url = XCom.get_value(ti_key=ti_key, key=self.key)
         return url if isinstance(url, str) else ""
 
     @classmethod
     def store(cls, context: Context, url: str) -> None:
-        """Show ``url`` from now on; also while the task is still running or deferred."""
-        context["ti"].xcom_push(key=cls.key, value=url)
+        """Show ``url`` from now on, also while the task is still running or deferred; empty for no link."""
+        operator = context["task"]
+        # Airflow 3 asks for the link when the task has ended, and an XCom that is not there is an error in its log
+        vars(operator)[f"_{cls.key}"] = url
+        if url or getattr(operator, "deferrable", False):
+            context["ti"].xcom_push(key=cls.key, value=url)
 
 
 class WebCollectTaskLink(_StoredLink):
@@ -59,8 +66,9 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
     :param collection_task_id: what is no id yet, such as None, has no link.
     """
     template = hook.connection.task_url_template
-    if template and isinstance(collection_task_id, str) and collection_task_id.strip():
-        WebCollectTaskLink.store(context, _filled(template, {"task_id": collection_task_id}))
+    linked = template and isinstance(collection_task_id, str) and collection_task_id.strip()
+    url = _filled(str(template), {"task_id": str(collection_task_id)}) if linked else ""
+    WebCollectTaskLink.store(context, url)
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

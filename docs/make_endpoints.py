@@ -11,14 +11,25 @@ PAGE = Path(__file__).with_name("endpoints.md")
 
 #: What each endpoint is used through, beside the hook.
 USED_BY = {
+    "refresh_token": "`WebCollectRefreshTokenOperator`",
+    "query_analytics": "`WebCollectQueryAnalyticsOperator`, `WebCollectMetricsCheckOperator`",
     "update_loop_items": "`WebCollectUpdateLoopItemsOperator`",
+    "update_task_parameters": "`WebCollectUpdateTaskParametersOperator`",
+    "get_actions": "`WebCollectGetActionsOperator`",
     "replace_urls": "`WebCollectReplaceUrlsOperator`",
+    "copy_task": "`WebCollectCopyTaskOperator`",
+    "copy_tasks": "`WebCollectCopyTasksOperator`",
+    "move_task": "`WebCollectMoveTaskOperator`",
+    "delete_tasks": "`WebCollectDeleteTasksOperator`",
+    "delete_task_groups": "`WebCollectDeleteTaskGroupsOperator`",
     "get_task_statuses_v2": "`WebCollectTaskStatusSensor`, `WebCollectTaskStatusTrigger`",
     "get_subtasks": "`WebCollectSubTaskStatusSensor`, `WebCollectSubTaskStatusTrigger`",
     "start_subtasks": "`WebCollectStartSubTasksOperator`",
+    "get_running_counts": "`WebCollectGetRunningCountsOperator`",
     "read_data": "`WebCollectToObjectStorageOperator`",
     "read_batch_data": "`WebCollectToObjectStorageOperator` with `lotno`",
     "mark_exported": "`WebCollectMarkExportedOperator`, `WebCollectToObjectStorageOperator`",
+    "deprecate_data_app": "`WebCollectDeprecateDataAppOperator`",
 }
 #: Endpoints of which only some uses are safe to repeat.
 APPENDING = {"update_loop_items", "update_task_parameters"}
@@ -27,9 +38,9 @@ HEAD = """# The twenty endpoints
 
 Made from the declarations in `service/endpoints.py` by `make docs`.
 
-"Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
-a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken effect.
-What surely did not take effect (no connection, 429, 401) is tried again in either case.
+"Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page): a
+safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken effect. What
+surely did not take effect (no connection, 429, 401) is tried again in either case.
 
 | # | Endpoint | Hook method | Operator, sensor | Credential | Safe to repeat | Errors of its own | Plans |
 |---|---|---|---|---|---|---|---|

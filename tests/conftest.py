@@ -22,8 +22,26 @@ RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
 
 
 @pytest.fixture
-def sandbox(webcollect_sandbox: Sandbox) -> Iterator[Sandbox]:
-    """A sandbox; at the end of the test, all that the provider's client sent it must keep the contract."""
+def sandbox(
+    webcollect_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Sandbox]:
+    """A sandbox; all that the provider's client sends it in the test must keep the contract.
+
+    Only ``@pytest.mark.beyond_the_contract`` lifts that, for what field notes add to the contract.
+    """
+    from airflow_provider_webcollect.sandbox import Control
+
+    if request.node.get_closest_marker("beyond_the_contract"):
+        yield webcollect_sandbox
+        return
+    forget = Control.clear_requests
+
+    def check_and_forget(control: Control) -> None:
+        CONTRACT.check(control.requests())
+        forget(control)
+
+    # what a test clears from the log would otherwise go unchecked
+    monkeypatch.setattr(Control, "clear_requests", check_and_forget)
     yield webcollect_sandbox
     CONTRACT.check(webcollect_sandbox.control.requests())
 

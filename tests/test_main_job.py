@@ -29,7 +29,7 @@ SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(Settings(speed=60, rows_per_item=200)) as sandbox:
+    with Sandbox(Settings(speed=60, rows_per_item=200, refresh_reuse="revoke")) as sandbox:
         yield sandbox
         RequestContract().check(sandbox.control.requests())
 
@@ -41,8 +41,15 @@ def airflow(
     home = tmp_path_factory.mktemp("home")
     options = {"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}
     with RealAirflow(home, pytestconfig.rootpath / "example_dags", options) as airflow:
-        extra = {"refresh_token": sandbox.refresh_token, "api_key": ""}
-        airflow.add_connection("webcollect_default", "webcollect", host=sandbox.url, extra=json.dumps(extra))
+        extra = {"refresh_token": sandbox.refresh_token, "api_key": sandbox.api_key}
+        airflow.add_connection(
+            "webcollect_default",
+            "webcollect",
+            host=sandbox.url,
+            login=sandbox.username,
+            password=sandbox.password,
+            extra=json.dumps(extra),
+        )
         yield airflow
 
 
@@ -99,11 +106,26 @@ def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: 
         )
         return answer
 
+    before = len(sandbox.control.requests("/token"))
     good = test(access_token=sandbox.access_token)
     assert good["status"], good
+    assert test(refresh_token=sandbox.refresh_token)["status"]
+    assert len(sandbox.control.requests("/token")) == before, "the button spent a refresh token"
     bad = test(access_token="sandbox-access-wrong")
     assert not bad["status"]
     assert "token" in str(bad["message"])
+
+
+def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, landed: tuple[Path, str]) -> None:
+    assert landed
+    conf = {"collection_task_id": "no such task", "action_id": "none", "destination": "file:///nowhere"}
+    run_id = airflow.trigger(DAG_ID, conf)
+    assert airflow.wait(DAG_ID, run_id, 60) == "failed"
+    update = next(
+        task for task in airflow.task_instances(DAG_ID, run_id) if task.task_id == "update_loop_items"
+    )
+    assert (update.state, update.try_number) == ("failed", 1)
+    assert "Check the id" in airflow.task_log(DAG_ID, run_id, update)
 
 
 def test_no_secret_is_in_any_log_database_or_xcom(airflow: RealAirflow, landed: tuple[Path, str]) -> None:

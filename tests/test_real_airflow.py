@@ -82,6 +82,7 @@ def test_the_log_of_a_failed_task_says_why_and_where(airflow: RealAirflow) -> No
 def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow) -> None:
     providers = json.loads(airflow.cli("providers", "list", "--output", "json"))
     form = airflow.get("/ui/connections/hook_meta")
+    import_errors = airflow.cli("dags", "list-import-errors", "--output", "json")
 
     assert (
         airflow.providers().items()
@@ -89,6 +90,7 @@ def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow)
     )
     assert "airflow-provider-webcollect" in {provider["package_name"] for provider in providers}
     assert "webcollect" in {entry["connection_type"] for entry in form}
+    assert "No data found" in import_errors or json.loads(import_errors) == []
 
 
 def test_a_refused_connection_is_explained_without_its_secrets(airflow: RealAirflow) -> None:

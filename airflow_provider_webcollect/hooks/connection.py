@@ -41,6 +41,9 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str | None = None
     task_url_template: str | None = None
 
+    def __repr__(self) -> str:
+        return "Extras(...)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebCollectConnection:
@@ -97,7 +100,9 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
 
 def _extras(extra: Mapping[str, Any]) -> Extras:
     """Read the extras; what a form leaves empty counts as not set."""
-    given = {name: value for name, value in extra.items() if value not in (None, "")}
+    # what is pasted into a form often has a blank or line end behind it
+    tidy = {name: value.strip() if isinstance(value, str) else value for name, value in extra.items()}
+    given = {name: value for name, value in tidy.items() if value not in (None, "")}
     unknown = sorted(set(given) - set(Extras.__struct_fields__))
     if unknown:
         log.warning("The connection has extras that mean nothing here: %s", ", ".join(unknown))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from airflow.providers.common.compat.sdk import Variable
 
@@ -12,6 +13,8 @@ from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredT
 log = logging.getLogger(__name__)
 
 PREFIX = "webcollect_token__"
+#: Seconds between the tries to write the Variable.
+SAVE_PAUSES = (0.2, 0.5, 1.0)
 
 
 class VariableTokenStore:
@@ -32,19 +35,36 @@ class VariableTokenStore:
         except Exception as error:  # what Airflow raises here differs by version and place
             self._say_once(error)
             text = None
-        known = [token for token in (_unsaved.get(self._key), StoredToken.from_json(text)) if token]
-        return max(known, key=lambda token: token.obtained_at, default=None)
+        stored, unsaved = StoredToken.from_json(text), _unsaved.get(self._key)
+        if unsaved is None or (stored is not None and stored.obtained_at > unsaved.obtained_at):
+            return stored
+        # what made it impossible may have passed
+        self._write(unsaved)
+        return unsaved
 
     def save(self, token: StoredToken) -> None:
-        """Replace the shared token."""
+        """Replace the shared token; a few tries, since a lost refresh token cannot be had again."""
+        for pause in SAVE_PAUSES:
+            if self._write(token):
+                return
+            time.sleep(pause)
+        self._write(token)
+
+    def _write(self, token: StoredToken) -> bool:
         try:
             Variable.set(self._key, token.to_json())
+        except ImportError as error:
+            # Airflow 3 outside a task: trying again is in vain
+            self._say_once(error)
+            _unsaved[self._key] = token
+            return True
         except Exception as error:  # as above
             self._say_once(error)
             _unsaved[self._key] = token
-        else:
-            # from now on deleting the Variable must leave nothing behind
-            _unsaved.pop(self._key, None)
+            return False
+        # from now on deleting the Variable must leave nothing behind
+        _unsaved.pop(self._key, None)
+        return True
 
     def _say_once(self, error: Exception) -> None:
         if self._key not in _told:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,22 +12,13 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
+from airflow_provider_webcollect.hooks.connection_check import check_connection
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.service import endpoints, paging
 from airflow_provider_webcollect.service.async_client import AsyncClient
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import (
-    CredentialError,
-    InvalidArgument,
-    MalformedAnswer,
-    NotFound,
-    PermissionDenied,
-    ServiceUnreachable,
-    TlsError,
-    WebCollectError,
-)
-from airflow_provider_webcollect.service.settings import Retries
-from airflow_provider_webcollect.service.states import ActionType, TimeGranularity
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.states import ActionType
 from airflow_provider_webcollect.service.url_file import url_file, url_list
 from airflow_provider_webcollect.service.wire import Wire, make_wire
 
@@ -121,47 +110,14 @@ class WebCollectHook(BaseHook):
         return make_token_store(self.connection.token_store, self.connection.conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Prove the credential with a harmless call, and say what is wrong if it fails."""
+        """Prove the connection with a harmless call, and say what is wrong if it fails.
+
+        The refresh token is not tried, since that would spend it.
+        """
         try:
-            wire = self._wire()
-            # a person waits for the answer
-            quick = dataclasses.replace(wire.settings, retries=Retries(attempts=2))
-            with Client(dataclasses.replace(wire, settings=quick), self._token_store()) as client:
-                return True, self._prove(client)
-        except PermissionDenied as error:
-            return (
-                True,
-                f"The credential works; the plan does not include the test's call ({error.message}).",
-            )
-        except TlsError as error:
-            return False, f"No trusted connection (TLS): {error}"
-        except ServiceUnreachable as error:
-            return False, f"The service cannot be reached: {error}"
-        except MalformedAnswer as error:
-            return False, f"Something answered, but not the service; is the host right? {error}"
-        except CredentialError as error:
-            kind = "API key" if self._key_only else "token"
-            return False, f"The service refused the {kind}: {error}"
+            return check_connection(self.connection)
         except WebCollectError as error:
             return False, str(error)
-
-    @property
-    def _key_only(self) -> bool:
-        credentials = self.connection.credentials
-        return not credentials.can_get_tokens and not credentials.api_key_everywhere
-
-    def _prove(self, client: Client) -> str:
-        if not self._key_only or not self.connection.credentials.api_key:
-            counts = client.send(endpoints.get_running_counts())
-            return (
-                f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
-            )
-        with contextlib.suppress(NotFound):
-            # a key is taken by five endpoints only, and this is the only one of them that changes nothing
-            client.send(endpoints.read_batch_data("connection-test", "0", size=1))
-        return (
-            "Connected; the API key is accepted. Operations that take an access token will not work with it."
-        )
 
     def refresh_token(self) -> TokenRecord:
         """Renew the access token now, share it with all processes, and return it (contract, endpoint 1).
@@ -175,23 +131,23 @@ class WebCollectHook(BaseHook):
         start: str | datetime.date,
         end: str | datetime.date,
         *,
-        page: int = 1,
-        page_size: int = 20,
+        page: int | None = None,
+        page_size: int | None = None,
         task_ids: Sequence[str] | None = None,
         member_names: Sequence[str] | None = None,
         collection_method: str | None = None,
-        time_granularity: str = TimeGranularity.DAY,
+        time_granularity: str | None = None,
     ) -> AnalyticsPage:
         """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2).
 
         :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months.
         :param end: last day, not after the current UTC date.
-        :param page: page number, from 1.
-        :param page_size: rows per page, 1 to 500.
+        :param page: page number, from 1, which is the service's default.
+        :param page_size: rows per page, 1 to 500; the service's default is 20.
         :param task_ids: at most 100; None for all tasks.
         :param member_names: at most 100 members of the account's team; None for the account's own tasks.
         :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all.
-        :param time_granularity: ``Day``, ``Week`` or ``Month``.
+        :param time_granularity: ``Day``, which is the service's default, ``Week`` or ``Month``.
         :raises MemberNotAllowed: if a member may not be queried.
         """
         return self.client.send(

@@ -89,9 +89,9 @@ def refuse_if_busy(progress: Progress | None, run: Run, abandoned_after: float) 
     silent = (_now() - datetime.datetime.fromisoformat(progress.touched_at)).total_seconds()
     if silent < abandoned_after:
         raise DestinationBusy(
-            f"run {progress.run.run_id} of {progress.run.dag_id}.{progress.run.task_id} is landing there: its "
-            f"last sign of life was {max(0, round(silent))} s ago. If it has died, the destination is free "
-            f"{abandoned_after:.0f} s after that"
+            f"run {progress.run.run_id} of {progress.run.dag_id}.{progress.run.task_id} is landing there: it "
+            f"gave a sign of life {max(0, round(silent))} s ago. If it has died, the destination is "
+            f"free {abandoned_after:.0f} s after that"
         )
 
 

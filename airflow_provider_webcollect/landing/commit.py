@@ -72,7 +72,7 @@ def _manifest(
 ) -> Manifest:
     progress = claim.progress
     options = {
-        name: value for name, value in progress.encoding.items() if name not in {"format", "compression"}
+        name: value for name, value in progress.encoding.items() if name not in {"file_format", "compression"}
     }
     return Manifest(
         landing_id=progress.landing_id,

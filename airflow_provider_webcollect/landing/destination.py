@@ -134,6 +134,8 @@ class Destination:
             yield file
 
     def _read(self, name: str, kind: type[F]) -> F | None:
+        # what another process has written since the last listing counts too
+        self._fs.invalidate_cache(self._root)
         try:
             text = self._fs.cat_file(self._path(name))
         except FileNotFoundError:

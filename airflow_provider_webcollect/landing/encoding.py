@@ -18,7 +18,7 @@ def encoding_of(file_format: FileFormat) -> dict[str, Any]:
     # every format is a dataclass of its options
     names = [field.name for field in dataclasses.fields(file_format)]  # type: ignore[arg-type]
     options = {name: getattr(file_format, name) for name in names}
-    encoding: dict[str, Any] = msgspec.to_builtins({"format": file_format.name, **options})
+    encoding: dict[str, Any] = msgspec.to_builtins({"file_format": file_format.name, **options})
     # as it will be once it was read back: without tuples
     return {name: list(value) if isinstance(value, tuple) else value for name, value in encoding.items()}
 
@@ -35,6 +35,9 @@ def refuse_another(file_format: FileFormat, found: dict[str, Any], where: str) -
         if wanted.get(name) != found.get(name)
     ]
     if differing:
+        if wanted["file_format"] != found.get("file_format"):
+            # the other options are those of another format
+            del differing[1:]
         raise FormatChanged(
             f"{where} was written with other options: {'; '.join(differing)}. "
             "Use the same options, or give the landing another destination"

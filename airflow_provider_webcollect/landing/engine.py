@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_webcollect.landing.claim import ABANDONED_AFTER, Claim
@@ -62,7 +62,7 @@ class Landing:
     destination: Destination
     run: Run
     pages: ReadPages
-    file_format: FileFormat = make_format()
+    file_format: FileFormat = field(default_factory=make_format)
     mode: Mode = "full"
     on_reset: OnReset = "fail"
     if_exists: IfExists = "fail"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class LandingError(Exception):
     """Base of the errors of landing. What is committed at the destination stays as it is.
@@ -48,3 +50,19 @@ class DestinationUnreadable(LandingError):
     """A manifest or progress file at the destination cannot be read, or is of a newer version."""
 
     permanent = True
+
+
+class SomeFailed(LandingError):
+    """Some of several landings have failed; the others are committed, and a retry leaves them alone.
+
+    It is permanent if all of its errors are.
+
+    :param errors: by what did not land.
+    :param of: how many were to land.
+    """
+
+    def __init__(self, errors: Mapping[str, Exception], of: int) -> None:
+        said = "; ".join(f"{name}: {error}" for name, error in errors.items())
+        super().__init__(f"{len(errors)} of {of} sources did not land. {said}")
+        self.errors = dict(errors)
+        self.permanent = all(getattr(error, "permanent", False) for error in errors.values())

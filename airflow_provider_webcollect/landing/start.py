@@ -115,7 +115,7 @@ def _is_continued(landing: Landing, committed: Manifest | None) -> bool:
 
 def _continuing(landing: Landing, committed: Manifest | None) -> Progress:
     assert committed is not None
-    found = {**committed.encoding, "format": committed.format, "compression": committed.compression}
+    found = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
     refuse_another(landing.file_format, found, "the landing at the destination")
     columns = committed.columns or ()
     parts = tuple(

@@ -113,10 +113,16 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return {**start.result, "status": records[0] if records else None}
 
     def execute_complete(
-        self, context: Context, event: Any = None, *, result: dict[str, Any]
+        self, context: Context, event: Any = None, result: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Take the trigger's word for how the run ended."""
+        """Take the trigger's word for how the run ended.
+
+        :param result: what was started; `dag.test()` of some versions of Airflow does not hand it on.
+        """
         memory = _Memory(context)
+        if result is None:
+            start = memory.recall()
+            result = start.result if start else {"collection_task_id": self.collection_task_id}
         try:
             records = awaited(event, self.log)
         except RunFailed:

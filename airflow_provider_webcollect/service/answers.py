@@ -8,7 +8,7 @@ from __future__ import annotations
 import email.utils
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from airflow_provider_webcollect.service.errors import (
     DataAppError,
     MalformedAnswer,
     ServiceError,
+    WebCollectError,
     service_error_type,
 )
 from airflow_provider_webcollect.service.records import DataPage, Record, read_record
@@ -36,7 +37,8 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    # the answer of the token endpoint is a secret
+    body: bytes = field(repr=False)
 
 
 class _Envelope(msgspec.Struct, Generic[D], rename="camel"):
@@ -149,14 +151,18 @@ def _envelope_or_none(body: bytes) -> _Envelope[Any] | None:
         return None
 
 
-def _unreadable(call: Call[Any], answer: Answer, why: str) -> Exception:
+def _unreadable(call: Call[Any], answer: Answer, why: str) -> WebCollectError:
     """Return the error for an answer that is not an envelope: by its status if that says enough."""
     kind = answer.headers.get("content-type", "no content type")
     if not 200 <= answer.status < 300:
         said = f"an answer without an error envelope ({kind}); is the connection's host right?"
-        return _typed(call, answer, said)
+        error: WebCollectError = _typed(call, answer, said)
+        error.enveloped = False
+        return error
     message = f"the answer is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}"
-    return MalformedAnswer(message, endpoint=call.endpoint.name, status=answer.status)
+    error = MalformedAnswer(message, endpoint=call.endpoint.name, status=answer.status)
+    error.enveloped = False
+    return error
 
 
 def _error(call: Call[Any], answer: Answer, envelope: _Envelope[Any]) -> ServiceError:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Seconds that closing waits for a renewal of the token that is under way.
+RENEWAL_PATIENCE = 10.0
+
 
 class AsyncClient:
     """Sends calls to the service from one event loop. What could block the loop runs in a thread.
@@ -54,6 +57,7 @@ class AsyncClient:
         self._renewing = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._http: httpx.AsyncClient | None = None
+        self._renewals: set[asyncio.Task[str]] = set()
 
     async def send(self, call: Call[T]) -> T:
         """Carry ``call`` out and return its result.
@@ -82,6 +86,8 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
+        if self._renewals:
+            await asyncio.wait(self._renewals, timeout=RENEWAL_PATIENCE)
         if self._http is not None:
             http, self._http = self._http, None
             await http.aclose()
@@ -101,14 +107,25 @@ class AsyncClient:
             case Sleep(seconds):
                 return await self._sleep(seconds)
             case Authorize(rejected):
-                async with self._renewing:
-                    return await self.run(
-                        self.wire.tokens.obtain(rejected, lambda call: exchange(call, self.wire))
-                    )
+                return await self._authorized(rejected)
             case Load():
                 return await asyncio.to_thread(self._store.load)
             case Save(token):
                 return await asyncio.to_thread(self._store.save, token)
+
+    async def _authorized(self, rejected: str | None) -> str:
+        """Get an access token, in a task of its own.
+
+        Whoever asked may be cancelled; a renewal that the service has carried out must still be stored.
+        """
+        renewal = asyncio.create_task(self._renewal(rejected))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._renewals.discard)
+        return await asyncio.shield(renewal)
+
+    async def _renewal(self, rejected: str | None) -> str:
+        async with self._renewing:
+            return await self.run(self.wire.tokens.obtain(rejected, lambda call: exchange(call, self.wire)))
 
     async def _exchange_bytes(self, request: Request) -> Answer:
         import httpx
@@ -124,6 +141,8 @@ class AsyncClient:
                 )
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise _transport_error(error) from error
+        # a cookie is state that the contract does not know
+        http.cookies.clear()
         return Answer(
             response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content
         )

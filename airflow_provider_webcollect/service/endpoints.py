@@ -6,7 +6,7 @@ No I/O happens here: arguments are checked, and the call that comes back is sent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.service import checks
@@ -204,29 +204,37 @@ def query_analytics(
     start: str | datetime.date,
     end: str | datetime.date,
     *,
-    page: int = 1,
-    page_size: int = 20,
+    page: int | None = None,
+    page_size: int | None = None,
     task_ids: Sequence[str] | None = None,
     member_names: Sequence[str] | None = None,
     collection_method: str | None = None,
-    time_granularity: str = TimeGranularity.DAY,
+    time_granularity: str | None = None,
 ) -> Call[AnalyticsPage]:
     """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2)."""
     first, last = checks.date_range(start, end)
-    body: dict[str, Any] = {
-        "start": first,
-        "end": last,
-        "page": checks.integer("page", page, 1),
-        "pageSize": checks.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE),
-        "timeGranularity": checks.word("time_granularity", time_granularity, TimeGranularity),
+    optional = {
+        "page": _given(page, lambda: checks.integer("page", page, 1)),
+        "pageSize": _given(page_size, lambda: checks.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)),
+        "taskIds": _given(task_ids, lambda: checks.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)),
+        "memberNames": _given(
+            member_names or None,
+            lambda: checks.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER),
+        ),
+        "collectionMethod": _given(
+            collection_method, lambda: checks.word("collection_method", collection_method, CollectionMethod)
+        ),
+        "timeGranularity": _given(
+            time_granularity, lambda: checks.word("time_granularity", time_granularity, TimeGranularity)
+        ),
     }
-    if task_ids is not None:
-        body["taskIds"] = checks.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
-    if member_names:
-        body["memberNames"] = checks.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER)
-    if collection_method is not None:
-        body["collectionMethod"] = checks.word("collection_method", collection_method, CollectionMethod)
+    body = {"start": first, "end": last, **{k: v for k, v in optional.items() if v is not None}}
     return Call(endpoint=QUERY_ANALYTICS, result=one(AnalyticsPage), repeat=Repeat.SAFE, body=body)
+
+
+def _given(value: Any, check: Callable[[], Any]) -> Any:
+    """Return what ``check`` makes of an optional field, or None if it is not used and thus omitted."""
+    return None if value is None else check()
 
 
 def update_loop_items(

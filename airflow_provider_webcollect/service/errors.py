@@ -46,6 +46,8 @@ class WebCollectError(Exception):
         self.request_id = request_id
         self.category = category
         self.retry_after = retry_after
+        #: False for an answer that was not the service's own: no error envelope.
+        self.enveloped = True
 
     def __str__(self) -> str:
         answered = " ".join(
@@ -267,7 +269,7 @@ def service_error_type(status: int, code: str | None) -> type[ServiceError]:
 
     The code decides before the status, since most errors come with HTTP 400 (field notes, Errors).
     """
-    known = _BY_CODE.get((code or "").replace(".", "").lower()) or _BY_STATUS.get(status)
+    known = _BY_CODE.get((code or "").replace(".", "").replace("_", "").lower()) or _BY_STATUS.get(status)
     if known:
         return known
     return ServiceFailure if status >= 500 else RequestRejected

@@ -72,8 +72,9 @@ def _attempt(call: Call[T], wire: Wire) -> Steps[T]:
     token = yield from _token(call, wire, None)
     try:
         return (yield from _send(call, wire, token))
-    except TokenRejected:
-        if token is None:
+    except TokenRejected as rejection:
+        # a gateway's 401 says nothing of the token
+        if token is None or not rejection.enveloped:
             raise
     fresh = yield from _token(call, wire, token)
     return (yield from _send(call, wire, fresh))

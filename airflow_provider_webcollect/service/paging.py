@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.effects import Sleep, Steps
-from airflow_provider_webcollect.service.errors import PagingError
+from airflow_provider_webcollect.service.effects import Send, Sleep, Steps
+from airflow_provider_webcollect.service.errors import (
+    MalformedAnswer,
+    NoAnswer,
+    PagingError,
+    ServiceFailure,
+    WebCollectError,
+)
 from airflow_provider_webcollect.service.exchange import exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.records import AnalyticsRow, DataPage, SubTask, TaskStatus
     from airflow_provider_webcollect.service.wire import Wire
 
+T = TypeVar("T")
+
+#: Tries of a page that may be too large, before half of it is asked for.
+TRIES_PER_SIZE = 3
+#: Good pages after which twice as many rows are asked for again.
+GOOD_PAGES = 5
 #: Times that a page is asked for again before a cursor that stands still is an error.
 STUCK_TRIES = 5
 #: Seconds before a page is asked for again.
@@ -55,14 +70,111 @@ def iter_pages(
     *,
     offset: int = 0,
     size: int = endpoints.MAX_DATA_SIZE,
+    sent: Callable[[], object] = lambda: None,
 ) -> Iterator[DataPage]:
-    """Yield the pages from ``offset`` to the end, each read with the cursor that the one before returned."""
+    """Yield the pages from ``offset`` to the end, each read with the cursor that the one before returned.
+
+    :param size: rows per page at most; fewer while pages fail for their size.
+    :param sent: called for every request that is sent, tries included.
+    """
+    fitting = PageSize(size)
     while True:
-        page = client.run(read_page(client.wire, task_id, lotno, offset, size))
+        steps = read_fitting_page(client.wire, task_id, lotno, offset, fitting)
+        page = client.run(_watched(steps, sent))
         yield page
         if page.rest_total <= 0:
             return
         offset = page.offset
+
+
+@dataclass
+class PageSize:
+    """How many rows a page is asked for: fewer after failures for size, then more again.
+
+    :param most: the size to return to.
+    """
+
+    most: int
+    now: int = field(init=False)
+    _good: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.now = self.most
+
+    def halve(self) -> None:
+        """Ask for half as many rows."""
+        self.now = max(1, self.now // 2)
+        self._good = 0
+
+    def worked(self) -> None:
+        """Ask for twice as many rows, once a few pages have come."""
+        self._good += 1
+        if self.now < self.most and self._good >= GOOD_PAGES:
+            self.now = min(self.most, self.now * 2)
+            self._good = 0
+
+
+def read_fitting_page(
+    wire: Wire, task_id: str, lotno: str | None, offset: int, size: PageSize
+) -> Steps[DataPage]:
+    """Read the page at ``offset`` with as many rows as the service manages to send.
+
+    A page that is refused or cut, or fails in the service, may be too large: after a few tries half of it is
+    asked for, down to a single row, which is tried as often as any call.
+
+    :raises WebCollectError: the last one, if nothing helps.
+    """
+    began = time.monotonic()
+    patience = wire.settings.retries
+    hasty = _with_attempts(wire, min(TRIES_PER_SIZE, patience.attempts))
+    while size.now > 1:
+        try:
+            page = yield from read_page(hasty, task_id, lotno, offset, size.now)
+        except WebCollectError as error:
+            if not _may_be_size(error):
+                if error.retryable:
+                    break
+                raise
+            if time.monotonic() - began > patience.deadline:
+                raise
+            size.halve()
+        else:
+            size.worked()
+            return page
+    page = yield from read_page(wire, task_id, lotno, offset, size.now)
+    size.worked()
+    return page
+
+
+def _may_be_size(error: WebCollectError) -> bool:
+    """Return whether fewer rows may help."""
+    if isinstance(error, NoAnswer | MalformedAnswer):
+        return True
+    return error.status in {413, 504} or (error.status == 500 and isinstance(error, ServiceFailure))
+
+
+def _with_attempts(wire: Wire, attempts: int) -> Wire:
+    retries = dataclasses.replace(wire.settings.retries, attempts=attempts)
+    return dataclasses.replace(wire, settings=dataclasses.replace(wire.settings, retries=retries))
+
+
+def _watched(steps: Steps[T], sent: Callable[[], object]) -> Steps[T]:
+    """Run ``steps`` and tell of every request."""
+    try:
+        effect = next(steps)
+        while True:
+            if isinstance(effect, Send):
+                sent()
+            try:
+                outcome = yield effect
+            except Exception as error:
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(outcome)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
 
 
 def all_subtasks(wire: Wire, task_id: str) -> Steps[list[SubTask]]:

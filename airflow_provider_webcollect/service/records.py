@@ -233,6 +233,10 @@ class TokenRecord(Record, frozen=True):
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("expires_in", self.expires_in)]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return what may be seen of the record: not the tokens."""
+        return {"expires_in": self.expires_in, "token_type": self.token_type}
+
 
 class DeprecatedApp(Record, frozen=True):
     """A data app after its deprecation (contract, Data-app deprecation result)."""

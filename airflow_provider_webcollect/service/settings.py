@@ -61,10 +61,12 @@ class Credentials:
         values = (self.refresh_token, self.access_token, self.password, self.api_key, self.datahub_api_key)
         return tuple(value for value in values if value)
 
-    @property
-    def fingerprint(self) -> str:
-        """A digest of what leads to tokens; it changes with a new credential in the connection."""
-        parts = (self.refresh_token, self.access_token, self.login, self.password)
+    def fingerprint_at(self, base_url: str) -> str:
+        """Return a digest of what leads to tokens, and where.
+
+        It changes when a person puts a new credential, or another service, into the connection.
+        """
+        parts = (base_url, self.refresh_token, self.access_token, self.login, self.password)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -25,6 +25,7 @@ from airflow_provider_webcollect.service.effects import Load, Save, Sleep, Steps
 from airflow_provider_webcollect.service.errors import (
     GrantRejected,
     OutcomeUnknown,
+    ServiceError,
     TokenRejected,
     TokenUnavailable,
     WebCollectError,
@@ -46,6 +47,15 @@ PATIENCE = 60.0
 ADOPTION = 15.0
 #: Seconds before an early renewal that failed is tried again.
 POSTPONEMENT = 60.0
+#: Looks at an empty store before the connection's own refresh token is taken for unspent: a store in trouble
+#: may seem empty for a moment.
+FIRST_LOOKS = 2
+#: Seconds before a token is asked for again whose answer was lost.
+LOST_ANSWER_PAUSE = 1.0
+#: Seconds for which a token counts as just obtained; that one is rejected has another reason than its age.
+YOUTH = 60.0
+#: Answers of the token endpoint that say nothing of the refresh token.
+_NO_REFUSAL = frozenset({403, 404, 408, 429})
 #: Seconds between two looks while waiting.
 LOOK_INTERVAL = 0.2
 
@@ -60,6 +70,8 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     :ivar expires_at: Unix time at which the access token ends; None if not known.
     :ivar fingerprint: of the connection's own credential, from which this token was obtained.
     :ivar refused_at: Unix time at which the service refused ``refresh_token``; nobody needs to try it again.
+    :ivar uncertain_at: Unix time at which ``refresh_token`` was sent and the answer was lost; it is not sent
+        again while the access token lives, which the service might revoke for it.
     """
 
     access_token: str
@@ -68,6 +80,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     fingerprint: str
     refused_at: float | None = None
+    uncertain_at: float | None = None
 
     def __repr__(self) -> str:
         return f"StoredToken(expires_at={self.expires_at}, fingerprint={self.fingerprint!r})"
@@ -133,6 +146,7 @@ class Tokens:
 
     :param credentials: what the connection holds.
     :param name: names the connection; processes of a host with one name renew one at a time.
+    :param base_url: where the credentials are good.
     :param keeper_only: never renew here, wait for the keeper's record.
     :param learned: told every token obtained, for masking it in logs.
     """
@@ -142,19 +156,21 @@ class Tokens:
         credentials: Credentials,
         name: str,
         *,
+        base_url: str = "",
         keeper_only: bool = False,
         learned: Callable[[str], None] = lambda token: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._credentials = credentials
-        self._fingerprint = credentials.fingerprint
-        self._lock = _host_lock(f"{name}:{self._fingerprint}")
+        self._fingerprint = credentials.fingerprint_at(base_url)
+        self._lock = _HostLock(f"{name}:{self._fingerprint}")
         self._keeper_only = keeper_only
         self._learned = learned
         self._now = now
         self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
         self._postponed_until = 0.0
+        self._replaced_young_at = -YOUTH
 
     def current(self, rejected: str | None = None) -> str | None:
         """Return the access token at hand, or None if one has to be obtained first."""
@@ -175,7 +191,17 @@ class Tokens:
             return token
         if self._keeper_only:
             return self._usable(rejected) or (yield from self._wait_for_keeper(rejected))
+        self._refuse_to_spin(rejected)
         return (yield from self._renew(rejected, send))
+
+    def _refuse_to_spin(self, rejected: str | None) -> None:
+        """Raise rather than renew again and again because of an operation that is refused with any token."""
+        held, now = self._held, self._now()
+        if held is None or held.access_token != rejected or now - held.obtained_at > YOUTH:
+            return
+        if now - self._replaced_young_at < YOUTH:
+            raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
+        self._replaced_young_at = now
 
     def renew(self, send: SendToken, after_share: float) -> Steps[StoredToken]:
         """Renew the token if at least this share of its life has passed, and return it.
@@ -209,7 +235,7 @@ class Tokens:
     def _due(self) -> bool:
         """Whether the token at hand is so near its end that it should be renewed."""
         held = self._held
-        if held is None or held.expires_at is None or held.refused_at is not None:
+        if held is None or held.expires_at is None or held.refused_at or held.uncertain_at:
             return False
         return self._age_share(held) >= 1 - self._early and self._now() >= self._postponed_until
 
@@ -260,7 +286,7 @@ class Tokens:
     def _locked(self, needless: Callable[[], bool]) -> Steps[bool]:
         """Return True with the host's lock held, or False once ``needless()`` while another holds it."""
         gives_up_at = self._now() + PATIENCE
-        while not _try_lock(self._lock):
+        while not self._lock.try_acquire():
             if needless():
                 return False
             if self._now() > gives_up_at:
@@ -272,36 +298,75 @@ class Tokens:
         return True
 
     def _fresh(self, send: SendToken, rejected: str | None = None) -> Steps[StoredToken]:
-        """Obtain a new token from what the connection has: refresh token first, then login and password."""
-        held, credentials = self._held, self._credentials
-        spent = (held and held.refresh_token) or credentials.refresh_token
-        refusal: GrantRejected | None = None
-        if spent and not (held and held.refused_at):
+        """Obtain a new token from what the connection has: refresh tokens first, then login and password."""
+        if found := (yield from self._look_again()):
+            return found
+        credentials = self._credentials
+        refusal: WebCollectError | None = None
+        for spent in self._refresh_tokens():
             try:
-                return (yield from self._keep((yield from self._exchanged(spent, rejected, send)), spent))
+                record = yield from self._exchanged(spent, rejected, send)
+                return (yield from self._keep(record, spent))
             except GrantRejected as error:
+                refusal = error
                 if adopted := (yield from self._adopted(spent)):
                     return adopted
+                if self._usable(rejected):
+                    break
+            except TokenUnavailable as error:
                 refusal = error
+                break
         if credentials.login and credentials.password:
             record = yield from send(endpoints.first_token(credentials.login, credentials.password))
             return (yield from self._keep(record, None))
-        if spent:
-            raise (yield from self._refused(spent, refusal)) from refusal
-        raise TokenRejected(
-            "the access token was rejected, and the connection has nothing to obtain a new one with"
-        )
+        return (yield from self._given_up(refusal))
+
+    def _look_again(self) -> Steps[StoredToken | None]:
+        """Make sure that an empty store is empty; return the token if it is not."""
+        for _ in range(FIRST_LOOKS):
+            if self._held is not None or not self._credentials.refresh_token:
+                return None
+            yield Sleep(LOOK_INTERVAL)
+            yield from self._look()
+        return self._held if self._usable(None) else None
+
+    def _refresh_tokens(self) -> list[str]:
+        """Return what may still be exchanged: the stored token, then the connection's own."""
+        held, own = self._held, self._credentials.refresh_token
+        if held is not None and held.refused_at:
+            return []
+        stored = None if held is None else held.refresh_token
+        return [token for token in dict.fromkeys((stored, own)) if token]
 
     def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Steps[TokenRecord]:
+        """Exchange a refresh token.
+
+        :raises GrantRejected: if the service refuses it.
+        :raises TokenUnavailable: if it is not known whether the service took it.
+        """
         call = endpoints.refresh_token(spent)
         try:
+            try:
+                return (yield from send(call))
+            except OutcomeUnknown:
+                if self._held and self._usable(rejected):
+                    self._hold(msgspec.structs.replace(self._held, uncertain_at=self._now()))
+                    yield Save(self._held)
+                    raise
+            # there is no other way to a token, and nothing left to lose
+            yield Sleep(LOST_ANSWER_PAUSE)
             return (yield from send(call))
-        except OutcomeUnknown:
-            if self._usable(rejected):
-                # asking again could make the service revoke what still works
+        except OutcomeUnknown as lost:
+            raise TokenUnavailable(f"the answer to a renewal was lost: {lost.message}") from lost
+        except ServiceError as refusal:
+            if not _is_refusal(refusal):
                 raise
-        # there is no other way to a token, and nothing left to lose
-        return (yield from send(call))
+            raise GrantRejected(
+                refusal.message,
+                status=refusal.status,
+                code=refusal.code,
+                request_id=refusal.request_id,
+            ) from refusal
 
     def _keep(self, record: TokenRecord, spent: str | None) -> Steps[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
@@ -331,6 +396,11 @@ class Tokens:
         return None
 
     def _wait_for_keeper(self, rejected: str | None) -> Steps[str]:
+        held = self._held
+        if held is not None and held.access_token == rejected:
+            # the keeper goes by the token's age, and has to learn that this one has ended
+            self._hold(msgspec.structs.replace(held, expires_at=self._now()))
+            yield Save(self._held or held)
         gives_up_at = self._now() + PATIENCE
         while self._now() < gives_up_at:
             yield Sleep(LOOK_INTERVAL * 5)
@@ -339,35 +409,68 @@ class Tokens:
                 return token
         raise TokenUnavailable(f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?")
 
-    def _refused(self, spent: str, refusal: GrantRejected | None) -> Steps[GrantRejected]:
-        """Tell the other processes that ``spent`` is of no use, and return the error that explains it."""
-        held = self._held
+    def _given_up(self, refusal: WebCollectError | None) -> Steps[StoredToken]:
+        """Tell the other processes that the refresh token is of no use, and explain; or adopt after all."""
+        spent = (self._held and self._held.refresh_token) or self._credentials.refresh_token
+        if isinstance(refusal, TokenUnavailable):
+            raise refusal
+        if spent is None:
+            raise TokenRejected(
+                "the access token was rejected, and the connection has nothing to obtain a new one with"
+            )
         if refusal is not None:
+            # the winner's record may have come at the last moment, and must not be overwritten
+            yield from self._look()
+            held = self._held
+            if held and held.refresh_token != spent and self._usable(None):
+                return held
             base = held or StoredToken(access_token="", fingerprint=self._fingerprint)
             marked = msgspec.structs.replace(base, refresh_token=spent, refused_at=self._now())
             self._hold(marked)
             yield Save(marked)
-        return GrantRejected(
+        raise GrantRejected(
             "the refresh token was refused, and no other process has stored a newer one. Either it was "
             "revoked, or a process ended after the service had exchanged it, before the new one was stored",
             status=refusal.status if refusal else None,
             code=refusal.code if refusal else None,
             request_id=refusal.request_id if refusal else None,
-        )
+        ) from refusal
 
 
-def _host_lock(name: str) -> filelock.BaseFileLock:
+def _is_refusal(error: ServiceError) -> bool:
+    """Return whether an answer of the token endpoint refuses the credential (field notes: HTTP 400)."""
+    status = error.status or 0
+    return error.enveloped and not error.retryable and 400 <= status < 500 and status not in _NO_REFUSAL
+
+
+class _HostLock:
+    """A lock that the processes of a host share; where no file can be made, there is none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._file: filelock.BaseFileLock | None = None
+
+    def try_acquire(self) -> bool:
+        """Return whether the lock is held now, or need not be."""
+        try:
+            self._file = self._file or _lock_file(self._name)
+            self._file.acquire(timeout=0)
+        except filelock.Timeout:
+            return False
+        except OSError as error:
+            log.warning("No lock can be made on this host (%s); renewals may race.", error)
+        return True
+
+    def release(self) -> None:
+        """Let others have the lock."""
+        if self._file is not None:
+            self._file.release()
+
+
+def _lock_file(name: str) -> filelock.BaseFileLock:
     folder = Path(tempfile.gettempdir()) / f"webcollect-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         # somebody else's folder: they could hold the lock for ever
         folder = Path(tempfile.mkdtemp(prefix="webcollect-"))
     return filelock.FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock")
-
-
-def _try_lock(lock: filelock.BaseFileLock) -> bool:
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        return False
-    return True

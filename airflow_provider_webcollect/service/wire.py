@@ -39,5 +39,11 @@ def make_wire(
         settings=settings,
         credentials=credentials,
         paces=shared_paces(settings.base_url, settings.requests_per_second),
-        tokens=Tokens(credentials, name, keeper_only=settings.token_refresh == "keeper", learned=learned),
+        tokens=Tokens(
+            credentials,
+            name,
+            base_url=settings.base_url,
+            keeper_only=settings.token_refresh == "keeper",
+            learned=learned,
+        ),
     )

@@ -9,23 +9,31 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
 from airflow_provider_webcollect.service import checks
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers import reporting
+from airflow_provider_webcollect.transfers.sources import Place, make_source, places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import threading
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
-    from airflow_provider_webcollect.landing.engine import IfExists
-    from airflow_provider_webcollect.landing.manifest import Manifest, Run
+    from airflow_provider_webcollect.landing.destination import Destination
+    from airflow_provider_webcollect.landing.engine import IfExists, OnReset
+    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats.parquet import OnCastError
+    from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Run, Source
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.records import DataPage
 
-#: Seconds between two lines of progress in the log.
-PROGRESS_INTERVAL = 5.0
 MAX_PART_BYTES = 128 * 1024 * 1024
+#: Sources that can be landed at once at most.
+MOST_AT_ONCE = 32
 
 
 class WebCollectToObjectStorageOperator(BaseOperator):
@@ -36,27 +44,54 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     nothing. Rows are never all in memory.
 
     Returns ``{"destination", "manifest", "rows", "bytes", "parts", "duration"}``, the duration in seconds.
+    With ``mode="incremental"`` these are of what was new, and ``total_rows`` is of all. With ``sources`` they
+    are sums, without ``manifest``, and ``sources`` lists those of each. The same facts are the ``extra`` of
+    the events of outlet assets.
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
+    :param sources: instead of both, many sources at once: ids of tasks, or dicts of ``collection_task_id``
+        and, as needed, ``lotno`` and ``destination``. Each goes to a folder of its own, by default
+        ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. One that fails does not stop the others;
+        a retry lands those that are missing. (templated)
     :param destination: a folder of its own, such as ``s3://bucket/prices/{{ ds }}``, or an
         ``ObjectStoragePath``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
-    :param if_exists: what to do if the folder holds the commit of another run: ``fail``, ``overwrite`` (it
-        stays readable until the new one is complete) or ``skip``.
-    :param mark_exported: confirm the export to the service, after the commit.
-    :param page_size: rows per request, 1 to 1000.
+        (templated)
+    :param file_format: ``jsonl``, ``csv`` or ``parquet``; and ``compression``, ``columns``, ``column_types``,
+        ``on_cast_error``, ``sanitize_formulas``: see
+        :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
+    :param mode: ``full`` lands all rows in a folder for this run; ``incremental`` adds what is new to one
+        growing landing. (templated)
+    :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail``, or ``full`` to
+        land all of it anew. (templated)
+    :param skip_if_nothing_new: for ``incremental``: end as skipped if there is nothing new.
+    :param if_exists: for ``full``: what to do if the folder holds the commit of another run: ``fail``,
+        ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
+    :param mark_exported: confirm the export to the service, after the commit; the service confirms a whole
+        task, whatever batch was landed.
+    :param page_size: rows per request, 1 to 1000; fewer are asked for while pages fail for their size.
     :param max_part_bytes: a part is ended with the page that reaches this size.
+    :param max_concurrency: how many ``sources`` are landed at once, 1 to 32; all share the connection's pace.
     :param settle: seconds to wait for rows if the source shows none, as it may right after a task has
         finished.
-    :param webcollect_conn_id: the Airflow connection of the service.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
 
     template_fields: Sequence[str] = (
         "collection_task_id",
         "lotno",
+        "sources",
         "destination",
         "object_storage_conn_id",
+        "file_format",
+        "compression",
+        "columns",
+        "column_types",
+        "on_cast_error",
+        "mode",
+        "on_reset",
+        "if_exists",
         "webcollect_conn_id",
     )
     ui_color = "#d7ecdf"
@@ -64,14 +99,25 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def __init__(
         self,
         *,
-        collection_task_id: str,
+        collection_task_id: str | None = None,
         lotno: str | None = None,
+        sources: Sequence[str | Mapping[str, Any]] | None = None,
         destination: str | ObjectStoragePath,
         object_storage_conn_id: str | None = None,
+        file_format: str = "jsonl",
+        compression: str | None = None,
+        columns: Sequence[str] | None = None,
+        column_types: Mapping[str, str] | None = None,
+        on_cast_error: OnCastError = "fail",
+        sanitize_formulas: bool = False,
+        mode: Mode = "full",
+        on_reset: OnReset = "fail",
+        skip_if_nothing_new: bool = False,
         if_exists: IfExists = "fail",
         mark_exported: bool = False,
         page_size: int = MAX_DATA_SIZE,
         max_part_bytes: int = MAX_PART_BYTES,
+        max_concurrency: int = 8,
         settle: float = 15.0,
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
@@ -79,108 +125,189 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         super().__init__(**kwargs)
         self.collection_task_id = collection_task_id
         self.lotno = lotno
+        self.sources = sources
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
+        self.file_format = file_format
+        self.compression = compression
+        self.columns = columns
+        self.column_types = column_types
+        self.on_cast_error = on_cast_error
+        self.sanitize_formulas = sanitize_formulas
+        self.mode = mode
+        self.on_reset = on_reset
+        self.skip_if_nothing_new = skip_if_nothing_new
         self.if_exists = if_exists
         self.mark_exported = mark_exported
         self.page_size = page_size
         self.max_part_bytes = max_part_bytes
+        self.max_concurrency = max_concurrency
         self.settle = settle
         self.webcollect_conn_id = webcollect_conn_id
         check_now(self, self._check)
 
     def _check(self) -> None:
-        checks.text("collection_task_id", self.collection_task_id)
-        if self._lotno is not None:
-            checks.text("lotno", self._lotno)
-        if not hasattr(self.destination, "fs"):
-            checks.text("destination", self.destination)
+        self._places()
+        self._format()
         checks.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
         checks.integer("max_part_bytes", self.max_part_bytes, 1)
+        checks.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if not self.settle >= 0:
             raise InvalidArgument("settle", self.settle, "it must be a number of seconds, 0 or more")
-        if self.if_exists not in {"fail", "overwrite", "skip"}:
-            raise InvalidArgument("if_exists", self.if_exists, "it must be one of fail, overwrite, skip")
+        self._check_mode()
 
-    @property
-    def _lotno(self) -> str | None:
-        """The batch; an empty template means none, and a native one makes a number of digits."""
-        return None if self.lotno in {None, ""} else str(self.lotno)
+    def _check_mode(self) -> None:
+        _one_of("if_exists", self.if_exists, ("fail", "overwrite", "skip"))
+        _one_of("mode", self.mode, ("full", "incremental"))
+        _one_of("on_reset", self.on_reset, ("fail", "full"))
+        checks.boolean("mark_exported", self.mark_exported)
+        checks.boolean("skip_if_nothing_new", self.skip_if_nothing_new)
+        if self.mode == "incremental" and self.if_exists != "fail":
+            raise InvalidArgument("if_exists", self.if_exists, "it goes with mode='full' alone")
+        if self.mode == "full" and self.on_reset != "fail":
+            raise InvalidArgument("on_reset", self.on_reset, "it goes with mode='incremental' alone")
+        if self.mode == "full" and self.skip_if_nothing_new:
+            raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
+
+    def _places(self) -> list[Place]:
+        """Return what goes where."""
+        if not hasattr(self.destination, "fs"):
+            checks.text("destination", self.destination)
+        if self.sources is None:
+            return [Place(make_source(self.collection_task_id, self.lotno), self.destination)]
+        for name in ("collection_task_id", "lotno"):
+            if getattr(self, name) is not None:
+                raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
+        return places(self.sources, self.destination)
+
+    def _format(self) -> FileFormat:
+        return make_format(
+            self.file_format,
+            self.compression or None,
+            self.columns or None if isinstance(self.columns, str) else self.columns,
+            self.column_types,
+            self.on_cast_error,
+            self.sanitize_formulas,
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
-        from airflow_provider_webcollect.landing.engine import Landing, land
-        from airflow_provider_webcollect.landing.manifest import MANIFEST, Source
-
-        hook = WebCollectHook(self.webcollect_conn_id)
         began = time.monotonic()
         with airflow_errors():
             self._check()
-            manifest = land(
-                Landing(
-                    source=Source(collection_task_id=self.collection_task_id, lotno=self._lotno),
-                    destination=self._destination(),
-                    run=_run(context),
-                    pages=functools.partial(self._pages, hook),
-                    max_part_bytes=self.max_part_bytes,
-                    if_exists=self.if_exists,
-                    advanced=self._log_progress(),
-                )
-            )
-            if self.mark_exported:
-                hook.mark_exported(self.collection_task_id)
-                self.log.info("Confirmed the export of task %s.", self.collection_task_id)
-        folder = str(self.destination).rstrip("/")
-        return self._summary(manifest, f"{folder}/{MANIFEST}", time.monotonic() - began)
+            found = self._land(context)
+        summaries = [
+            (place, reporting.summary_of(place, manifest, self.mode, manifest.run == _run(context), seconds))
+            for place, manifest, seconds in found
+        ]
+        facts = summaries[0][1]
+        if self.sources is not None:
+            facts = reporting.totals_of(self.destination, summaries, began)
+        elif self.mode == "incremental":
+            reporting.store_cursor(context, self.outlets, found[0][1].next_offset)
+        reporting.tell_outlets(context, self.outlets, facts)
+        if self.skip_if_nothing_new and not facts["rows"]:
+            from airflow.providers.common.compat.sdk import AirflowSkipException
 
-    def _destination(self) -> Any:
+            raise AirflowSkipException(f"Nothing new for {self.destination}")
+        return facts
+
+    def _land(self, context: Context) -> list[tuple[Place, Manifest, float]]:
+        from airflow_provider_webcollect.landing.many import land_all
+
+        client = WebCollectHook(self.webcollect_conn_id).client
+        wanted = self._places()
+        watches = [reporting.Watch(self.log) for _ in wanted]
+        jobs = {
+            f"{place.source} to {place.folder}": functools.partial(
+                self._land_one, client, place, self._destination(place), _run(context), watch
+            )
+            for place, watch in zip(wanted, watches, strict=True)
+        }
+        found: list[tuple[Place, Manifest, float]] = []
+        try:
+            if self.sources is None:
+                found.extend(job(None) for job in jobs.values())
+            else:
+                for watch, place in zip(watches, wanted, strict=True):
+                    watch.name = f"{place.source}: "
+                found.extend(land_all(jobs, int(self.max_concurrency)).values())
+        finally:
+            own = [manifest for _, manifest, _ in found if manifest.run == _run(context)]
+            parts = [part for manifest in own for part in manifest.added()]
+            reporting.count(sum(part.rows for part in parts), sum(part.bytes for part in parts), watches)
+        return found
+
+    def _land_one(
+        self,
+        client: Client,
+        place: Place,
+        destination: Destination,
+        run: Run,
+        watch: reporting.Watch,
+        stop: threading.Event | None,
+    ) -> tuple[Place, Manifest, float]:
+        from airflow_provider_webcollect.landing.engine import Landing, land
+        from airflow_provider_webcollect.service.endpoints import mark_exported
+
+        task_id = place.source.collection_task_id
+        began = time.monotonic()
+        watch.stop = stop
+        manifest = land(
+            Landing(
+                source=place.source,
+                destination=destination,
+                run=run,
+                pages=functools.partial(self._pages, client, place.source, watch),
+                file_format=self._format(),
+                mode=self.mode,
+                on_reset=self.on_reset,
+                if_exists=self.if_exists,
+                mark=(lambda: client.send(mark_exported(task_id))) if self.mark_exported else None,
+                max_part_bytes=int(self.max_part_bytes),
+                advanced=watch.advanced,
+            )
+        )
+        self.log.info(
+            "%s: %d rows in %d parts at %s", place.source, manifest.rows, len(manifest.parts), place.folder
+        )
+        return place, manifest, time.monotonic() - began
+
+    def _destination(self, place: Place) -> Destination:
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
         from airflow_provider_webcollect.landing.destination import Destination
 
-        path = self.destination
+        path = place.folder
         if isinstance(path, str):
             path = ObjectStoragePath(path, conn_id=self.object_storage_conn_id)
         return Destination(path.fs, path.path)
 
-    def _pages(self, hook: WebCollectHook, offset: int, rows: int) -> Iterator[DataPage]:
+    def _pages(
+        self, client: Client, source: Source, watch: reporting.Watch, offset: int, rows: int
+    ) -> Iterator[DataPage]:
         from airflow_provider_webcollect.landing.pages import all_pages
         from airflow_provider_webcollect.service.paging import iter_pages
 
         def read(start: int) -> Iterator[DataPage]:
-            return iter_pages(
-                hook.client, self.collection_task_id, self._lotno, offset=start, size=self.page_size
+            pages = iter_pages(
+                client,
+                source.collection_task_id,
+                source.lotno,
+                offset=start,
+                size=int(self.page_size),
+                sent=watch.sent,
             )
+            for page in pages:
+                watch.pages += 1
+                yield page
 
         return all_pages(read, offset, rows, settle=self.settle)
 
-    def _log_progress(self) -> Any:
-        began = last = time.monotonic()
-        first: int | None = None
 
-        def log(rows: int, total: int) -> None:
-            nonlocal last, first
-            first = rows if first is None else first
-            now = time.monotonic()
-            if now - last < PROGRESS_INTERVAL:
-                return
-            last = now
-            rate = (rows - first) / (now - began)
-            left = f", {(total - rows) / rate:.0f} s left" if rate else ""
-            self.log.info("%d of %d rows, %.0f rows/s%s", rows, total, rate, left)
-
-        return log
-
-    def _summary(self, manifest: Manifest, path: str, duration: float) -> dict[str, Any]:
-        self.log.info("Landed %d rows in %d parts: %s", manifest.rows, len(manifest.parts), path)
-        return {
-            "destination": str(self.destination),
-            "manifest": path,
-            "rows": manifest.rows,
-            "bytes": manifest.bytes,
-            "parts": len(manifest.parts),
-            "duration": round(duration, 3),
-        }
+def _one_of(argument: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}")
 
 
 def _run(context: Context) -> Run:

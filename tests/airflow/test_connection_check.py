@@ -29,11 +29,35 @@ def answer(set_connection: Callable[..., None]) -> Callable[..., tuple[bool, str
 
 
 def test_a_working_token_passes_and_changes_nothing(answer: Any, sandbox: Sandbox) -> None:
-    assert answer() == (True, "Connected; 0 tasks are extracting, 0 waiting.")
-    assert [request["path"] for request in sandbox.control.requests()] == [
-        "/token",
-        "/cloudextraction/task/stats",
-    ]
+    extra = {"access_token": sandbox.access_token}
+    assert answer(extra=extra) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    assert [request["path"] for request in sandbox.control.requests()] == ["/cloudextraction/task/stats"]
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_refresh_token_is_not_spent_by_the_test(answer: Any, sandbox: Sandbox) -> None:
+    passed, said = answer()
+
+    assert passed
+    assert "The refresh token itself was not tried" in said
+    assert sandbox.control.requests("/token") == []
+    hook = WebCollectHook()
+    assert hook.get_running_counts()
+    assert hook.test_connection() == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+    assert len(sandbox.control.requests("/token")) == 1
+    hook.client.close()
+
+
+@pytest.mark.parametrize("credential", ["refresh_token", "access_token", "api_key"])
+@pytest.mark.parametrize("status", [200, 401, 403, 404, 502])
+def test_a_page_is_never_taken_for_the_service(
+    answer: Any, sandbox: Sandbox, credential: str, status: int
+) -> None:
+    sandbox.control.fail("*", kind="html", status=status, times=None)
+    passed, said = answer(extra={credential: getattr(sandbox, credential)})
+
+    assert not passed
+    assert said.startswith("Something answered, but not the service; is the host right?")
 
 
 def test_login_and_password_pass(answer: Any, sandbox: Sandbox) -> None:
@@ -50,18 +74,17 @@ def test_a_working_key_passes_and_its_limits_are_told(answer: Any, sandbox: Sand
     assert [request["method"] for request in sandbox.control.requests()] == ["GET"]
 
 
+@pytest.mark.beyond_the_contract
 def test_a_key_that_is_taken_everywhere_is_tested_like_a_token(answer: Any, sandbox: Sandbox) -> None:
     sandbox.control.configure(api_key_everywhere=True)
     passed, said = answer(extra={"api_key": sandbox.api_key, "api_key_everywhere": "true"})
 
     assert (passed, said) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
-    # this goes beyond the contract, to which the fixture would hold it
-    sandbox.control.clear_requests()
 
 
 def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: Sandbox) -> None:
     sandbox.control.configure(tier="Flagship")
-    passed, said = answer()
+    passed, said = answer(extra={"access_token": sandbox.access_token})
 
     assert passed
     assert "The credential works; the plan does not include the test's call" in said
@@ -71,7 +94,6 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
     ("extra", "expected"),
     [
         ({"access_token": "wrong"}, "The service refused the token"),
-        ({"refresh_token": "wrong"}, "The service refused the token"),
         ({"api_key": "wrong"}, "The service refused the API key"),
         ({}, "the connection has no credential"),
         ({"read_timeout": "soon"}, "extra read_timeout"),
@@ -104,14 +126,6 @@ def test_a_connection_that_cannot_be_trusted_is_told(answer: Any, sandbox: Sandb
 
     assert not passed
     assert said.startswith("No trusted connection (TLS): ")
-
-
-def test_a_page_instead_of_the_service_is_told(answer: Any, sandbox: Sandbox) -> None:
-    sandbox.control.fail("/cloudextraction/task/stats", kind="html", status=200, times=None)
-    passed, said = answer()
-
-    assert not passed
-    assert said.startswith("Something answered, but not the service; is the host right?")
 
 
 def test_one_bad_moment_does_not_fail_the_test(answer: Any, sandbox: Sandbox) -> None:

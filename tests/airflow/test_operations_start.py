@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import inspect, text
 
@@ -15,13 +16,15 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(speed=20, stale_seconds=10, enforce_limits=False),
+    pytest.mark.webcollect_sandbox(
+        speed=40, wait_seconds=10, run_seconds=60, stale_seconds=20, enforce_limits=False
+    ),
 ]
 
 START = "/cloudextraction/subtasks:start"
@@ -50,12 +53,30 @@ def has_memory() -> bool:
         return bool(inspect(session.get_bind()).has_table("task_state_store"))
 
 
-def remembered() -> int:
-    """Return how many things tasks remember at the moment."""
+def remembered(run: FinishedRun) -> int:
+    """Return how many things the run's tasks still remember."""
     if not has_memory():
         return 0
+    query = text("select count(*) from task_state_store where run_id = :run_id")
     with Session() as session:
-        return int(session.execute(text("select count(*) from task_state_store")).scalar_one())
+        return int(session.execute(query, {"run_id": run.run_id}).scalar_one())
+
+
+@contextlib.contextmanager
+def stopped_after_start(sandbox: Sandbox, task_id: str) -> Iterator[None]:
+    """Stop the task's run once it was started, as a person would."""
+
+    def stop() -> None:
+        while not starts(sandbox) and not ended.wait(0.05):
+            continue
+        sandbox.control.stop_task(task_id)
+
+    ended = threading.Event()
+    person = threading.Thread(target=stop)
+    person.start()
+    yield
+    ended.set()
+    person.join(10)
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
@@ -69,25 +90,26 @@ class TestWaiting:
         assert (run.states, run.tries["start"]) == ({"start": "success"}, 1)
         result = run.xcoms["start"]
         assert (result["status"]["status"], result["status"]["executed_times"]) == ("Finished", 2)
-        assert (result["after"]["executed_times"], len(result["started"])) == (1, 3)
+        # `dag.test()` forgets what a deferred task wanted to hand on to itself
+        if has_memory() or not deferrable:
+            assert (result["after"]["executed_times"], len(result["started"])) == (1, 3)
         assert sandbox.control.task(task["task_id"])["state"] == "Finished"
         assert starts(sandbox) == 1
-        assert remembered() == 0
+        assert remembered(run) == 0
 
     def test_a_run_that_is_stopped_fails_it_without_retries(
         self, sandbox: Sandbox, task: dict[str, Any], deferrable: bool, said: Callable[[], str]
     ) -> None:
-        sandbox.control.mark_state(task["task_id"], "Stopped")
-        sandbox.control.configure(stale_seconds=0, final_state="Stopped")
-        run = start(task, deferrable=deferrable)
+        sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
+        with stopped_after_start(sandbox, task["task_id"]):
+            run = start(task, deferrable=deferrable)
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert f"{task['task_id']} is Stopped" in said()
-        assert remembered() == 0
+        assert remembered(run) == 0
 
 
 class TestCrashes:
-    @pytest.mark.webcollect_sandbox(speed=5)
     def test_a_retry_joins_the_run_that_an_earlier_try_started(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
@@ -97,22 +119,19 @@ class TestCrashes:
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
 
-    @pytest.mark.parametrize("deferrable", [False, True])
     def test_a_retry_knows_of_a_run_that_has_ended_meanwhile(
-        self, sandbox: Sandbox, task: dict[str, Any], deferrable: bool
+        self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         if not has_memory():
             pytest.skip("this Airflow cannot remember it")
         sandbox.control.configure(speed=10_000)
-        # the second status query of the first try, and of what follows the first
-        sandbox.control.fail(STATUS, status=401, code="Invalid.Token", after=1, times=2)
-        sandbox.control.fail("/token", status=400, code="TaskExecuting")
-        run = start(task, deferrable=deferrable)
+        sandbox.control.fail(STATUS, status=400, code="TaskExecuting", after=1)
+        run = start(task)
 
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
         assert len(run.xcoms["start"]["started"]) == 3
-        assert remembered() == 0
+        assert remembered(run) == 0
 
     def test_a_lost_answer_to_the_start_is_looked_up_by_a_retry(
         self, sandbox: Sandbox, task: dict[str, Any]
@@ -140,7 +159,7 @@ class TestCrashes:
         run = start(task)
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
-        assert remembered() == 0
+        assert remembered(run) == 0
         assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in said()
 
 
@@ -162,4 +181,3 @@ def test_what_the_service_asks_for_is_how_long_a_retry_waits(
     assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
     if has_memory():
         assert "The service asked to wait 7 s before the next request." in said()
-    assert AIRFLOW_V_3_0_PLUS or not has_memory()

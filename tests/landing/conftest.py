@@ -98,6 +98,7 @@ class Folder:
         return Destination(self.fs, self.root)
 
     def names(self) -> set[str]:
+        self.fs.invalidate_cache()
         try:
             found = self.fs.ls(self.root, detail=False)
         except FileNotFoundError:
@@ -107,6 +108,7 @@ class Folder:
         }
 
     def read(self, name: str) -> bytes:
+        self.fs.invalidate_cache()
         content: bytes = self.fs.cat_file(f"{self.root}/{name}")
         return content
 

@@ -226,6 +226,8 @@ class TestSettings:
 
     def test_a_new_credential_has_another_fingerprint(self) -> None:
         some = Credentials(refresh_token="a")
-        assert some.fingerprint == Credentials(refresh_token="a", api_key="k").fingerprint
-        assert some.fingerprint != Credentials(refresh_token="b").fingerprint
-        assert some.fingerprint != Credentials(access_token="a").fingerprint
+        assert some.fingerprint_at("https://a") == Credentials(refresh_token="a", api_key="k").fingerprint_at(
+            "https://a"
+        )
+        assert some.fingerprint_at("https://a") != Credentials(refresh_token="b").fingerprint_at("https://a")
+        assert some.fingerprint_at("https://a") != Credentials(access_token="a").fingerprint_at("https://a")

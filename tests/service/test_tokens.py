@@ -65,6 +65,18 @@ def fleet(sandbox: Sandbox, store: Path, tmp_path: Path, size: int, hosts: int) 
     return [json.loads(process.communicate(timeout=100)[0]) for process in processes]
 
 
+def store_expired(sandbox: Sandbox, path: Path) -> None:
+    """Store a token whose day is over, as a fleet finds it in the morning."""
+    expired = StoredToken(
+        access_token="yesterday's",
+        refresh_token=sandbox.refresh_token,
+        obtained_at=time.time() - 86_400,
+        expires_at=time.time() - 1,
+        fingerprint=with_refresh_token(sandbox).fingerprint_at(sandbox.url),
+    )
+    FileTokenStore(path).save(expired)
+
+
 class TestObtaining:
     def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
         self, connect: Callable[..., Client], sandbox: Sandbox
@@ -262,6 +274,22 @@ class TestKeeper:
         assert worker.send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200]
 
+    def test_a_rejected_token_makes_the_keeper_renew_at_its_next_look(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "PATIENCE", 0.1)
+        monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.01)
+        store = MemoryTokenStore(f"rejected:{sandbox.url}")
+        keeper = connect(credentials=with_refresh_token(sandbox), store=store)
+        keeper.renew_token(0.5)
+        sandbox.control.expire_tokens()
+        worker = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
+        with pytest.raises(TokenUnavailable):
+            worker.send(endpoints.get_running_counts())
+        keeper.renew_token(0.5)
+        assert worker.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200, 200]
+
     def test_a_worker_without_a_keeper_says_so_after_a_while(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -276,15 +304,19 @@ class TestKeeper:
 
 class TestTogether:
     @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-    def test_thirty_two_processes_of_a_host_renew_once(self, sandbox: Sandbox, tmp_path: Path) -> None:
+    def test_thirty_two_processes_of_a_host_renew_an_expired_token_once(
+        self, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        store_expired(sandbox, tmp_path / "token")
         said = fleet(sandbox, tmp_path / "token", tmp_path, size=32, hosts=1)
         assert said == [{"ok": True}] * 32
         assert refreshes(sandbox) == [200]
 
     @pytest.mark.webcollect_sandbox(refresh_reuse="refuse")
     def test_processes_of_many_hosts_adopt_the_winners_token(self, sandbox: Sandbox, tmp_path: Path) -> None:
-        said = fleet(sandbox, tmp_path / "token", tmp_path, size=12, hosts=12)
-        assert said == [{"ok": True}] * 12
+        store_expired(sandbox, tmp_path / "token")
+        said = fleet(sandbox, tmp_path / "token", tmp_path, size=32, hosts=32)
+        assert said == [{"ok": True}] * 32
         assert refreshes(sandbox).count(200) == 1
 
     def test_a_thousand_waiters_of_an_event_loop_renew_once(self, sandbox: Sandbox) -> None:
@@ -364,9 +396,130 @@ class TestLockedOut:
     ) -> None:
         monkeypatch.setattr(tokens, "PATIENCE", 0.3)
         holder = connect(credentials=with_refresh_token(sandbox))
-        with holder.wire.tokens._lock, pytest.raises(TokenUnavailable) as error:
+        assert holder.wire.tokens._lock.try_acquire()
+        with pytest.raises(TokenUnavailable) as error:
             connect(credentials=with_refresh_token(sandbox)).send(endpoints.get_running_counts())
         assert not error.value.permanent
+
+    @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+    def test_a_store_that_seems_empty_for_a_moment_costs_no_refresh_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        class Hiccup(MemoryTokenStore):
+            loads = 0
+
+            def load(self) -> StoredToken | None:
+                Hiccup.loads += 1
+                return None if Hiccup.loads == 1 else super().load()
+
+        name = f"hiccup:{sandbox.url}"
+        connect(credentials=with_refresh_token(sandbox), store=MemoryTokenStore(name)).send(
+            endpoints.get_running_counts()
+        )
+        later = connect(credentials=with_refresh_token(sandbox), store=Hiccup(name))
+        assert later.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200]
+
+    @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+    def test_a_lost_answer_to_an_early_renewal_does_not_end_the_token_that_still_works(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"lost:{sandbox.url}")
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        store.save(changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60))
+        sandbox.control.fail("/token", kind="no_answer")
+        for _ in range(3):
+            client = connect(credentials=with_refresh_token(sandbox), store=store)
+            assert client.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200, 0]
+
+    def test_a_token_endpoint_in_trouble_is_no_reason_to_give_up_for_good(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        sandbox.control.fail("/token", times=2, kind="html", status=503)
+        client = connect(credentials=with_refresh_token(sandbox))
+        with pytest.raises(TokenUnavailable) as error:
+            client.send(endpoints.get_running_counts())
+        assert not error.value.permanent
+        assert client.send(endpoints.get_running_counts())
+
+    @pytest.mark.parametrize(
+        ("status", "code"),
+        [(400, "InvalidParameter"), (400, "invalid_grant"), (401, "Invalid.Token"), (400, "Something.New")],
+    )
+    def test_any_refusal_of_the_token_endpoint_is_one_and_is_not_asked_for_again(
+        self,
+        connect: Callable[..., Client],
+        sandbox: Sandbox,
+        monkeypatch: pytest.MonkeyPatch,
+        status: int,
+        code: str,
+    ) -> None:
+        monkeypatch.setattr(tokens, "ADOPTION", 0.1)
+        sandbox.control.fail("/token", times=None, status=status, code=code, message="no")
+        client = connect(credentials=with_refresh_token(sandbox))
+        for _ in range(3):
+            with pytest.raises(GrantRejected):
+                client.send(endpoints.get_running_counts())
+        assert len(refreshes(sandbox)) == 1
+
+    def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect(credentials=with_refresh_token(sandbox))
+        path = "/cloudextraction/task/stats"
+        sandbox.control.fail(path, times=None, status=401, code="Invalid.Token", message="no")
+        for _ in range(4):
+            with pytest.raises(TokenRejected):
+                client.send(endpoints.get_running_counts())
+        assert len(refreshes(sandbox)) == 2
+
+    def test_the_winners_record_that_comes_at_the_last_moment_is_not_overwritten(self) -> None:
+        mine = Tokens(Credentials(refresh_token="seed"), "race", base_url="https://a")
+        winner = StoredToken(
+            access_token="theirs",
+            refresh_token="next",
+            obtained_at=time.time(),
+            fingerprint=Credentials(refresh_token="seed").fingerprint_at("https://a"),
+        )
+        steps = mine._given_up(GrantRejected("spent"))
+        assert type(next(steps)).__name__ == "Load"
+        with pytest.raises(StopIteration) as end:
+            steps.send(winner)
+        assert end.value.value == winner
+
+    def test_another_service_under_the_same_connection_gets_no_token_of_the_old_one(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"moved:{sandbox.url}")
+        credentials = with_refresh_token(sandbox)
+        elsewhere = credentials.fingerprint_at("http://127.0.0.1:9")
+        store.save(StoredToken(access_token="elsewhere's", fingerprint=elsewhere, obtained_at=time.time()))
+        connect(credentials=credentials, store=store).send(endpoints.get_running_counts())
+        sent = sandbox.control.requests("/cloudextraction/task/stats")
+        assert [request["status"] for request in sent] == [200]
+
+    def test_a_host_without_a_place_for_locks_works_without(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+        assert connect(credentials=with_refresh_token(sandbox)).send(endpoints.get_running_counts())
+
+    async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
+        self, client: Client, sandbox: Sandbox
+    ) -> None:
+        sandbox.control.fail("/token", kind="slow", seconds=0.5)
+        settings = Settings(base_url=sandbox.url, requests_per_second=0)
+        name = f"cancelled:{sandbox.url}"
+        store = MemoryTokenStore(name)
+        wire = make_wire(settings, with_refresh_token(sandbox), name)
+        async with AsyncClient(wire, store) as waiting:
+            asked = asyncio.create_task(waiting.send(endpoints.get_running_counts()))
+            await asyncio.sleep(0.7)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        assert refreshes(sandbox) == [200]
+        assert store.load() is not None
 
     def test_credential_errors_are_permanent(self) -> None:
         assert CredentialError("x").permanent

@@ -1,0 +1,118 @@
+"""Proving a connection with a harmless call, for the button in Airflow's connection form.
+
+Airflow tests a connection under an id that nobody else knows, so what is learned here can reach no worker. A
+refresh token works once: exchanging it here would lock the workers out. So it is never sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import TYPE_CHECKING
+
+from airflow.providers.common.compat.sdk import mask_secret
+
+from airflow_provider_webcollect.hooks.token_store import make_token_store
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import (
+    CredentialError,
+    NotFound,
+    PermissionDenied,
+    ServiceUnreachable,
+    TlsError,
+    TokenRejected,
+    WebCollectError,
+)
+from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+from airflow_provider_webcollect.service.wire import make_wire
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.hooks.connection import WebCollectConnection
+
+#: Stands for a token that the service surely does not know.
+NO_TOKEN = "connection-test"
+
+
+def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
+    """Return whether the connection works, and what to tell the person who asks."""
+    try:
+        return True, _prove(connection)
+    except WebCollectError as error:
+        return _judged(error, connection.credentials)
+
+
+def _prove(connection: WebCollectConnection) -> str:
+    credentials = _without_refresh_token(connection)
+    with _client(connection, credentials) as client:
+        if credentials.access_token == NO_TOKEN:
+            return _prove_service(client)
+        if _key_only(credentials) and credentials.api_key:
+            return _prove_key(client)
+        counts = client.send(endpoints.get_running_counts())
+    return f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
+
+
+def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
+    """Return credentials that can be tried without spending anything."""
+    given = connection.credentials
+    credentials = dataclasses.replace(given, refresh_token=None)
+    if not given.refresh_token or credentials.can_get_tokens or credentials.api_key:
+        return credentials
+    stored = make_token_store(connection.token_store, connection.conn_id).load()
+    known = stored is not None and stored.fingerprint == given.fingerprint_at(connection.settings.base_url)
+    token = stored.access_token if stored is not None and known else NO_TOKEN
+    return dataclasses.replace(credentials, access_token=token or NO_TOKEN)
+
+
+def _client(connection: WebCollectConnection, credentials: Credentials) -> Client:
+    # a person waits for the answer
+    settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2))
+    name = f"test-{secrets.token_hex(8)}"
+    return Client(make_wire(settings, credentials, name, learned=mask_secret), MemoryTokenStore(name))
+
+
+def _prove_service(client: Client) -> str:
+    try:
+        client.send(endpoints.get_running_counts())
+    except TokenRejected as rejection:
+        if not rejection.enveloped:
+            raise
+    return (
+        "The service answers. The refresh token itself was not tried, since that would spend it: the first "
+        "task proves it."
+    )
+
+
+def _prove_key(client: Client) -> str:
+    try:
+        # a key is taken by five endpoints only, and this is the only one of them that changes nothing
+        client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
+    except NotFound as unknown:
+        if not unknown.enveloped:
+            raise
+    return "Connected; the API key is accepted. Operations that take an access token will not work with it."
+
+
+def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:
+    if not error.enveloped:
+        return False, f"Something answered, but not the service; is the host right? {error}"
+    match error:
+        case PermissionDenied():
+            plan = f"the plan does not include the test's call ({error.message})."
+            return True, f"The credential works; {plan}"
+        case TlsError():
+            return False, f"No trusted connection (TLS): {error}"
+        case ServiceUnreachable():
+            return False, f"The service cannot be reached: {error}"
+        case CredentialError():
+            return (
+                False,
+                f"The service refused the {'API key' if _key_only(credentials) else 'token'}: {error}",
+            )
+    return False, str(error)
+
+
+def _key_only(credentials: Credentials) -> bool:
+    return not credentials.can_get_tokens and not credentials.api_key_everywhere

@@ -1,0 +1,44 @@
+"""Write the last week's metrics to a file every morning, and fail if they break a threshold.
+
+Needs the connection ``webcollect_default``. All violations are listed at once; ``on_violation="warn"`` would
+only log them.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param
+
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectMetricsCheckOperator,
+    WebCollectQueryAnalyticsOperator,
+)
+
+LAST_WEEK = {
+    "start": "{{ macros.ds_add(data_interval_end | ds, -7) }}",
+    "end": "{{ macros.ds_add(data_interval_end | ds, -1) }}",
+}
+
+with DAG(
+    dag_id="webcollect_analytics_report",
+    schedule="0 6 * * *",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    default_args={"retries": 2},
+    params={
+        "destination": Param("s3://bucket/metrics", type="string", description="A folder for the reports")
+    },
+    doc_md=__doc__,
+    tags=["webcollect"],
+) as dag:
+    report = WebCollectQueryAnalyticsOperator(
+        task_id="report",
+        **LAST_WEEK,
+        destination="{{ params.destination }}/{{ data_interval_end | ds }}.csv",
+        file_format="csv",
+    )
+    check = WebCollectMetricsCheckOperator(
+        task_id="check", **LAST_WEEK, min_success_rate=0.5, max_volume_drop=0.9, max_cost=1000
+    )
+
+    report >> check

@@ -1,0 +1,131 @@
+"""Links in Airflow's UI, and assets of the service, as Airflow finds them through the provider's metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.providers.common.compat.sdk import Asset
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers_manager import ProvidersManager
+from airflow.settings import Session
+from sqlalchemy import text
+
+from airflow_provider_webcollect.assets import create_asset, sanitize_uri
+from airflow_provider_webcollect.links import WebCollectExportLink, WebCollectTaskLink
+from airflow_provider_webcollect.operators import webcollect as operators
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectGetActionsOperator,
+    WebCollectMarkExportedOperator,
+    WebCollectStartSubTasksOperator,
+)
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+TEMPLATE = "https://service.example/tasks/{task_id}?tab=data"
+
+
+def shown(dag: Any, run: FinishedRun, task_id: str) -> str | None:
+    """Return the link as the web interface gets it: from the serialized DAG, in another process."""
+    from airflow.models.taskinstancekey import TaskInstanceKey
+
+    link = serialized(dag).get_task(task_id).operator_extra_link_dict["Collection task"]
+    key = TaskInstanceKey(dag.dag_id, task_id, run.run_id, map_index=-1)
+    return link.get_link(operator=dag.get_task(task_id), ti_key=key) or None
+
+
+def serialized(dag: Any) -> Any:
+    """Send a DAG through the form in which Airflow stores it."""
+    if AIRFLOW_V_3_0_PLUS:
+        from airflow.serialization.serialized_objects import DagSerialization
+
+        return DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    from airflow.serialization.serialized_objects import SerializedDAG
+
+    return SerializedDAG.from_dict(SerializedDAG.to_dict(dag))
+
+
+@pytest.mark.usefixtures("airflow_database", "connected")
+@pytest.mark.webcollect_sandbox(speed=1000, enforce_limits=False)
+class TestTaskLink:
+    @pytest.mark.parametrize("template", [TEMPLATE, None])
+    def test_it_leads_to_the_tasks_page_if_the_connection_knows_it(
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        set_connection: Callable[..., None],
+        template: str | None,
+        said: Callable[[], str],
+    ) -> None:
+        set_connection(extra={"refresh_token": sandbox.refresh_token, "task_url_template": template})
+        with make_dag() as dag:
+            WebCollectMarkExportedOperator(
+                task_id="confirm", collection_task_id="{{ params.id }}", params={"id": task["task_id"]}
+            )
+            WebCollectStartSubTasksOperator(
+                task_id="wait",
+                collection_task_id=task["task_id"],
+                wait_for_completion=True,
+                deferrable=True,
+                poll_interval=0.2,
+            )
+            WebCollectMarkExportedOperator(task_id="fail", collection_task_id="not / there")
+        run = run_dag(dag)
+
+        assert run.states == {"confirm": "success", "wait": "success", "fail": "failed"}
+        if template is None:
+            assert [shown(dag, run, name) for name in run.states] == [None, None, None]
+            assert "XCom not found" not in said()
+            return
+        page = template.format(task_id=task["task_id"])
+        assert (shown(dag, run, "confirm"), shown(dag, run, "wait")) == (page, page)
+        assert shown(dag, run, "fail") == "https://service.example/tasks/not%20%2F%20there?tab=data"
+
+    def test_nothing_is_stored_where_there_is_nothing_to_link(self, task: dict[str, Any]) -> None:
+        with make_dag() as dag:
+            WebCollectGetActionsOperator(task_id="read", collection_task_ids=[task["task_id"]])
+        run = run_dag(dag)
+
+        with Session() as session:
+            keys = session.execute(
+                text("select key from xcom where run_id = :run_id and dag_id = :dag_id"),
+                {"run_id": run.run_id, "dag_id": dag.dag_id},
+            ).all()
+        assert [key for (key,) in keys] == ["return_value"]
+
+
+def test_every_operator_on_one_task_has_the_link() -> None:
+    for name in operators.__all__:
+        operator = getattr(operators, name)
+        linked = any(isinstance(link, WebCollectTaskLink) for link in operator.operator_extra_links)
+        assert linked == ("collection_task_id" in operator.template_fields), name
+
+
+def test_airflow_knows_the_links() -> None:
+    known = ProvidersManager().extra_links_class_names
+
+    for link in (WebCollectTaskLink, WebCollectExportLink):
+        assert f"{link.__module__}.{link.__name__}" in known
+
+
+class TestAssets:
+    def test_all_spellings_of_a_tasks_asset_are_one(self) -> None:
+        asset = create_asset(collection_task_id="a/b c", webcollect_conn_id="main")
+
+        assert asset.uri == "webcollect://main/a%2Fb%20c"
+        assert Asset(asset.uri).uri == asset.uri
+        assert Asset("webcollect://main/task/").uri == "webcollect://main/task"
+        assert create_asset(collection_task_id="t", lotno="7").uri == "webcollect://webcollect_default/t/7"
+
+    @pytest.mark.parametrize(
+        "uri",
+        ["webcollect://main", "webcollect:///task", "webcollect://main/a/b/c", "webcollect://main/a?x=1"],
+    )
+    def test_what_names_no_task_is_refused(self, uri: str) -> None:
+        with pytest.raises(ValueError, match="a webcollect asset is"):
+            sanitize_uri(urlsplit(uri))

@@ -1,0 +1,251 @@
+"""Analytics as rows in XCom or in files, and their check against thresholds, as tasks of real DAG runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pendulum
+import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+from airflow_provider_webcollect.operators import analytics
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectMetricsCheckOperator,
+    WebCollectQueryAnalyticsOperator,
+)
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+PATH = "/taskanalytics/queries"
+TODAY = pendulum.now("UTC").date()
+WEEK: dict[str, Any] = {
+    "start": TODAY.subtract(days=6).isoformat(),
+    "end": TODAY.isoformat(),
+    "retries": 2,
+    "retry_delay": timedelta(0),
+}
+
+
+def query(**arguments: Any) -> FinishedRun:
+    """Run the query operator as a DAG run."""
+    return run_tasks(lambda: WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}))
+
+
+def truth(client: Client, **arguments: Any) -> list[Any]:
+    """Return the rows of the week, as one page has them."""
+    days = {"start": WEEK["start"], "end": WEEK["end"], **arguments}
+    return list(client.send(endpoints.query_analytics(**days, page_size=500)).rows)
+
+
+class TestQuery:
+    def test_rows_are_flat_and_plain(self, client: Client) -> None:
+        run = query(time_granularity="{{ 'Week' }}", collection_method="Cloud")
+
+        rows = run.xcoms["query"]
+        expected = truth(client, time_granularity="Week", collection_method="Cloud")
+        assert rows
+        assert [row["task_id"] for row in rows] == [row.task_id for row in expected]
+        assert [row["total_collected"] for row in rows] == [
+            row.data_volume_metrics.total_collected for row in expected
+        ]
+        assert {tuple(row) for row in rows} == {analytics.COLUMNS}
+        assert all(row["week_start_date"] and row["collection_method"] == "Cloud" for row in rows)
+
+    def test_all_pages_are_read(
+        self, sandbox: Sandbox, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_provider_webcollect.service.endpoints.MAX_ANALYTICS_SIZE", 20)
+        start = TODAY.subtract(days=34).isoformat()
+        run = query(start=start)
+        monkeypatch.undo()
+
+        assert len(run.xcoms["query"]) == len(truth(client, start=start)) > 20
+        assert len(sandbox.control.requests(PATH)) > 2
+
+    def test_rows_go_to_a_file_of_any_format(
+        self, client: Client, tmp_path: Path, said: Callable[[], str]
+    ) -> None:
+        import pyarrow.parquet as pq
+
+        (tmp_path / "there.jsonl").write_text("of an earlier run")
+        with make_dag() as dag:
+            for name, arguments in {
+                "jsonl": {"destination": ObjectStoragePath(f"file://{tmp_path}/there.jsonl")},
+                "csv": {"destination": f"file://{tmp_path}/new/{{{{ ds }}}}.csv", "file_format": "csv"},
+                "parquet": {"destination": f"file://{tmp_path}/there.parquet", "file_format": "parquet"},
+                "xcom": {"max_xcom_rows": 1},
+            }.items():
+                WebCollectQueryAnalyticsOperator(task_id=name, **{**WEEK, **arguments})
+        run = run_dag(dag)
+
+        assert run.states == {"jsonl": "success", "csv": "success", "parquet": "success", "xcom": "failed"}
+        assert run.tries["xcom"] == 1
+        assert "`max_xcom_rows` is 1): set `destination`" in said()
+        expected = truth(client)
+        volumes = [row.data_volume_metrics.total_collected for row in expected]
+        lines = [json.loads(line) for line in (tmp_path / "there.jsonl").read_text().splitlines()]
+        (file,) = (tmp_path / "new").iterdir()
+        table = pq.read_table(tmp_path / "there.parquet")
+        assert [line["total_collected"] for line in lines] == volumes
+        assert [float(row["total_collected"]) for row in csv.DictReader(file.open())] == volumes
+        assert table["total_collected"].to_pylist() == volumes
+        assert str(table.schema.field("success_rate").type) == "double"
+        assert str(table.schema.field("day_key").type) == "string"
+        assert run.xcoms["csv"] == {
+            "destination": run.xcoms["csv"]["destination"],
+            "rows": len(expected),
+            "bytes": file.stat().st_size,
+        }
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "there.jsonl", "there.parquet"]
+
+    def test_no_row_is_a_file_with_a_header(self, tmp_path: Path) -> None:
+        run = query(
+            collection_task_ids=["no-such-task"],
+            destination=f"file://{tmp_path}/none.csv",
+            file_format="csv",
+        )
+
+        assert run.states == {"query": "success"}
+        assert (tmp_path / "none.csv").read_text().startswith('"task_id","task_name"')
+
+    def test_a_member_who_is_none_is_explained(self, said: Callable[[], str]) -> None:
+        run = query(member_names=["nobody"])
+
+        assert (run.states, run.tries) == ({"query": "failed"}, {"query": 1})
+        assert "MemberNotAllowed" in (log := said())
+        assert "Every name in `member_names` must be a member of the account's own team." in log
+
+    def test_a_lost_answer_is_asked_for_again(self, sandbox: Sandbox) -> None:
+        for kind in ("drop", "no_answer"):
+            sandbox.control.fail(PATH, kind=kind)
+        run = query()
+
+        assert (run.states, run.tries) == ({"query": "success"}, {"query": 1})
+        assert len(sandbox.control.requests(PATH)) == 3
+
+    def test_days_that_are_too_old_fail_when_the_task_runs_not_when_the_dag_is_parsed(
+        self, sandbox: Sandbox, said: Callable[[], str]
+    ) -> None:
+        run = query(start="2020-01-01", end="2020-01-02")
+
+        assert (run.states, run.tries) == ({"query": "failed"}, {"query": 1})
+        assert "only the latest 3 months can be queried" in said()
+        assert sandbox.control.requests(PATH) == []
+
+
+WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
+    (WebCollectQueryAnalyticsOperator, {"start": "yesterday"}, "start"),
+    (WebCollectQueryAnalyticsOperator, {"end": "2020-01-01"}, "end"),
+    (WebCollectQueryAnalyticsOperator, {"collection_task_ids": ["t"] * 101}, "collection_task_ids"),
+    (WebCollectQueryAnalyticsOperator, {"member_names": "me"}, "member_names"),
+    (WebCollectQueryAnalyticsOperator, {"collection_method": "Magic"}, "collection_method"),
+    (WebCollectQueryAnalyticsOperator, {"time_granularity": "Year"}, "time_granularity"),
+    (WebCollectQueryAnalyticsOperator, {"max_xcom_rows": -1}, "max_xcom_rows"),
+    (WebCollectQueryAnalyticsOperator, {"destination": "s3://bucket/folder/"}, "destination"),
+    (WebCollectQueryAnalyticsOperator, {"destination": "f", "file_format": "xls"}, "file_format"),
+    (WebCollectMetricsCheckOperator, {}, "min_success_rate"),
+    (WebCollectMetricsCheckOperator, {"min_success_rate": 95}, "min_success_rate"),
+    (WebCollectMetricsCheckOperator, {"max_volume_drop": -0.1}, "max_volume_drop"),
+    (WebCollectMetricsCheckOperator, {"max_cost": "10"}, "max_cost"),
+    (WebCollectMetricsCheckOperator, {"max_cost": 1, "on_violation": "cry"}, "on_violation"),
+]
+
+
+@pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
+def test_a_wrong_argument_fails_while_the_dag_is_parsed(
+    operator: type[Any], arguments: dict[str, Any], name: str
+) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=name):
+        operator(task_id="wrong", **{**WEEK, **arguments})
+
+
+class TestCheck:
+    @pytest.fixture
+    def sums(self, client: Client) -> dict[str, float]:
+        """The week's metrics, and the volume of the week before."""
+        rows = truth(client)
+        before = truth(
+            client, start=TODAY.subtract(days=13).isoformat(), end=TODAY.subtract(days=7).isoformat()
+        )
+        runs = sum(row.execution_metrics.run_count for row in rows)
+        return {
+            "rate": sum(row.execution_metrics.success_count for row in rows) / runs,
+            "volume": sum(row.data_volume_metrics.total_collected for row in rows),
+            "before": sum(row.data_volume_metrics.total_collected for row in before),
+            "cost": sum(row.resource_usage_metrics.balance for row in rows),
+        }
+
+    def test_it_fails_or_warns_with_every_violation(
+        self, sums: dict[str, float], said: Callable[[], str]
+    ) -> None:
+        strict: dict[str, Any] = {"min_success_rate": 1, "max_volume_drop": 0, "max_cost": 0}
+        drop = 1 - sums["volume"] / sums["before"]
+        with make_dag() as dag:
+            for name, arguments in {
+                "fail": strict,
+                "warn": {**strict, "on_violation": "warn"},
+                "good": {
+                    "min_success_rate": sums["rate"] - 0.001,
+                    "max_volume_drop": min(1, max(0, drop + 0.001)),
+                    "max_cost": sums["cost"] + 0.01,
+                },
+                "tasks": {"max_cost": 0, "per_task": True, "on_violation": "warn"},
+            }.items():
+                WebCollectMetricsCheckOperator(task_id=name, **{**WEEK, **arguments})
+        run = run_dag(dag)
+
+        assert run.states == {"fail": "failed", "warn": "success", "good": "success", "tasks": "success"}
+        assert run.tries["fail"] == 1
+        good, warned = run.xcoms["good"], run.xcoms["warn"]
+        assert good["violations"] == []
+        assert (good["start"], good["end"], good["volume"]) == (WEEK["start"], WEEK["end"], sums["volume"])
+        assert good["success_rate"] == pytest.approx(sums["rate"])
+        assert good["cost"] == pytest.approx(sums["cost"])
+        assert good["previous_volume"] == sums["before"]
+        assert len(warned["violations"]) == (sums["rate"] < 1) + (drop > 0) + (sums["cost"] > 0) > 0
+        log = said()
+        for violation in warned["violations"]:
+            assert violation in log
+        tasks = run.xcoms["tasks"]
+        assert len(tasks["tasks"]) > 1
+        assert all(violation.startswith("task ") for violation in tasks["violations"])
+        assert sum(each["volume"] for each in tasks["tasks"].values()) == sums["volume"]
+
+    def test_a_drop_to_nothing_and_a_week_without_runs_are_violations(self) -> None:
+        sums = analytics._Sums(runs=0, successes=0, volume=0, cost=0, previous_volume=50)
+        with make_dag():
+            check = WebCollectMetricsCheckOperator(
+                task_id="check", **WEEK, min_success_rate=0.5, max_volume_drop=0.5, max_cost=1
+            )
+
+        assert list(check._violations(sums)) == [
+            "there was no run, so the success rate is not the 50.0% that is asked for",
+            "0 rows were collected, 50 in the period before: a drop by 100.0%, above 50.0%",
+        ]
+
+    def test_a_period_whose_predecessor_is_too_old_is_explained(self, said: Callable[[], str]) -> None:
+        start = TODAY.subtract(days=60).isoformat()
+        run = run_tasks(
+            lambda: WebCollectMetricsCheckOperator(
+                task_id="check", **{**WEEK, "start": start}, max_volume_drop=0.5
+            )
+        )
+
+        assert (run.states, run.tries) == ({"check": "failed"}, {"check": 1})
+        assert "the days before, from " in said()

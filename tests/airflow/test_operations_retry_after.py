@@ -1,0 +1,78 @@
+"""How long retries wait: as long as the service asks for, where Airflow lets an error say so."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.operators.retry_after import LONGEST
+from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
+from airflow_provider_webcollect.service.errors import ServiceFailure, TooManyRequests
+from tests.airflow.dag_runs import make_dag
+
+policies = pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="Airflow before 3.3")
+
+
+def decided(error: Exception, try_number: int = 1, **task: Any) -> timedelta | None:
+    """Return the delay that the default policy asks for; None if the task's own holds."""
+    with make_dag():
+        operator = WebCollectMarkExportedOperator(task_id="t", collection_task_id="t", **task)
+    context: Any = {"ti": SimpleNamespace(task=operator)}
+    decision = operator.retry_policy.evaluate(error, try_number, 3, context)
+    if decision.action is policies.RetryAction.DEFAULT:
+        return None
+    assert decision.action is policies.RetryAction.RETRY
+    return decision.retry_delay
+
+
+def asked(seconds: float | None) -> TooManyRequests:
+    return TooManyRequests("slow down", retry_after=seconds)
+
+
+def test_a_longer_wish_of_the_service_replaces_the_tasks_delay() -> None:
+    delay = timedelta(seconds=60)
+
+    assert decided(asked(90), retry_delay=delay) == timedelta(seconds=90)
+    assert decided(asked(59), retry_delay=delay) is None
+    assert decided(asked(None), retry_delay=delay) is None
+    assert decided(ServiceFailure("down", retry_after=61), retry_delay=delay) == timedelta(seconds=61)
+    assert decided(asked(1e9), retry_delay=delay) == timedelta(seconds=LONGEST)
+    assert decided(ValueError("not the service's"), retry_delay=delay) is None
+
+
+def test_growing_delays_are_taken_into_account() -> None:
+    growing: dict[str, Any] = {"retry_delay": timedelta(seconds=60), "retry_exponential_backoff": True}
+
+    assert decided(asked(90), try_number=1, **growing) == timedelta(seconds=90)
+    assert decided(asked(90), try_number=5, retry_exponential_backoff=2.0, retry_delay=timedelta(60)) is None
+    assert decided(asked(90), try_number=10_000, **{**growing, "retry_exponential_backoff": 2.0}) is None
+    assert decided(asked(90), try_number=9, max_retry_delay=timedelta(seconds=70), **growing) == timedelta(
+        seconds=90
+    )
+
+
+def test_a_policy_of_the_users_own_stays() -> None:
+    own = policies.ExceptionRetryPolicy(rules=[])
+    with make_dag(default_args={"retry_policy": own}):
+        by_default = WebCollectMarkExportedOperator(task_id="a", collection_task_id="t")
+        given = WebCollectMarkExportedOperator(task_id="b", collection_task_id="t", retry_policy=own)
+
+    assert by_default.retry_policy is own
+    assert given.retry_policy is own
+
+
+def test_a_dag_with_it_can_be_stored_and_read() -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with make_dag() as dag:
+        WebCollectMarkExportedOperator(task_id="one", collection_task_id="t")
+        WebCollectMarkExportedOperator.partial(task_id="many").expand(collection_task_id=["t", "u"])
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+    assert stored.get_task("one").has_retry_policy
+    assert stored.get_task("many").task_type == "WebCollectMarkExportedOperator"
+    policy = dag.get_task("one").retry_policy
+    assert isinstance(type(policy).deserialize(policy.serialize()), type(policy))

@@ -1,0 +1,255 @@
+"""The transfer's formats, its many sources at once, its growing landings, and what it tells Airflow."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pytest
+from airflow.providers.common.compat.sdk import Asset
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.settings import Session
+from sqlalchemy import text
+
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.sources import safe_name
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+RETRIES = {"retries": 3, "retry_delay": timedelta(0)}
+
+
+@pytest.fixture
+def source(sandbox: Sandbox) -> dict[str, Any]:
+    """A task with two batches of rows."""
+    return sandbox.control.add_task(lots=[250, 150])
+
+
+@pytest.fixture
+def destination(tmp_path: Path) -> str:
+    """A folder on this machine, as a URL."""
+    return f"file://{tmp_path}/landed"
+
+
+def land(destination: str, **arguments: Any) -> FinishedRun:
+    """Run the transfer."""
+    usual = {"task_id": "land", "destination": destination, "settle": 0, "page_size": 100}
+    return run_tasks(lambda: WebCollectToObjectStorageOperator(**{**usual, **arguments}))
+
+
+def manifest(destination: str) -> dict[str, Any]:
+    """Read what a landing committed."""
+    return json.loads(fsspec.open(f"{destination}/_manifest.json").open().read())
+
+
+def landed(destination: str) -> list[dict[str, Any]]:
+    """Read JSON lines by the manifest."""
+    rows = []
+    for part in manifest(destination)["parts"]:
+        with fsspec.open(f"{destination}/{part['name']}") as file:
+            rows += [json.loads(line) for line in file.read().splitlines()]
+    return rows
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"file_format": "csv", "compression": "gzip", "sanitize_formulas": True},
+            {"file_format": "parquet", "column_types": {"price": "float64"}, "on_cast_error": "null"},
+            {"file_format": "jsonl", "compression": "zstd", "columns": ["title", "price"]},
+        ],
+        ids=lambda options: options["file_format"],
+    )
+    def test_a_format_can_be_chosen(
+        self, source: dict[str, Any], destination: str, options: dict[str, Any]
+    ) -> None:
+        run = land(destination, collection_task_id=source["task_id"], **options)
+
+        assert run.xcoms["land"]["rows"] == 400
+        written = manifest(destination)
+        assert written["format"] == options["file_format"]
+        if "columns" in options:
+            assert written["columns"] == options["columns"]
+
+    def test_an_empty_compression_means_the_usual_one(self, source: dict[str, Any], destination: str) -> None:
+        land(destination, collection_task_id=source["task_id"], compression="{{ '' }}")
+
+        assert manifest(destination)["compression"] is None
+
+
+class TestManySources:
+    def test_each_has_a_folder_of_its_own(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, tmp_path: Path
+    ) -> None:
+        others = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        own = f"file://{tmp_path}/elsewhere"
+        run = land(
+            destination,
+            sources=[
+                {"collection_task_id": source["task_id"], "lotno": "000002"},
+                others[0],
+                {"collection_task_id": others[1], "destination": own},
+            ],
+        )
+
+        summary = run.xcoms["land"]
+        folders = [f"{destination}/{source['task_id']}/000002", f"{destination}/{others[0]}", own]
+        assert [each["destination"] for each in summary["sources"]] == folders
+        assert (summary["rows"], summary["parts"]) == (162, 3)
+        assert landed(folders[0]) == sandbox.control.true_rows(source["task_id"], "000002")
+        assert landed(folders[1]) == sandbox.control.true_rows(others[0])
+        assert landed(folders[2]) == sandbox.control.true_rows(others[1])
+
+    def test_one_that_fails_does_not_stop_the_others_and_only_it_is_retried(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(6)]
+        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+        run = land(destination, sources=tasks, max_concurrency=1, **RETRIES)
+
+        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
+        asked = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
+        assert asked == [*tasks, tasks[2]]
+        assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
+
+    def test_if_all_failures_are_permanent_there_is_no_retry_and_all_are_named(
+        self, sandbox: Sandbox, destination: str, said: Callable[[], str]
+    ) -> None:
+        good = sandbox.control.add_task(lots=[10])["task_id"]
+        run = land(destination, sources=[good, "no-such-1", "no-such-2"], **RETRIES)
+
+        assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
+        assert landed(f"{destination}/{good}") == sandbox.control.true_rows(good)
+        told = said()
+        assert "2 of 3 sources did not land" in told
+        assert "task no-such-1 to" in told
+
+    def test_as_many_at_once_as_asked_share_the_pace(self, sandbox: Sandbox, destination: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[30])["task_id"] for _ in range(8)]
+        run = land(destination, sources=tasks, max_concurrency=4, page_size=10)
+
+        assert run.xcoms["land"]["rows"] == 240
+
+    def test_names_of_folders_are_safe_and_stay_different(self) -> None:
+        assert safe_name("a-B_1.2") == "a-B_1.2"
+        assert safe_name("a/b") == "a~2fb"
+        assert safe_name("..") == "~2e~2e"
+        assert safe_name("~2f") == "~7e2f"
+        assert safe_name("ä") == "~c3~a4"
+
+
+class TestGrowing:
+    def test_a_later_run_adds_what_is_new(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        options = {"collection_task_id": source["task_id"], "mode": "incremental"}
+        first = land(destination, **options)
+        sandbox.control.grow(source["task_id"], 30)
+        second = land(destination, **options)
+        third = land(destination, **options)
+        fourth = land(destination, skip_if_nothing_new=True, **options)
+
+        facts = [
+            (run.xcoms["land"]["rows"], run.xcoms["land"]["total_rows"]) for run in (first, second, third)
+        ]
+        assert facts == [(400, 400), (30, 430), (0, 430)]
+        assert fourth.states == {"land": "skipped"}
+        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+
+    def test_a_reset_source_fails_for_good_unless_told_otherwise(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        options = {"collection_task_id": source["task_id"], "mode": "incremental"}
+        land(destination, **options)
+        sandbox.control.reset_data(source["task_id"])
+        sandbox.control.grow(source["task_id"], 20)
+        refused = land(destination, **options, **RETRIES)
+        anew = land(destination, on_reset="full", **options)
+
+        assert (refused.states, refused.tries) == ({"land": "failed"}, {"land": 1})
+        assert anew.xcoms["land"]["rows"] == 20
+
+
+def test_outlet_assets_are_told_the_facts(source: dict[str, Any], destination: str) -> None:
+    asset = Asset(f"{destination}-asset")
+    told: dict[str, Any] = {}
+
+    def look(context: Any, result: Any) -> None:
+        told.update(context["outlet_events"][asset].extra)
+
+    run = land(destination, collection_task_id=source["task_id"], outlets=[asset], post_execute=look)
+
+    assert told == run.xcoms["land"]
+    if AIRFLOW_V_3_0_PLUS:
+        with Session() as session:
+            extras = session.execute(text("select extra from asset_event")).scalars().all()
+        assert told in [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
+
+
+def test_metrics_are_counted(
+    sandbox: Sandbox, source: dict[str, Any], destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.common.compat.sdk import Stats
+
+    counted: dict[str, int] = {}
+
+    def incr(name: str, count: int = 1, *arguments: Any, **options: Any) -> None:
+        counted[name] = counted.get(name, 0) + count
+
+    monkeypatch.setattr(Stats, "incr", incr)
+    sandbox.control.fail("/data/all", after=1, times=2, status=500)
+    land(destination, collection_task_id=source["task_id"])
+
+    ours = {name: number for name, number in counted.items() if name.startswith("webcollect.")}
+    assert ours == {
+        "webcollect.landing.rows": 400,
+        "webcollect.landing.bytes": manifest(destination)["bytes"],
+        "webcollect.landing.pages": 4,
+        "webcollect.landing.retries": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"sources": ["a"], "collection_task_id": "b"}, "collection_task_id"),
+        ({"sources": []}, "sources"),
+        ({"sources": "a"}, "sources"),
+        ({"sources": [{"task": "a"}]}, r"sources\[0\]"),
+        ({"sources": [{"collection_task_id": ""}]}, r"sources\[0\].collection_task_id"),
+        ({"sources": ["a", "a"]}, r"sources\[0\]"),
+        ({"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"sources\[1\]"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"mode": "append"}, "mode"),
+        ({"on_reset": "full"}, "on_reset"),
+        ({"skip_if_nothing_new": True}, "skip_if_nothing_new"),
+        ({"mode": "incremental", "if_exists": "skip"}, "if_exists"),
+        ({"file_format": "xml"}, "file_format"),
+        ({"compression": "snappy"}, "compression"),
+        ({"columns": []}, "columns"),
+        ({"column_types": {"a": "int64"}}, "column_types"),
+        ({"sanitize_formulas": True}, "sanitize_formulas"),
+    ],
+)
+def test_bad_combinations_fail_while_the_dag_is_parsed(arguments: dict[str, Any], name: str) -> None:
+    usual = {"task_id": "land", "destination": "file:///tmp/landed"}
+    if "sources" not in arguments:
+        usual["collection_task_id"] = "a"
+    with make_dag(), pytest.raises(InvalidArgument, match=f"`{name}"):
+        WebCollectToObjectStorageOperator(**{**usual, **arguments})

@@ -1,0 +1,116 @@
+"""Lands in processes of their own, which get killed.
+
+Everything is imported once; each line of JSON on the input is an order that a fork carries out, and each is
+answered by how that ended (as of ``subprocess``): a signal below 0, or the exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+import fsspec
+
+from airflow_provider_webcollect.landing.destination import Destination
+from airflow_provider_webcollect.landing.engine import Landing, land
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.pages import all_pages
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.endpoints import mark_exported
+from airflow_provider_webcollect.service.paging import iter_pages
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+from airflow_provider_webcollect.service.wire import make_wire
+
+
+def serve() -> None:
+    """Carry out the orders."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        ready, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                land_it(order, tell)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        os.close(tell)
+        if (seconds := order.get("kill_after")) is not None:
+            os.read(ready, 1)
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        os.close(ready)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+def land_it(order: dict[str, Any], tell: int) -> None:
+    """Land; with ``kill_at``, a SIGKILL comes in the place of the so many-th operation.
+
+    :param tell: a pipe that gets a byte when the landing begins.
+    """
+    settings = Settings(base_url=order["url"], requests_per_second=0, retries=Retries(first_wait=0.01))
+    client = Client(
+        make_wire(settings, Credentials(access_token=order["token"]), "lander"), MemoryTokenStore("lander")
+    )
+    fs = fsspec.filesystem(order["protocol"], **order["storage"])
+    if order.get("kill_at"):
+        kill_at(order["kill_at"], client, fs)
+    task = order["task"]
+
+    def pages(offset: int, rows: int) -> Any:
+        return all_pages(
+            lambda start: iter_pages(client, task, offset=start, size=50), offset, rows, settle=0
+        )
+
+    os.write(tell, b"r")
+    land(
+        Landing(
+            source=Source(collection_task_id=task),
+            destination=Destination(fs, order["root"]),
+            run=Run(dag_id="d", task_id="t", run_id=order["run"]),
+            pages=pages,
+            file_format=make_format(**order.get("format", {})),
+            mark=lambda: client.send(mark_exported(task)),
+            max_part_bytes=order["max_part_bytes"],
+            **order.get("options", {}),
+        )
+    )
+
+
+def kill_at(operation: int, client: Client, fs: Any) -> None:
+    """End this process in the place of the so many-th request or change of the storage."""
+    left = operation
+
+    def lethal(work: Any) -> Any:
+        def worked(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*arguments, **options)
+
+        return worked
+
+    client._exchange_bytes = lethal(client._exchange_bytes)  # type: ignore[method-assign]
+    for name in ("open", "mv", "rm_file", "pipe_file", "ls", "cat_file"):
+        setattr(fs, name, lethal(getattr(fs, name)))
+    kind = type(fs)
+    if "s3" in kind.protocol:
+        from s3fs.core import S3File
+
+        for name in ("_upload_chunk", "commit"):
+            setattr(S3File, name, lethal(getattr(S3File, name)))
+
+
+if __name__ == "__main__":
+    serve()

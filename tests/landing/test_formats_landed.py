@@ -1,0 +1,240 @@
+"""Landings in every format: what a reader gets of them is what the service had."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.errors import FormatChanged
+from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.service.records import DataPage
+from tests.landing.conftest import OTHER_RUN, Folder, Landed
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+FORMATS = [
+    {"file_format": "jsonl", "compression": "gzip"},
+    {"file_format": "jsonl", "compression": "zstd"},
+    {"file_format": "csv"},
+    {"file_format": "csv", "compression": "gzip"},
+    {"file_format": "csv", "compression": "zstd"},
+    {"file_format": "parquet"},
+    {"file_format": "parquet", "compression": "zstd"},
+]
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def named(options: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in options.values())
+
+
+def read(folder: Folder) -> list[dict[str, Any]]:
+    """Return the rows of all parts by the manifest, with null for the columns that a row lacks."""
+    manifest = folder.manifest()
+    rows: list[dict[str, Any]] = []
+    for part in manifest["parts"]:
+        content = folder.read(part["name"])
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (part["bytes"], part["sha256"])
+        found = parse(content, manifest)
+        assert len(found) == part["rows"]
+        rows += found
+    return rows
+
+
+def parse(content: bytes, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    if manifest["format"] == "parquet":
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(io.BytesIO(content))
+        assert table.column_names == manifest["columns"]
+        return table.to_pylist()
+    match manifest["compression"]:
+        case "gzip":
+            content = gzip.decompress(content)
+        case "zstd":
+            import zstandard
+
+            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+    if manifest["format"] == "jsonl":
+        return [json.loads(line) for line in content.splitlines()]
+    reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+    assert reader.fieldnames == manifest["columns"]
+    return [{name: value or None for name, value in row.items()} for row in reader]
+
+
+def page(rows: list[dict[str, Any]], before: int, total: int) -> DataPage:
+    after = before + len(rows)
+    raw = [msgspec.Raw(json.dumps(row).encode()) for row in rows]
+    return DataPage(offset=after, total=total, rest_total=total - after, rows=raw)
+
+
+def widening(count: int = 6) -> list[DataPage]:
+    """Pages of two rows, each with a key more than the one before."""
+    pages = []
+    for number in range(count):
+        keys = [f"k{index}" for index in range(number + 1)]
+        rows = [dict.fromkeys(keys, f"{number}.{row}") for row in range(2)]
+        pages.append(page(rows, number * 2, count * 2))
+    return pages
+
+
+def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
+    return [row for each in pages for row in each.records()]
+
+
+def from_offset(pages: list[DataPage], offset: int) -> Iterator[DataPage]:
+    return iter([each for each in pages if each.offset > offset] or [page([], offset, pages[-1].total)])
+
+
+@pytest.mark.parametrize("options", FORMATS, ids=named)
+class TestEveryFormat:
+    def test_every_row_lands_once_and_in_order(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, options: dict[str, Any]
+    ) -> None:
+        task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
+        manifest = landing(task, file_format=make_format(**options), max_part_bytes=10_000)
+        assert read(folder) == [
+            {name: text(value, manifest.format) for name, value in row.items()}
+            for row in sandbox.control.true_rows(task)
+        ]
+        assert manifest.format == options["file_format"]
+        suffix = make_format(**options).suffix
+        assert all(part.name.endswith(suffix) for part in manifest.parts)
+
+    @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["a part per page", "one part"])
+    def test_columns_that_appear_late_are_in_every_part(
+        self, landing: Landed, folder: Folder, options: dict[str, Any], max_part_bytes: int
+    ) -> None:
+        pages = widening()
+        manifest = landing(
+            "t",
+            pages=lambda offset, rows: from_offset(pages, offset),
+            file_format=make_format(**options),
+            max_part_bytes=max_part_bytes,
+        )
+        whole = dict.fromkeys(manifest.columns or ())
+        assert read(folder) == [{**whole, **row} for row in rows_of(pages)]
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    @pytest.mark.parametrize("crash_at", range(1, 22, 2))
+    def test_a_crash_while_columns_are_added_loses_nothing(
+        self,
+        landing: Landed,
+        folder: Folder,
+        options: dict[str, Any],
+        crash_at: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        from airflow_provider_webcollect.landing.destination import Destination
+
+        pages = widening()
+        left = crash_at
+
+        def crashing(self: Destination, progress: Any, record: Any = Destination.record) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Crash
+            record(self, progress)
+
+        def run() -> None:
+            landing(
+                "t",
+                pages=lambda offset, rows: from_offset(pages, offset),
+                file_format=make_format(**options),
+                max_part_bytes=1,
+            )
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Destination, "record", crashing)
+            try:
+                run()
+            except Crash:
+                assert "_manifest.json" not in folder.names()
+        run()
+        whole = dict.fromkeys(folder.manifest()["columns"] or ())
+        assert read(folder) == [{**whole, **row} for row in rows_of(pages)]
+
+
+def text(value: Any, file_format: str) -> Any:
+    """Return a value as the format gives it back."""
+    if file_format == "jsonl" or isinstance(value, str) or value is None:
+        return value or None if file_format == "csv" else value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_columns_of_the_users_own_are_the_columns(landing: Landed, folder: Folder, file_format: str) -> None:
+    pages = widening()
+    chosen = make_format(file_format, columns=["k2", "k0"])
+    manifest = landing("t", pages=lambda offset, rows: from_offset(pages, offset), file_format=chosen)
+    assert manifest.columns == ("k2", "k0")
+    expected = [{name: row[name] for name in ("k2", "k0") if name in row} for row in rows_of(pages)]
+    if file_format != "jsonl":
+        expected = [{"k2": None, **row} for row in expected]
+    assert read(folder) == expected
+
+
+def test_a_value_that_is_not_of_its_type_fails_and_leaves_no_part(landing: Landed, folder: Folder) -> None:
+    pages = [page([{"a": "1"}], 0, 2), page([{"a": "x"}], 1, 2)]
+    typed = make_format("parquet", column_types={"a": "int64"})
+    with pytest.raises(CastFailed, match="`a` is 'x'"):
+        landing("t", pages=lambda offset, rows: from_offset(pages, offset), file_format=typed)
+    assert folder.names() == {"_progress.json"}
+    lenient = make_format("parquet", column_types={"a": "int64"}, on_cast_error="null")
+    folder.fs.rm_file(f"{folder.root}/_progress.json")
+    landing("t", pages=lambda offset, rows: from_offset(pages, offset), file_format=lenient)
+    assert read(folder) == [{"a": 1}, {"a": None}]
+
+
+CHANGES = [
+    {"file_format": "csv"},
+    {"compression": "gzip"},
+    {"columns": ["k0"]},
+]
+
+
+@pytest.mark.parametrize("changed", CHANGES, ids=named)
+def test_an_unfinished_landing_is_not_gone_on_with_in_another_format(
+    landing: Landed, folder: Folder, changed: dict[str, Any]
+) -> None:
+    pages = widening()
+
+    def broken(offset: int, rows: int) -> Iterator[DataPage]:
+        yield from pages[:3]
+        raise Crash
+
+    with pytest.raises(Crash):
+        landing("t", pages=broken, max_part_bytes=1)
+    with pytest.raises(FormatChanged, match=f"{next(iter(changed))} is .* and was") as refusal:
+        landing("t", pages=broken, file_format=make_format(**changed))
+    assert refusal.value.permanent
+    landing("t", pages=lambda offset, rows: from_offset(pages, offset))
+    assert read(folder) == rows_of(pages)
+
+
+def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> None:
+    pages = widening()
+    landing("t", pages=lambda offset, rows: from_offset(pages, offset), mode="incremental")
+    with pytest.raises(FormatChanged, match="file_format is 'csv' and was 'jsonl'"):
+        landing(
+            "t",
+            pages=lambda offset, rows: from_offset(pages, offset),
+            mode="incremental",
+            run=OTHER_RUN,
+            file_format=make_format("csv"),
+        )

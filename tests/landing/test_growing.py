@@ -1,0 +1,325 @@
+"""Incremental landings: one folder that grows with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.destination import Destination
+from airflow_provider_webcollect.landing.errors import DestinationBusy, SourceReset
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.service.errors import RequestRejected
+from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, offsets_asked
+from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.records import DataPage
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+THIRD_RUN = msgspec.structs.replace(RUN, run_id="r3")
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 300 rows."""
+    task_id: str = sandbox.control.add_task(rows=300, lots=1)["task_id"]
+    return task_id
+
+
+@pytest.fixture
+def growing(landing: Landed, task: str) -> Landed:
+    """Lands the task incrementally."""
+
+    def land(**options: Any) -> Any:
+        return landing(task, mode="incremental", **options)
+
+    return land
+
+
+class TestGrowth:
+    def test_only_what_is_new_is_read_and_all_of_it_is_listed(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        first = growing()
+        sandbox.control.grow(task, 120)
+        sandbox.control.clear_requests()
+        second = growing(run=OTHER_RUN)
+        assert offsets_asked(sandbox)[0] == first.next_offset
+        assert len(offsets_asked(sandbox)) == 2
+        assert second.parts[: len(first.parts)] == first.parts
+        assert sum(part.rows for part in second.added()) == 120
+        assert (second.rows, second.run) == (420, OTHER_RUN)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+
+    def test_nothing_new_writes_nothing(
+        self, growing: Landed, folder: Folder, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = growing()
+
+        def never(*arguments: Any) -> None:
+            raise AssertionError("written")
+
+        monkeypatch.setattr(Destination, "record", never)
+        monkeypatch.setattr(Destination, "commit", never)
+        assert growing(run=OTHER_RUN) == first
+
+    def test_the_same_run_again_changes_nothing(self, growing: Landed, sandbox: Sandbox, task: str) -> None:
+        growing()
+        sandbox.control.grow(task, 20)
+        second = growing(run=OTHER_RUN)
+        sandbox.control.grow(task, 20)
+        sandbox.control.clear_requests()
+        assert growing(run=OTHER_RUN) == second
+        assert sandbox.control.requests() == []
+
+    def test_a_full_landing_can_be_grown(
+        self, landing: Landed, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        landing(task)
+        sandbox.control.grow(task, 20)
+        growing(run=OTHER_RUN)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("crash_at", range(1, 14))
+    def test_a_crash_loses_and_repeats_nothing_and_the_old_rows_stay_readable(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, crash_at: int
+    ) -> None:
+        growing(max_part_bytes=20_000)
+        old = sandbox.control.true_rows(task)
+        sandbox.control.grow(task, 500)
+        left = crash_at
+
+        def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            nonlocal left
+            for each in pages:
+                left -= 1
+                if left == 0:
+                    raise Crash
+                yield each
+
+        options: dict[str, Any] = {"run": OTHER_RUN, "size": 50, "max_part_bytes": 20_000}
+        try:
+            growing(read=crashing, **options)
+        except Crash:
+            assert folder.rows() == old
+        manifest = growing(**options)
+        assert sum(part.rows for part in manifest.added()) == 500
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    @pytest.mark.parametrize("file_format", ["csv", "parquet"])
+    def test_columns_that_are_new_are_added_to_the_old_parts(
+        self, landing: Landed, folder: Folder, file_format: str
+    ) -> None:
+        pages = widening()
+        seen = [msgspec.structs.replace(each, total=6, rest_total=6 - each.offset) for each in pages[:3]]
+        options: dict[str, Any] = {"file_format": make_format(file_format), "mode": "incremental"}
+        first = landing("t", pages=lambda offset, rows: iter(seen), **options)
+        old = read(folder)
+
+        def rest(offset: int, rows: int) -> Iterator[DataPage]:
+            assert read(folder) == old
+            return from_offset(pages, offset)
+
+        second = landing("t", pages=rest, run=OTHER_RUN, **options)
+        assert read(folder) == [{**dict.fromkeys(second.columns or ()), **row} for row in rows_of(pages)]
+        assert sum(part.rows for part in second.added()) == 6
+        assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
+
+
+class TestReset:
+    @pytest.mark.parametrize("left", [0, 40])
+    def test_a_source_that_was_reset_is_explained_and_nothing_changes(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, left: int
+    ) -> None:
+        first = growing()
+        sandbox.control.reset_data(task)
+        if left:
+            sandbox.control.grow(task, left)
+        with pytest.raises(SourceReset, match=r"300 were landed.*on_reset='full'") as refusal:
+            growing(run=OTHER_RUN)
+        assert refusal.value.permanent
+        assert folder.manifest()["landing_id"] == first.landing_id
+        assert folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
+
+    def test_a_source_that_lost_rows_is_noticed(self, growing: Landed, sandbox: Sandbox, task: str) -> None:
+        growing()
+        sandbox.control.shrink(task, 1)
+        with pytest.raises(SourceReset):
+            growing(run=OTHER_RUN)
+
+    def test_all_of_it_may_be_landed_anew_and_the_old_rows_stay_readable_until_then(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing()
+        old = folder.rows()
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, 250)
+
+        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                assert folder.rows() == old
+                yield each
+
+        second = growing(run=OTHER_RUN, on_reset="full", read=looking)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert sum(part.rows for part in second.added()) == second.rows == 250
+
+    def test_landing_anew_goes_on_after_a_crash(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing()
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, 250)
+        sandbox.control.fail("/data/all", after=3, status=400, code="Odd")
+        options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 50, "max_part_bytes": 1}
+        with pytest.raises(RequestRejected, match="Odd"):
+            growing(**options)
+        sandbox.control.clear_requests()
+        growing(**options)
+        assert len(offsets_asked(sandbox)) < 5
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_rows_that_are_only_late_are_waited_for(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing()
+        asked = 0
+
+        def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            nonlocal asked
+            for each in pages:
+                asked += 1
+                yield each if asked > 2 else msgspec.structs.replace(each, total=0, rest_total=0, rows=[])
+
+        sandbox.control.grow(task, 30)
+        growing(run=OTHER_RUN, read=late, settle=10)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+
+class TestTwoAtOnce:
+    def test_another_run_keeps_away_while_there_are_signs_of_life(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        refusals: list[DestinationBusy] = []
+
+        def crowded(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for number, each in enumerate(pages):
+                if number == 1:
+                    with pytest.raises(DestinationBusy, match=r"run r1 .* is landing there") as refusal:
+                        landing(task, run=OTHER_RUN)
+                    refusals.append(refusal.value)
+                yield each
+
+        landing(task, size=50, read=crowded)
+        assert [refusal.permanent for refusal in refusals] == [False]
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_signs_of_life_are_given_while_pages_come(
+        self, landing: Landed, folder: Folder, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow_provider_webcollect.landing import claim
+
+        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 0)
+        touched: set[str] = set()
+
+        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                if progress := folder.destination.progress():
+                    touched.add(str(progress.touched_at))
+                yield each
+
+        landing(task, size=50, read=looking)
+        assert len(touched) > 2
+
+    def test_a_landing_that_died_is_taken_over_once_it_has_been_silent(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        def dying(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            yield next(pages)
+            raise Crash
+
+        with pytest.raises(Crash):
+            landing(task, read=dying)
+        with pytest.raises(DestinationBusy):
+            landing(task, run=OTHER_RUN)
+        assert landing(task, run=OTHER_RUN, abandoned_after=0).run == OTHER_RUN
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_whoever_was_taken_over_stops_and_spoils_nothing(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing()
+        sandbox.control.grow(task, 400)
+
+        def overtaken(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for number, each in enumerate(pages):
+                if number == 2:
+                    growing(run=THIRD_RUN, abandoned_after=0)
+                yield each
+
+        with pytest.raises(Exception, match=r"taken|removed|vanished|meanwhile"):
+            growing(run=OTHER_RUN, read=overtaken)
+        assert folder.manifest()["run"]["run_id"] == "r3"
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+
+class TestMark:
+    def test_growth_after_the_last_page_lands_before_the_mark(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        marked: list[int] = []
+
+        def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            yield from pages
+            if len(sandbox.control.true_rows(task)) == 300:
+                sandbox.control.grow(task, 30)
+
+        manifest = landing(task, read=late, mark=lambda: marked.append(folder.manifest()["rows"]))
+        assert marked == [330]
+        assert manifest.exported_at == folder.manifest()["exported_at"] is not None
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_a_retry_lands_what_has_come_since_and_marks(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        def crash() -> None:
+            raise Crash
+
+        with pytest.raises(Crash):
+            landing(task, mark=crash)
+        first = folder.manifest()
+        assert (first["rows"], first["exported_at"]) == (300, None)
+        sandbox.control.grow(task, 25)
+        marked: list[int] = []
+        second = landing(task, mark=lambda: marked.append(folder.manifest()["rows"]))
+        assert marked == [325]
+        assert sum(part.rows for part in second.added()) == 325
+        assert folder.rows() == sandbox.control.true_rows(task)
+        sandbox.control.clear_requests()
+        assert landing(task, mark=crash) == second
+        assert sandbox.control.requests() == []
+
+    def test_a_retry_with_nothing_new_only_marks(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        def broken() -> None:
+            raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            landing(task, mark=broken)
+        sandbox.control.clear_requests()
+        manifest = landing(task, mark=lambda: None)
+        assert len(sandbox.control.requests()) == 1
+        assert manifest.exported_at
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}

@@ -1,0 +1,108 @@
+"""Pages that are too large for the service: fewer rows are asked for, and later more again."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.service import paging
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, ServiceFailure
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+from airflow_provider_webcollect.service.wire import make_wire
+from tests.service.servers import Server, answer, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = 300
+
+
+def sizes(server: Server) -> list[int]:
+    return [
+        int(found[1]) for found in (re.search(rb"[?&]size=(\d+)", each) for each in server.received) if found
+    ]
+
+
+def limited(most: int, refusal: bytes, recovers_at: int = ROWS) -> Callable[[bytes], bytes]:
+    """Answer with rows, but with ``refusal`` where more than ``most`` are asked for before a row."""
+
+    def respond(request: bytes) -> bytes:
+        query = dict(re.findall(rb"[?&](\w+)=(\d+)", request))
+        offset, size = int(query[b"offset"]), int(query[b"size"])
+        if size > most and offset < recovers_at:
+            return refusal
+        end = min(ROWS, offset + size)
+        rows: list[object] = [{"n": number} for number in range(offset, end)]
+        return answer({"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows})
+
+    return respond
+
+
+def client_of(server: Server, **retries: float) -> Client:
+    quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
+    settings = Settings(base_url=server.url, requests_per_second=0, retries=quick)
+    name = f"pages:{server.url}"
+    return Client(make_wire(settings, Credentials(access_token="t"), name), MemoryTokenStore(name))
+
+
+REFUSALS = {
+    "too large": answer(b"<html>", 413, Content_Type="text/html"),
+    "failing": answer({}, 500),
+    "timing out": answer(b"<html>", 504, Content_Type="text/html"),
+    "cut": answer(b'{"data":{"offset":1', Content_Length="9000"),
+    "torn": answer(b'{"data":{"offset":1'),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_fewer_rows_are_asked_for_until_they_come(refusal: bytes) -> None:
+    with serving(limited(30, refusal)) as server, client_of(server) as client:
+        pages = list(paging.iter_pages(client, "t", size=200))
+        assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
+        asked = sizes(server)
+    assert min(asked) == 25
+    assert set(asked) == {200, 100, 50, 25}
+
+
+def test_more_rows_are_asked_for_again_after_good_pages() -> None:
+    with serving(limited(10, REFUSALS["too large"], recovers_at=40)) as server, client_of(server) as client:
+        pages = list(paging.iter_pages(client, "t", size=80))
+        assert sum(len(page.rows) for page in pages) == ROWS
+        asked = sizes(server)
+    assert asked[:4] == [80, 40, 20, 10]
+    assert max(asked[4:]) > 20
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"), [(REFUSALS["failing"], ServiceFailure), (REFUSALS["too large"], RequestRejected)]
+)
+def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
+    refusal: bytes, error: type[Exception]
+) -> None:
+    with serving(limited(0, refusal)) as server, client_of(server) as client:
+        with pytest.raises(error):
+            list(paging.iter_pages(client, "t", size=1000))
+        assert sizes(server)[-1] == 1
+        assert len(sizes(server)) <= 9 * paging.TRIES_PER_SIZE + 7
+
+
+def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
+    with serving(limited(0, answer({}, 404))) as server, client_of(server) as client:
+        with pytest.raises(NotFound):
+            list(paging.iter_pages(client, "t", size=1000))
+        assert sizes(server) == [1000]
+    with serving(limited(0, answer({}, 503))) as server, client_of(server) as client:
+        with pytest.raises(ServiceFailure):
+            list(paging.iter_pages(client, "t", size=1000))
+        assert set(sizes(server)) == {1000}
+
+
+def test_making_pages_smaller_ends_with_the_deadline() -> None:
+    with serving(limited(0, REFUSALS["failing"])) as server, client_of(server, deadline=0.0) as client:
+        with pytest.raises(ServiceFailure):
+            list(paging.iter_pages(client, "t", size=1000))
+        assert set(sizes(server)) == {1000}

@@ -1,0 +1,94 @@
+"""A service in trouble, and one whose counts make no sense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing import counts
+from airflow_provider_webcollect.landing.errors import RowsMissing
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.records import DataPage
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.landing.conftest import Folder, Landed
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "status": {},
+    "too many requests": {"kind": "status", "status": 429},
+    "token rejected": {"kind": "status", "status": 401},
+    "error_200": {},
+    "html": {},
+    # to its own address would be followed: see tests/service
+    "redirect": {"to": "http://elsewhere.invalid/"},
+    "drop": {},
+    "no_answer": {},
+    "broken_json": {},
+    "cut_body": {},
+    "slow": {"seconds": 0.01},
+}
+PAGES = 500
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("folder", ["local"], indirect=True)
+def test_faults_at_a_twentieth_of_500_pages_change_nothing(
+    landing: Landed, folder: Folder, sandbox: Sandbox, kind: str
+) -> None:
+    task = sandbox.control.add_task(rows=PAGES * 4, lots=1)["task_id"]
+    sandbox.control.fail("*", times=None, probability=0.05, **{"kind": kind, **FAULTS[kind]})
+    given_up = 0
+    while "_manifest.json" not in folder.names():
+        try:
+            landing(task, size=4, max_part_bytes=10_000)
+        except WebCollectError:
+            # left to Airflow's retries
+            given_up += 1
+            assert given_up < 100
+    sandbox.control.clear_faults()
+    if kind not in {"redirect", "token rejected"}:
+        assert given_up == 0
+    assert folder.rows() == sandbox.control.true_rows(task)
+
+
+def page(count: int, offset: int, total: int, rest: int) -> DataPage:
+    rows = [msgspec.Raw(json.dumps({"a": offset + n}).encode()) for n in range(count)]
+    return DataPage(offset=offset, total=total, rest_total=rest, rows=rows)
+
+
+class TestCountsThatMakeNoSense:
+    def test_a_total_that_shrinks(self, landing: Landed, folder: Folder) -> None:
+        pages = [page(2, 2, 10, 8), page(2, 4, 9, 5)]
+        with pytest.raises(RowsMissing, match="announced 10 rows, and then 9"):
+            landing("t", pages=lambda offset, rows: iter(pages))
+        assert "_manifest.json" not in folder.names()
+        assert "_progress.json" not in folder.names()
+
+    def test_more_rows_than_announced_with_more_to_come(self, landing: Landed) -> None:
+        def endless() -> Iterator[DataPage]:
+            offset = 0
+            while True:
+                offset += 2
+                yield page(2, offset, 10, 8)
+
+        with pytest.raises(RowsMissing, match="announced 10 rows, 12 came, and more are said to be left"):
+            landing("t", pages=lambda offset, rows: endless())
+
+    def test_what_is_left_never_becomes_less(self, landing: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(counts, "ENDLESS_PAGES", 50)
+
+        def endless() -> Iterator[DataPage]:
+            offset = 0
+            while True:
+                offset += 2
+                yield page(2, offset, offset + 8, 8)
+
+        with pytest.raises(RowsMissing, match="8 rows or more left for 50 pages"):
+            landing("t", pages=lambda offset, rows: endless())
