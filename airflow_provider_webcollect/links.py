@@ -40,14 +40,14 @@ class _StoredLink(BaseOperatorLink):
     def store(cls, context: Context, url: str) -> None:
         """Show ``url`` from now on, also while the task is still running or deferred; empty for no link."""
         operator = context["task"]
-        # Airflow 3 asks for the link when the task has ended, and an XCom that is not there is an error in its log
+        # Airflow 3 asks for the link when the task has ended, and logs an XCom that is not there as an error
         vars(operator)[f"_{cls.key}"] = url
         if url or getattr(operator, "deferrable", False):
             context["ti"].xcom_push(key=cls.key, value=url)
 
 
 class WebCollectTaskLink(_StoredLink):
-    """The service's web page of the collection task, if the connection's extra ``task_url_template`` is set."""
+    """The service's web page of the task, if the connection's extra ``task_url_template`` is set."""
 
     name = "Collection task"
     key = "webcollect_task_url"

@@ -38,9 +38,9 @@ HEAD = """# The twenty endpoints
 
 Made from the declarations in `service/endpoints.py` by `make docs`.
 
-"Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page): a
-safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken effect. What
-surely did not take effect (no connection, 429, 401) is tried again in either case.
+"Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
+a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken
+effect. What surely did not take effect (no connection, 429, 401) is tried again in either case.
 
 | # | Endpoint | Hook method | Operator, sensor | Credential | Safe to repeat | Errors of its own | Plans |
 |---|---|---|---|---|---|---|---|

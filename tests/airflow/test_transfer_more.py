@@ -172,6 +172,27 @@ class TestGrowing:
         assert fourth.states == {"land": "skipped"}
         assert landed(destination) == sandbox.control.true_rows(source["task_id"])
 
+    def test_the_cursor_is_in_the_state_store_of_outlet_assets_where_airflow_has_one(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        asset = Asset(f"{destination}-growing")
+        stored: list[Any] = []
+
+        def look(context: Any, result: Any) -> None:
+            store = context.get("asset_state_store")
+            stored.append(store[asset].get("webcollect_next_offset") if store else None)
+
+        run = land(
+            destination,
+            collection_task_id=source["task_id"],
+            mode="incremental",
+            outlets=[asset],
+            post_execute=look,
+        )
+
+        assert run.states == {"land": "success"}
+        assert stored in ([None], [manifest(destination)["next_offset"]])
+
     def test_a_reset_source_fails_for_good_unless_told_otherwise(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
