@@ -164,7 +164,7 @@ def test_a_retry_after_the_commit_lands_nothing_again(
     run = land(source, destination, mark_exported=True, **RETRIES)
 
     assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-    assert len(sandbox.control.requests("/data/all")) == 4
+    assert len(sandbox.control.requests("/data/all")) == 6
     assert sandbox.control.task(source["task_id"])["exported"]
     assert run.xcoms["land"]["rows"] == 400
 
