@@ -90,7 +90,8 @@ def test_airflow_sees_the_provider_and_its_connection_form(airflow: RealAirflow)
     )
     assert "airflow-provider-webcollect" in {provider["package_name"] for provider in providers}
     assert "webcollect" in {entry["connection_type"] for entry in form}
-    assert "No data found" in import_errors or json.loads(import_errors) == []
+    # warnings of Airflow's own may stand before it
+    assert import_errors.splitlines()[-1] == "[]", import_errors
 
 
 def test_a_refused_connection_is_explained_without_its_secrets(airflow: RealAirflow) -> None:
