@@ -319,14 +319,18 @@ class TestTogether:
         assert said == [{"ok": True}] * 32
         assert refreshes(sandbox).count(200) == 1
 
-    def test_a_thousand_waiters_of_an_event_loop_renew_once(self, sandbox: Sandbox) -> None:
+    def test_a_thousand_waiters_of_an_event_loop_renew_an_expired_token_once(
+        self, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        store_expired(sandbox, tmp_path / "token")
+
         async def all_at_once() -> None:
             wire: Wire = make_wire(
                 Settings(base_url=sandbox.url, requests_per_second=0, retries=Retries(first_wait=0.01)),
                 with_refresh_token(sandbox),
                 f"loop:{sandbox.url}",
             )
-            async with AsyncClient(wire, MemoryTokenStore(f"loop:{sandbox.url}")) as client:
+            async with AsyncClient(wire, FileTokenStore(tmp_path / "token")) as client:
                 await asyncio.gather(*(client.send(endpoints.get_running_counts()) for _ in range(1000)))
 
         sandbox.control.configure(enforce_limits=False)
