@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-    from airflow.providers.common.compat.sdk import Asset
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+    from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
 SCHEME = "webcollect"
 _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>, or with /<batch number>"
@@ -38,3 +41,47 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     if not uri.netloc or not all(parts) or len(parts) > 2 or uri.query or uri.fragment:
         raise ValueError(f"{uri.geturl()}: {_FORM}")
     return uri._replace(path="/" + "/".join(quote(part, safe="") for part in parts))
+
+
+def folder_url(folder: ObjectStoragePath) -> SplitResult:
+    """Return the URL of a folder as all know it: without the id of the connection that opens it."""
+    url = urlsplit(str(folder))
+    return url._replace(scheme=url.scheme or "file", netloc=url.netloc.rpartition("@")[2])
+
+
+def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:
+    """Return the namespace and the name that OpenLineage knows a task's rows by.
+
+    The namespace is of the service's host: two connections to one service lead to the same datasets.
+    """
+    service = urlsplit(hook.connection.settings.base_url)
+    place = service.hostname if service.port is None else f"{service.hostname}:{service.port}"
+    return f"{SCHEME}://{place}", collection_task_id if lotno is None else f"{collection_task_id}/{lotno}"
+
+
+def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
+    """Return the OpenLineage dataset of a ``webcollect`` asset.
+
+    :param lineage_context: the hook that has read the rows, or anything else for an inlet or outlet.
+    """
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+    uri = urlsplit(asset.uri)
+    known = isinstance(lineage_context, WebCollectHook)
+    hook = lineage_context if known else WebCollectHook(uri.netloc)
+    namespace, name = dataset_name(hook, *(unquote(part) for part in uri.path.strip("/").split("/")))
+    return Dataset(namespace=namespace, name=name)
+
+
+def report_read(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> None:
+    """Tell Airflow's hook lineage that a task's rows are read."""
+    from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
+
+    source = {"collection_task_id": collection_task_id, "lotno": lotno}
+    get_hook_lineage_collector().add_input_asset(
+        context=hook,
+        scheme=SCHEME,
+        asset_kwargs={**source, "webcollect_conn_id": hook.webcollect_conn_id},
+    )

@@ -53,6 +53,7 @@ def _asset_uris() -> list[dict[str, Any]]:
             "schemes": ["webcollect"],
             "handler": f"{module}.sanitize_uri",
             "factory": f"{module}.create_asset",
+            "to_openlineage_converter": f"{module}.convert_asset_to_openlineage",
         }
     ]
 

@@ -7,13 +7,16 @@ not stored is not shown.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
+
+from airflow_provider_webcollect.assets import folder_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
@@ -54,7 +57,7 @@ class WebCollectTaskLink(_StoredLink):
 
 
 class WebCollectExportLink(_StoredLink):
-    """Where rows were landed, if that has an ``http(s)`` address of its own or a template for it."""
+    """The storage's web page of landed rows, if the connection's extra ``export_url_template`` is set."""
 
     name = "Landed rows"
     key = "webcollect_export_url"
@@ -71,10 +74,16 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
     WebCollectTaskLink.store(context, url)
 
 
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    """Put quoted ``values`` where ``template`` names them; other braces stay as they are."""
-    from urllib.parse import quote
+def store_export_link(context: Context, hook: WebCollectHook, folder: ObjectStoragePath) -> None:
+    """Store the link to a folder of landed rows, if the connection says where such pages are."""
+    template = hook.connection.export_url_template
+    place = folder_url(folder)
+    values = {"bucket": place.netloc, "path": place.path.strip("/")}
+    WebCollectExportLink.store(context, _filled(template, values, safe="/") if template else "")
 
+
+def _filled(template: str, values: Mapping[str, str], safe: str = "") -> str:
+    """Put quoted ``values`` where ``template`` names them; other braces stay as they are."""
     for name, value in values.items():
-        template = template.replace(f"{{{name}}}", quote(value, safe=""))
+        template = template.replace(f"{{{name}}}", quote(value, safe=safe))
     return template

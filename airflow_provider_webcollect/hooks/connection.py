@@ -40,6 +40,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     status_batch_size: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_STATUS_BATCH_SIZE
     timezone: str | None = None
     task_url_template: str | None = None
+    export_url_template: str | None = None
 
     def __repr__(self) -> str:
         return "Extras(...)"
@@ -53,6 +54,8 @@ class WebCollectConnection:
         connection's id.
     :param status_batch_size: tasks per status query.
     :param task_url_template: the service's web page of a task, with ``{task_id}``; None if it has none.
+    :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if it
+        has none.
     """
 
     conn_id: str
@@ -61,6 +64,7 @@ class WebCollectConnection:
     token_store: str
     status_batch_size: int
     task_url_template: str | None
+    export_url_template: str | None
 
 
 def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebCollectConnection:
@@ -95,6 +99,7 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
         token_store=extras.token_store,
         status_batch_size=extras.status_batch_size,
         task_url_template=extras.task_url_template,
+        export_url_template=extras.export_url_template,
     )
 
 

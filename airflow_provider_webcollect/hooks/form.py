@@ -84,6 +84,11 @@ FIELDS = (
         "Task URL template",
         "The service's web page of a task, with {task_id} in it, for links in the Airflow UI.",
     ),
+    Field(
+        "export_url_template",
+        "Export URL template",
+        "The storage's web page of a folder, with {bucket} and {path} in it, for links to landed rows.",
+    ),
 )
 
 HIDDEN_FIELDS = ["schema", "port"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import BaseHook
 
+from airflow_provider_webcollect import assets
 from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_check import check_connection
@@ -49,6 +50,8 @@ class WebCollectHook(BaseHook):
     :class:`~airflow_provider_webcollect.service.errors.WebCollectError`: ``InvalidArgument`` before anything
     is sent, a ``ServiceError`` for what the service refuses, a ``TransportError`` if there was no answer, and
     ``OutcomeUnknown`` if an operation that must not be repeated blindly may or may not have taken effect.
+
+    What reads rows tells so to Airflow's hook lineage, as the asset of the task.
 
     :param webcollect_conn_id: the Airflow connection, of the type ``webcollect``.
     """
@@ -290,6 +293,7 @@ class WebCollectHook(BaseHook):
         :param offset: 0 for the first page, then what the page before returned.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
+        assets.report_read(self, task_id)
         return self.client.send(endpoints.read_data(task_id, offset, size))
 
     def read_batch_data(
@@ -301,6 +305,7 @@ class WebCollectHook(BaseHook):
         :param offset: 0 for the first page, then what the page before returned.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
+        assets.report_read(self, task_id, lotno)
         return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
 
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
@@ -309,6 +314,7 @@ class WebCollectHook(BaseHook):
 
         :raises PagingError: if the service's cursor stands still.
         """
+        assets.report_read(self, task_id, lotno)
         for page in paging.iter_pages(self.client, task_id, lotno):
             yield from page.records()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.landing.manifest import Manifest, Mode
+    from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part
     from airflow_provider_webcollect.transfers.sources import Place
 
 #: Seconds between two lines of progress in the log.
@@ -65,32 +65,48 @@ class Watch:
         self.log.info("%s%d of %d rows, %.0f rows/s%s", self.name, rows, total, rate, left)
 
 
-def summary_of(place: Place, manifest: Manifest, mode: Mode, own: bool, duration: float) -> dict[str, Any]:
-    """Return the facts of a landing, for XCom.
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A landing that was committed.
 
     :param own: whether the commit is this run's own; if not, an incremental landing has found nothing new.
+    :param duration: seconds.
     """
-    parts: Sequence[Any] = manifest.parts
-    if mode == "incremental":
-        parts = manifest.added() if own else ()
-    facts = {
-        "destination": str(place.folder),
-        "manifest": f"{str(place.folder).rstrip('/')}/{MANIFEST}",
-        "rows": sum(part.rows for part in parts),
-        "bytes": sum(part.bytes for part in parts),
-        "parts": len(parts),
-        "duration": round(duration, 3),
-    }
-    return facts if mode == "full" else {**facts, "total_rows": manifest.rows}
+
+    place: Place
+    manifest: Manifest
+    mode: Mode
+    own: bool
+    duration: float
+
+    def added(self) -> Sequence[Part]:
+        """Return the parts that this run has added."""
+        return self.manifest.added() if self.own else ()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts, for XCom."""
+        folder = str(self.place.folder)
+        parts = self.added() if self.mode == "incremental" else self.manifest.parts
+        facts = {
+            "destination": folder,
+            "manifest": f"{folder.rstrip('/')}/{MANIFEST}",
+            "rows": sum(part.rows for part in parts),
+            "bytes": sum(part.bytes for part in parts),
+            "parts": len(parts),
+            "duration": round(self.duration, 3),
+        }
+        return facts if self.mode == "full" else {**facts, "total_rows": self.manifest.rows}
 
 
-def totals_of(
-    destination: object, found: Sequence[tuple[Place, dict[str, Any]]], began: float
-) -> dict[str, Any]:
+def totals_of(destination: object, found: Iterable[Landed], began: float) -> dict[str, Any]:
     """Return the facts of several landings: the sums, and those of each."""
     summaries = [
-        {"collection_task_id": place.source.collection_task_id, "lotno": place.source.lotno, **facts}
-        for place, facts in found
+        {
+            "collection_task_id": landed.place.source.collection_task_id,
+            "lotno": landed.place.source.lotno,
+            **landed.summary(),
+        }
+        for landed in found
     ]
     sums = {
         name: sum(facts[name] for facts in summaries)
@@ -105,14 +121,20 @@ def totals_of(
     }
 
 
-def count(rows: int, written: int, watches: Iterable[Watch]) -> None:
-    """Hand the counts to Airflow's metrics."""
+def count(found: Iterable[Landed], watches: Sequence[Watch]) -> None:
+    """Hand the counts of what was landed and asked for to Airflow's metrics."""
     from airflow.providers.common.compat.sdk import Stats
 
-    watches = list(watches)
+    parts = [part for landed in found for part in landed.added()]
     pages = sum(watch.pages for watch in watches)
     retries = max(0, sum(watch.requests for watch in watches) - pages)
-    for name, number in {"rows": rows, "bytes": written, "pages": pages, "retries": retries}.items():
+    counts = {
+        "rows": sum(part.rows for part in parts),
+        "bytes": sum(part.bytes for part in parts),
+        "pages": pages,
+        "retries": retries,
+    }
+    for name, number in counts.items():
         Stats.incr(f"{METRICS}.{name}", number)
 
 

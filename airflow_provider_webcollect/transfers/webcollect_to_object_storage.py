@@ -10,11 +10,19 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.links import (
+    WebCollectExportLink,
+    WebCollectTaskLink,
+    store_export_link,
+    store_task_link,
+)
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
+from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service import checks
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.transfers import reporting
+from airflow_provider_webcollect.transfers import lineage, reporting
+from airflow_provider_webcollect.transfers.reporting import Landed
 from airflow_provider_webcollect.transfers.sources import Place, make_source, places
 
 if TYPE_CHECKING:
@@ -22,12 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_provider_webcollect.landing.destination import Destination
     from airflow_provider_webcollect.landing.engine import IfExists, OnReset
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
-    from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Run, Source
+    from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.records import DataPage
 
@@ -95,6 +104,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "webcollect_conn_id",
     )
     ui_color = "#d7ecdf"
+    operator_extra_links = (WebCollectTaskLink(), WebCollectExportLink())
 
     def __init__(
         self,
@@ -144,6 +154,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.max_concurrency = max_concurrency
         self.settle = settle
         self.webcollect_conn_id = webcollect_conn_id
+        self._moved: list[lineage.Moved] = []
+        respect_retry_after(self)
         check_now(self, self._check)
 
     def _check(self) -> None:
@@ -195,16 +207,17 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         began = time.monotonic()
         with airflow_errors():
             self._check()
-            found = self._land(context)
-        summaries = [
-            (place, reporting.summary_of(place, manifest, self.mode, manifest.run == _run(context), seconds))
-            for place, manifest, seconds in found
-        ]
-        facts = summaries[0][1]
+            hook = WebCollectHook(self.webcollect_conn_id)
+            store_task_link(context, hook, self.collection_task_id)
+            store_export_link(context, hook, self._path(self.destination))
+            found = self._land(context, hook.client)
+        self._moved = [lineage.report(hook, landed, self._path(landed.place.folder)) for landed in found]
         if self.sources is not None:
-            facts = reporting.totals_of(self.destination, summaries, began)
-        elif self.mode == "incremental":
-            reporting.store_cursor(context, self.outlets, found[0][1].next_offset)
+            facts = reporting.totals_of(self.destination, found, began)
+        else:
+            facts = found[0].summary()
+        if self.sources is None and self.mode == "incremental":
+            reporting.store_cursor(context, self.outlets, found[0].manifest.next_offset)
         reporting.tell_outlets(context, self.outlets, facts)
         if self.skip_if_nothing_new and not facts["rows"]:
             from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -212,10 +225,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
 
-    def _land(self, context: Context) -> list[tuple[Place, Manifest, float]]:
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return which collection tasks went into which folders, for OpenLineage."""
+        return lineage.to_openlineage(self._moved)
+
+    def _land(self, context: Context, client: Client) -> list[Landed]:
         from airflow_provider_webcollect.landing.many import land_all
 
-        client = WebCollectHook(self.webcollect_conn_id).client
         wanted = self._places()
         watches = [reporting.Watch(self.log) for _ in wanted]
         jobs = {
@@ -224,7 +240,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             )
             for place, watch in zip(wanted, watches, strict=True)
         }
-        found: list[tuple[Place, Manifest, float]] = []
+        found: list[Landed] = []
         try:
             if self.sources is None:
                 found.extend(job(None) for job in jobs.values())
@@ -233,9 +249,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     watch.name = f"{place.source}: "
                 found.extend(land_all(jobs, int(self.max_concurrency)).values())
         finally:
-            own = [manifest for _, manifest, _ in found if manifest.run == _run(context)]
-            parts = [part for manifest in own for part in manifest.added()]
-            reporting.count(sum(part.rows for part in parts), sum(part.bytes for part in parts), watches)
+            reporting.count(found, watches)
         return found
 
     def _land_one(
@@ -246,7 +260,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         run: Run,
         watch: reporting.Watch,
         stop: threading.Event | None,
-    ) -> tuple[Place, Manifest, float]:
+    ) -> Landed:
         from airflow_provider_webcollect.landing.engine import Landing, land
         from airflow_provider_webcollect.service.endpoints import mark_exported
 
@@ -271,16 +285,19 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.log.info(
             "%s: %d rows in %d parts at %s", place.source, manifest.rows, len(manifest.parts), place.folder
         )
-        return place, manifest, time.monotonic() - began
+        return Landed(place, manifest, self.mode, manifest.run == run, time.monotonic() - began)
 
-    def _destination(self, place: Place) -> Destination:
+    def _path(self, folder: str | ObjectStoragePath) -> ObjectStoragePath:
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
+        if isinstance(folder, str):
+            return ObjectStoragePath(folder, conn_id=self.object_storage_conn_id)
+        return folder
+
+    def _destination(self, place: Place) -> Destination:
         from airflow_provider_webcollect.landing.destination import Destination
 
-        path = place.folder
-        if isinstance(path, str):
-            path = ObjectStoragePath(path, conn_id=self.object_storage_conn_id)
+        path = self._path(place.folder)
         return Destination(path.fs, path.path)
 
     def _pages(

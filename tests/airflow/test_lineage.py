@@ -1,0 +1,197 @@
+"""What lineage tools learn, through OpenLineage's own extraction and through Airflow's hook lineage."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.providers.common.compat.sdk import Asset, HookLineageCollector, TaskInstanceState
+from airflow.providers.common.compat.standard.operators import PythonOperator
+
+from airflow_provider_webcollect.assets import create_asset
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from tests.airflow.dag_runs import FinishedRun, run_tasks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+
+@pytest.fixture
+def source(sandbox: Sandbox) -> dict[str, Any]:
+    """A task with two batches of rows."""
+    return sandbox.control.add_task(lots=[250, 150])
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
+    """The collector that Airflow has where a plugin reads hook lineage."""
+    collector = HookLineageCollector()
+    monkeypatch.setattr(
+        "airflow.providers.common.compat.sdk.get_hook_lineage_collector", lambda: collector, raising=False
+    )
+    return collector
+
+
+def land(**arguments: Any) -> FinishedRun:
+    """Run the transfer."""
+    return run_tasks(lambda: WebCollectToObjectStorageOperator(task_id="land", settle=0, **arguments))
+
+
+def extracted(state: str = "success", **arguments: Any) -> Any:
+    """Run the transfer, and return what OpenLineage's extraction finds afterwards, in the same process."""
+    manager = pytest.importorskip("airflow.providers.openlineage.extractors.manager").ExtractorManager()
+    found: list[Any] = []
+
+    def look(context: Any, result: Any = None) -> None:
+        found.append(
+            manager.extract_metadata(
+                context["dag_run"],
+                context["task"],
+                task_instance_state=TaskInstanceState(state),
+                task_instance=context["ti"],
+            )
+        )
+
+    when = {"success": "post_execute", "failed": "on_failure_callback"}[state]
+    land(**{when: look}, **arguments)
+    (metadata,) = found
+    return metadata
+
+
+def as_json(datasets: list[Any]) -> list[dict[str, Any]]:
+    """Return datasets as OpenLineage sends them."""
+    from openlineage.client.serde import Serde
+
+    return [json.loads(Serde.to_json(dataset)) for dataset in datasets]
+
+
+def names(datasets: list[Any]) -> list[tuple[str, str]]:
+    return [(dataset.namespace, dataset.name) for dataset in datasets]
+
+
+class TestOpenLineage:
+    def test_a_task_goes_into_a_folder_with_schema_and_counts(
+        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        found = extracted(
+            collection_task_id=source["task_id"],
+            destination=f"file://{tmp_path}/landed",
+            file_format="parquet",
+            columns=["title", "price"],
+            column_types={"price": "float64"},
+            on_cast_error="null",
+        )
+
+        assert names(found.inputs) == [(f"webcollect://{urlsplit(sandbox.url).netloc}", source["task_id"])]
+        (folder,) = as_json(found.outputs)
+        assert (folder["namespace"], folder["name"]) == ("file", f"{tmp_path}/landed")
+        fields = [(field["name"], field["type"]) for field in folder["facets"]["schema"]["fields"]]
+        assert fields == [("title", "string"), ("price", "float64")]
+        written = folder["outputFacets"]["outputStatistics"]
+        manifest = json.loads((tmp_path / "landed" / "_manifest.json").read_text())
+        assert (written["rowCount"], written["size"]) == (400, manifest["bytes"])
+
+    def test_each_of_many_sources_has_a_folder(
+        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        other = sandbox.control.add_task(lots=[7])["task_id"]
+        found = extracted(
+            sources=[{"collection_task_id": source["task_id"], "lotno": "000002"}, other],
+            destination=f"file://{tmp_path}",
+        )
+
+        assert [name for _, name in names(found.inputs)] == [f"{source['task_id']}/000002", other]
+        assert [name for _, name in names(found.outputs)] == [
+            f"{tmp_path}/{source['task_id']}/000002",
+            f"{tmp_path}/{other}",
+        ]
+        written = [each["outputFacets"]["outputStatistics"]["rowCount"] for each in as_json(found.outputs)]
+        assert written == [150, 7]
+        assert all("schema" not in each["facets"] for each in as_json(found.outputs))
+
+    def test_what_did_not_land_is_not_claimed(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        found = extracted("failed", collection_task_id="no-such-task", destination=f"file://{tmp_path}")
+
+        assert (found.inputs, found.outputs) == ([], [])
+
+    def test_what_a_task_declares_about_collection_tasks_is_understood(self, sandbox: Sandbox) -> None:
+        utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")
+        for asset in (create_asset(collection_task_id="a/b", lotno="7"), create_asset(collection_task_id="c")):
+            found = utils.translate_airflow_asset(Asset(asset.uri), None)
+
+            assert found.namespace == f"webcollect://{urlsplit(sandbox.url).netloc}"
+            assert found.name in {"a/b/7", "c"}
+
+
+class TestHookLineage:
+    def test_the_transfer_reports_task_and_folder(
+        self, collector: HookLineageCollector, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        land(collection_task_id=source["task_id"], lotno="000002", destination=f"file://{tmp_path}/landed")
+
+        reported = collector.collected_assets
+        assert [each.asset.uri for each in reported.inputs] == [
+            f"webcollect://webcollect_default/{source['task_id']}/000002"
+        ]
+        assert [each.asset.uri for each in reported.outputs] == [f"file://{tmp_path}/landed"]
+
+    def test_a_folder_that_can_be_no_asset_lands_all_the_same(
+        self, collector: HookLineageCollector, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        run = land(collection_task_id=source["task_id"], destination=f"file://{tmp_path}/größe")
+
+        assert run.states == {"land": "success"}
+        assert len(collector.collected_assets.inputs) == 1
+        assert collector.collected_assets.outputs == []
+
+    @pytest.mark.parametrize(
+        ("read", "lotno"),
+        [
+            (lambda hook, task: list(hook.iter_rows(task, "000001")), "/000001"),
+            (lambda hook, task: hook.read_data(task), ""),
+            (lambda hook, task: hook.read_batch_data(task, "000001"), "/000001"),
+        ],
+        ids=["iter_rows", "read_data", "read_batch_data"],
+    )
+    def test_what_a_task_of_ones_own_reads_with_the_hook_is_its_input(
+        self,
+        collector: HookLineageCollector,
+        source: dict[str, Any],
+        read: Callable[[WebCollectHook, str], Any],
+        lotno: str,
+    ) -> None:
+        def use() -> None:
+            read(WebCollectHook(), source["task_id"])
+
+        run = run_tasks(lambda: PythonOperator(task_id="own", python_callable=use))
+
+        assert run.states == {"own": "success"}
+        (reported,) = collector.collected_assets.inputs
+        assert reported.asset.uri == f"webcollect://webcollect_default/{source['task_id']}{lotno}"
+
+
+def test_without_openlineage_everything_works(
+    source: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("openlineage", "airflow.providers.openl"))]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("openlineage", "airflow.providers.openlineage"):
+        # an import of it fails now
+        monkeypatch.setitem(sys.modules, name, None)
+    run = land(collection_task_id=source["task_id"], destination=f"file://{tmp_path}")
+
+    assert (run.states, run.xcoms["land"]["rows"]) == ({"land": "success"}, 400)
