@@ -1,0 +1,235 @@
+"""The trigger of an ``AssetWatcher``: an event for every run of a task that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.ended_runs import FINAL_STATES, Mark, follow
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.states import TaskState
+from airflow_provider_webcollect.triggers.feeds import SharedFeed
+
+if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
+    from airflow.triggers.base import BaseEventTrigger
+else:
+    from airflow.triggers.base import BaseTrigger as BaseEventTrigger
+
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
+    from airflow.triggers.shared_stream import SharedStreamProducer
+else:
+    SharedStreamProducer = object
+
+if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import AdvanceItem
+
+    from airflow_provider_webcollect.service.records import TaskStatus
+
+log = logging.getLogger(__name__)
+
+#: After a refusal the next look follows in this many poke intervals: it needs a person to get better.
+PATIENCE = 10
+
+
+class WebCollectTaskFinishedTrigger(BaseEventTrigger):
+    """Watches tasks for ever, and yields an event whenever a run of one has ended (contract, endpoint 13).
+
+    For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
+    an :class:`~airflow_provider_webcollect.service.ended_runs.EndedRun` as JSON: ``collection_task_id``,
+    ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
+    that ended between two looks share an event, which names them from ``first_run`` to ``run``; its ``status``
+    is None if the next run was already going on.
+
+    From Airflow 3.3 on, each task's last run is remembered in the asset's state store once Airflow has stored
+    the run's event. So a restart of the triggerer loses no run; one that is killed within the second or two in
+    between tells a run again, with the same payload. This needs a trigger whose watchers are all on one asset.
+    Before 3.3, and with several assets, nothing is remembered: after a restart the watch begins with what it
+    sees first, and the runs that ended meanwhile are not told.
+
+    A run that had ended before the first look is not told. Nothing ends the watch: a service that does not
+    answer is asked again with growing pauses, and after a refusal (credential, plan, id), which is logged as
+    an error, the connection is read anew and the next look follows in ten poke intervals.
+
+    :param collection_task_id: the service's task.
+    :param collection_task_ids: many tasks instead of one.
+    :param states: final states that are told: ``Finished`` or ``Stopped`` or both.
+    :param poke_interval: seconds between two looks at a task.
+    :param webcollect_conn_id: the Airflow connection of the service.
+    :raises InvalidArgument: (a ``ValueError``) if an argument is not as it should be.
+    """
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str | None = None,
+        collection_task_ids: Sequence[str] | None = None,
+        states: Sequence[str] = (TaskState.FINISHED,),
+        poke_interval: float = 60.0,
+        webcollect_conn_id: str = "webcollect_default",
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
+        self.collection_task_ids = _task_ids(collection_task_id, collection_task_ids)
+        self.states = sorted({_final_state(state) for state in checks.texts("states", states)})
+        self.poke_interval = _seconds("poke_interval", poke_interval)
+        self.webcollect_conn_id = checks.text("webcollect_conn_id", webcollect_conn_id)
+        self._marks: dict[str, Mark | None] = {}
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class's path and the arguments, in one form for all that mean the same; no secret."""
+        return f"{__name__}.{type(self).__name__}", {
+            "collection_task_ids": self.collection_task_ids,
+            "states": self.states,
+            "poke_interval": self.poke_interval,
+            "webcollect_conn_id": self.webcollect_conn_id,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Watch, and yield an event for each end of a run; this is how Airflow before 3.3 runs the trigger."""
+        watch = self.create_shared_stream_producer(self.serialize()[1])
+        try:
+            async for event in self.filter_shared_stream(looks async for looks, _ in watch.open_stream()):
+                yield event
+        finally:
+            await watch.aclose()
+
+    def shared_stream_key(self) -> Hashable:
+        """Return what no other trigger has: not the stream is wanted, but Airflow's word on stored events."""
+        return msgspec.json.encode(self.serialize())
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: Mapping[str, Any]) -> _Watch:
+        """Return what does the watching."""
+        return _Watch(kwargs["collection_task_ids"], kwargs["poke_interval"], kwargs["webcollect_conn_id"])
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[_Looks]) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each end of a run that the looks show."""
+        async for looks in shared_stream:
+            moved: dict[str, Mark] = {}
+            for task_id, status in looks.seen:
+                before = await self._mark(task_id)
+                mark, ended = follow(before, task_id, status, self.states)
+                if mark != before:
+                    self._marks[task_id] = moved[task_id] = mark
+                if ended:
+                    log.info("Ended: %s", ended)
+                    yield TriggerEvent(ended.as_dict())
+            looks.when_stored = functools.partial(self._remember, moved)
+
+    async def _mark(self, task_id: str) -> Mark | None:
+        if task_id not in self._marks:
+            self._marks[task_id] = await self._recall(task_id)
+        return self._marks[task_id]
+
+    async def _recall(self, task_id: str) -> Mark | None:
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return None
+        try:
+            return msgspec.convert(await store.aget(self._key(task_id)), Mark | None)
+        except ValueError as error:  # not one asset, or not a mark
+            log.warning("%s: what was last seen of it is not known; the watch begins anew. %s", task_id, error)
+            return None
+
+    async def _remember(self, marks: Mapping[str, Mark]) -> None:
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return
+        for task_id, mark in marks.items():
+            try:
+                await store.aset(self._key(task_id), msgspec.to_builtins(mark))
+            except Exception as error:
+                # its events are stored: to end the watch would not mend it
+                log.warning("%s: a restart of the triggerer may tell its last run again. %s", task_id, error)
+
+    def _key(self, task_id: str) -> str:
+        return f"{self.webcollect_conn_id} {task_id} {'+'.join(self.states)}"
+
+
+class _Looks:
+    """What some looks at tasks have shown, and what is to be done once Airflow has stored their events."""
+
+    def __init__(self, seen: list[tuple[str, TaskStatus | None]]) -> None:
+        self.seen = seen
+        self.when_stored: Callable[[], Awaitable[None]] | None = None
+
+
+class _Watch(SharedStreamProducer):
+    """Looks at tasks on the connection's shared poll, and passes on what has changed."""
+
+    def __init__(self, task_ids: Sequence[str], poke_interval: float, conn_id: str) -> None:
+        self._task_ids = task_ids
+        self._poke_interval = poke_interval
+        self._conn_id = conn_id
+        self._last: dict[str, Mark] = {}
+        self._changes: asyncio.Queue[tuple[str, TaskStatus | None]] = asyncio.Queue()
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def open_stream(self) -> AsyncIterator[tuple[_Looks, _Looks]]:
+        self._watching = [asyncio.create_task(self._watch(task_id)) for task_id in self._task_ids]
+        while True:
+            seen = [await self._changes.get()]
+            while not self._changes.empty():
+                seen.append(self._changes.get_nowait())
+            looks = _Looks(seen)
+            yield looks, looks
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for looks, outcome in batch:
+            if outcome.is_clean and looks.when_stored:
+                await looks.when_stored()
+
+    async def aclose(self) -> None:
+        for watching in self._watching:
+            watching.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+    async def _watch(self, task_id: str) -> None:
+        """Look at a task for ever."""
+        see = functools.partial(self._see, task_id)
+        while True:
+            try:
+                async with SharedFeed(self._conn_id) as feed:
+                    await feed.tasks.until((task_id,), self._poke_interval, see)
+            except Exception as error:
+                # Nobody waits for this error: a trigger that ends is started again at once, time after time.
+                pause = self._poke_interval * PATIENCE
+                log.error("%s cannot be watched; the next look follows in %.0f s. %s", task_id, pause, error)
+                await asyncio.sleep(pause)
+
+    def _see(self, task_id: str, seen: Mapping[str, TaskStatus | None]) -> None:
+        status = seen[task_id]
+        mark = Mark.of(status)
+        if self._last.get(task_id) != mark:
+            self._last[task_id] = mark
+            self._changes.put_nowait((task_id, status))
+
+
+def _task_ids(one: str | None, many: Sequence[str] | None) -> list[str]:
+    if (one is None) == (many is None):
+        raise InvalidArgument(
+            "collection_task_id", one, "either `collection_task_id` or `collection_task_ids` must be given"
+        )
+    if many is None:
+        return [checks.text("collection_task_id", one)]
+    return sorted(set(checks.texts("collection_task_ids", many)))
+
+
+def _seconds(argument: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InvalidArgument(argument, value, "it must be a number of seconds above 0")
+    return float(value)
+
+
+def _final_state(state: str) -> str:
+    if state not in FINAL_STATES:
+        raise InvalidArgument("states", state, f"it must be one of {', '.join(FINAL_STATES)}")
+    return str(state)
