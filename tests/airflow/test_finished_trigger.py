@@ -1,0 +1,380 @@
+"""The event trigger on an event loop, run as the triggerer runs it: events stored, and then remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, wait_seconds=10, run_seconds=90, enforce_limits=False),
+]
+from_3_3 = pytest.mark.skipif(
+    tuple(map(int, version("apache-airflow").split(".")[:2])) < (3, 3), reason="Airflow 3.3 has a state store"
+)
+
+STATUS = "/cloudextraction/statuses/v2"
+
+
+class Store:
+    """An asset's state store, as the triggerer hands it to a watcher."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str) -> Any:
+        return json.loads(self.values.get(key, "null"))
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = json.dumps(value)
+
+    async def holds(self, run: int) -> None:
+        """Wait until a task's run is remembered."""
+        async with asyncio.timeout(60):
+            while run not in {json.loads(value)["run"] for value in self.values.values()}:
+                await asyncio.sleep(0.01)
+
+
+class Triggerer:
+    """What Airflow's triggerer does with an event trigger.
+
+    :param stores: whether it gets to store the events in the database.
+    """
+
+    def __init__(self, trigger: WebCollectTaskFinishedTrigger, stores: bool = True) -> None:
+        self.trigger = trigger
+        self.stores = stores
+        self.payloads: list[dict[str, Any]] = []
+
+    def runs(self) -> list[int]:
+        """Return the numbers of the runs that were told."""
+        return [payload["run"] for payload in self.payloads]
+
+    async def told(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many events, and return all."""
+        async with asyncio.timeout(60):
+            while len(self.payloads) < count:
+                await asyncio.sleep(0.01)
+        return self.payloads
+
+    async def run(self) -> None:
+        """Run the trigger as the latest Airflow does."""
+        from airflow.triggers.shared_stream import SharedStreamManager
+
+        manager, key = SharedStreamManager(), self.trigger.shared_stream_key()
+        try:
+            stream = manager.subscribe(trigger_id=1, trigger=self.trigger, key=key)
+            async for event in self.trigger.filter_shared_stream(stream):
+                seq = manager.bind_pending_event(trigger_id=1, key=key)
+                self.payloads.append(event.payload)
+                if self.stores and seq is not None:
+                    # the word comes back later, with the next exchange between the triggerer's processes
+                    asyncio.get_running_loop().call_later(0.05, manager.confirm_persisted, [seq])
+        finally:
+            await manager.unsubscribe(1, key)
+
+    async def run_alone(self) -> None:
+        """Run the trigger as Airflow before 3.3 does."""
+        async for event in self.trigger.run():
+            self.payloads.append(event.payload)
+
+
+@asynccontextmanager
+async def triggerer(
+    trigger: WebCollectTaskFinishedTrigger, store: Store | None = None, **options: Any
+) -> AsyncIterator[Triggerer]:
+    """Run a trigger while the context lasts, and end it as a triggerer that is stopped."""
+    if store is not None:
+        trigger.asset_state_store = store  # type: ignore[assignment]
+    running = Triggerer(trigger, **options)
+    running_on = running.run() if store is not None else running.run_alone()
+    task = asyncio.create_task(running_on)
+    yield running
+    assert not task.done(), task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def watching(*task_ids: str, **arguments: Any) -> WebCollectTaskFinishedTrigger:
+    """Return a trigger that looks at tasks often."""
+    return WebCollectTaskFinishedTrigger(collection_task_ids=task_ids, **{"poke_interval": 0.05, **arguments})
+
+
+def run_to_the_end(sandbox: Sandbox, task_id: str) -> None:
+    """Let a task run once."""
+    sandbox.control.start_task(task_id)
+    sandbox.control.advance(100)
+
+
+async def looks(sandbox: Sandbox, count: int) -> None:
+    """Wait until the service was asked so many more times."""
+
+    def asked() -> int:
+        return sum(sandbox.control.counters().get(STATUS, {}).values())
+
+    enough = asked() + count
+    async with asyncio.timeout(60):
+        while asked() < enough:
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def task_id(sandbox: Sandbox) -> str:
+    """A task that ran once and has ended."""
+    return str(sandbox.control.add_task(rows=20, lots=1, subtasks=2)["task_id"])
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left_behind() -> AsyncIterator[None]:
+    """At the end of every test no poll goes on."""
+    before = asyncio.all_tasks()
+    yield
+    async with asyncio.timeout(10):
+        while asyncio.all_tasks() - before - {asyncio.current_task()}:
+            await asyncio.sleep(0.01)
+
+
+class TestTheTrigger:
+    def test_all_that_means_the_same_is_one_trigger(self) -> None:
+        one = WebCollectTaskFinishedTrigger(collection_task_ids=["b", "a", "a"], poke_interval=60)
+        same = WebCollectTaskFinishedTrigger(collection_task_ids=("a", "b"), states=("Finished",))
+
+        assert one.serialize() == same.serialize()
+
+    @pytest.mark.skipif(version("apache-airflow").startswith("2."), reason="Airflow 3 has event triggers")
+    def test_airflow_takes_all_that_means_the_same_for_one_trigger(self) -> None:
+        from airflow.triggers.base import BaseEventTrigger
+
+        one = WebCollectTaskFinishedTrigger(collection_task_ids=["b", "a", "a"], poke_interval=60)
+        same = WebCollectTaskFinishedTrigger(collection_task_ids=("a", "b"))
+        other = WebCollectTaskFinishedTrigger(collection_task_id="a")
+
+        assert isinstance(one, BaseEventTrigger)
+        assert BaseEventTrigger.hash(*one.serialize()) == BaseEventTrigger.hash(*same.serialize())
+        assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
+
+    def test_it_survives_being_stored(self) -> None:
+        path, arguments = watching("a", states=["Stopped", "Finished"]).serialize()
+        again = WebCollectTaskFinishedTrigger(**json.loads(json.dumps(arguments)))
+
+        assert again.serialize() == (path, arguments)
+        assert path.endswith(".WebCollectTaskFinishedTrigger")
+
+    @pytest.mark.parametrize(
+        ("arguments", "problem"),
+        [
+            ({}, "`collection_task_id` is None"),
+            ({"collection_task_id": "a", "collection_task_ids": ["b"]}, "`collection_task_id` is 'a'"),
+            ({"collection_task_id": " "}, "`collection_task_id` is ' '"),
+            ({"collection_task_ids": []}, "`collection_task_ids` is"),
+            ({"collection_task_ids": "a"}, "`collection_task_ids` is 'a'"),
+            ({"collection_task_id": "a", "states": []}, "`states` is"),
+            ({"collection_task_id": "a", "states": ["Extracting"]}, "`states` is 'Extracting'"),
+            ({"collection_task_id": "a", "poke_interval": 0}, "`poke_interval` is 0"),
+            ({"collection_task_id": "a", "poke_interval": "60"}, "`poke_interval` is '60'"),
+            ({"collection_task_id": "a", "webcollect_conn_id": ""}, "`webcollect_conn_id` is ''"),
+        ],
+    )
+    def test_a_wrong_argument_is_named_at_once(self, arguments: dict[str, Any], problem: str) -> None:
+        with pytest.raises(ValueError, match=problem):
+            WebCollectTaskFinishedTrigger(**arguments)
+
+
+@pytest.fixture(params=["remembering", pytest.param("forgetting", id="before 3.3")])
+def store(request: pytest.FixtureRequest) -> Store | None:
+    """A state store, or none as in Airflow before 3.3."""
+    if request.param == "forgetting":
+        return None
+    if version("apache-airflow").startswith(("2.", "3.0", "3.1", "3.2")):
+        pytest.skip("Airflow 3.3 has a state store")
+    return Store()
+
+
+class TestTheWatch:
+    async def test_every_finished_run_is_told(
+        self, sandbox: Sandbox, task_id: str, store: Store | None
+    ) -> None:
+        async with triggerer(watching(task_id), store) as running:
+            await looks(sandbox, 2)
+            for run in (2, 3):
+                run_to_the_end(sandbox, task_id)
+                event = (await running.told(run - 1))[-1]
+
+                assert (event["collection_task_id"], event["status"]) == (task_id, "Finished")
+                assert (event["first_run"], event["run"]) == (run, run)
+                assert event["rows"] >= 20
+                assert event["started_at"] < event["finished_at"]
+            await looks(sandbox, 3)
+            assert running.runs() == [2, 3]
+
+    async def test_many_tasks_are_watched_by_the_same_few_requests(
+        self, sandbox: Sandbox, store: Store | None
+    ) -> None:
+        ids = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(50)]
+        async with triggerer(watching(*ids), store) as running:
+            await looks(sandbox, 2)
+            for task_id in ids:
+                sandbox.control.start_task(task_id)
+            sandbox.control.advance(100)
+            told = {event["collection_task_id"] for event in await running.told(50)}
+
+        assert told == set(ids)
+        assert {len(json.loads(each["body"])["taskIds"]) for each in sandbox.control.requests(STATUS)} == {50}
+
+    async def test_a_service_that_fails_does_not_end_the_watch(
+        self, sandbox: Sandbox, task_id: str, store: Store | None
+    ) -> None:
+        async with triggerer(watching(task_id), store) as running:
+            await looks(sandbox, 2)
+            sandbox.control.fail(STATUS, times=2, kind="status", status=503)
+            await looks(sandbox, 1)
+            run_to_the_end(sandbox, task_id)
+            await running.told(1)
+
+        assert running.runs() == [2]
+
+    async def test_a_refusal_is_logged_and_tried_again_with_the_connection_as_it_is_then(
+        self,
+        sandbox: Sandbox,
+        task_id: str,
+        store: Store | None,
+        set_connection: Callable[..., None],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        set_connection(extra={"access_token": "a-wrong-token"})
+        async with triggerer(watching(task_id), store) as running:
+            await looks(sandbox, 2)
+            assert "cannot be watched" in caplog.text
+            assert "a-wrong-token" not in caplog.text
+            set_connection()
+            sandbox.control.clear_requests()
+            async with asyncio.timeout(60):
+                while not sandbox.control.counters().get(STATUS, {}).get(200):
+                    await asyncio.sleep(0.01)
+            run_to_the_end(sandbox, task_id)
+            await running.told(1)
+
+        assert running.runs() == [2]
+
+    async def test_a_connection_that_is_not_there_yet_is_waited_for(
+        self,
+        sandbox: Sandbox,
+        task_id: str,
+        store: Store | None,
+        set_connection: Callable[..., None],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        async with triggerer(watching(task_id, webcollect_conn_id="not_there"), store):
+            async with asyncio.timeout(60):
+                while caplog.text.count("cannot be watched") < 2:
+                    await asyncio.sleep(0.01)
+
+    async def test_a_task_that_the_service_refuses_does_not_disturb_the_others(
+        self, sandbox: Sandbox, task_id: str, store: Store | None
+    ) -> None:
+        async with triggerer(watching(task_id, "no such task"), store) as running:
+            await looks(sandbox, 4)
+            run_to_the_end(sandbox, task_id)
+            await running.told(1)
+
+        assert running.runs() == [2]
+
+
+@from_3_3
+class TestOverARestart:
+    async def test_a_run_that_ended_meanwhile_is_told_and_no_run_twice(
+        self, sandbox: Sandbox, task_id: str
+    ) -> None:
+        store, told = Store(), []
+        for run in (1, 2, 3):
+            async with triggerer(watching(task_id), store) as running:
+                await store.holds(run)
+                await looks(sandbox, 3)
+            told += running.runs()
+            run_to_the_end(sandbox, task_id)
+
+        assert told == [2, 3]
+
+    async def test_a_run_whose_event_was_not_stored_is_told_again(
+        self, sandbox: Sandbox, task_id: str
+    ) -> None:
+        store = Store()
+        async with triggerer(watching(task_id), store):
+            await store.holds(1)
+        run_to_the_end(sandbox, task_id)
+        async with triggerer(watching(task_id), store, stores=False) as killed:
+            await killed.told(1)
+            await looks(sandbox, 3)
+        async with triggerer(watching(task_id), store) as running:
+            await running.told(1)
+
+        assert running.payloads == killed.payloads
+
+    async def test_another_task_in_the_list_leaves_what_is_known_of_the_first(
+        self, sandbox: Sandbox, task_id: str
+    ) -> None:
+        store, other = Store(), sandbox.control.add_task(lots=[1])["task_id"]
+        async with triggerer(watching(task_id), store):
+            await store.holds(1)
+        run_to_the_end(sandbox, task_id)
+        async with triggerer(watching(task_id, other), store) as running:
+            await running.told(1)
+
+        assert running.runs() == [2]
+
+    @pytest.mark.parametrize("value", ["not a mark", {"run": "two"}], ids=repr)
+    async def test_what_is_remembered_but_makes_no_sense_is_not_built_upon(
+        self, sandbox: Sandbox, task_id: str, value: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = Store()
+        store.values = {f"webcollect_default {task_id} Finished": json.dumps(value)}
+        async with triggerer(watching(task_id), store) as running:
+            await looks(sandbox, 3)
+            run_to_the_end(sandbox, task_id)
+            await running.told(1)
+
+        assert running.runs() == [2]
+        assert "begins anew" in caplog.text
+
+    async def test_watchers_on_several_assets_are_told_that_nothing_is_remembered(
+        self, sandbox: Sandbox, task_id: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        from airflow.sdk import Asset
+        from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
+        several: Any = AssetStateStoreAccessors(inlets=[Asset("one"), Asset("two")])
+        async with triggerer(watching(task_id), several) as running:
+            await looks(sandbox, 3)
+            run_to_the_end(sandbox, task_id)
+            await running.told(1)
+
+        assert running.runs() == [2]
+        assert "begins anew" in caplog.text
+
+    async def test_a_store_that_fails_does_not_end_the_watch(
+        self, sandbox: Sandbox, task_id: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Failing(Store):
+            async def aset(self, key: str, value: Any) -> None:
+                raise RuntimeError("the database is away")
+
+        async with triggerer(watching(task_id), Failing()) as running:
+            await looks(sandbox, 3)
+            run_to_the_end(sandbox, task_id)
+            await running.told(1)
+            await looks(sandbox, 3)
+
+        assert running.runs() == [2]
+        assert "the database is away" in caplog.text
