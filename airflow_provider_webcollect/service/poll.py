@@ -1,4 +1,4 @@
-"""One poll for all who wait: what is asked for in batches is shared by every waiter of an event loop."""
+"""One poll for all who wait: what is asked for in batches is shared by every wait of an event loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 import contextvars
 import heapq
 import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, WebCollectError
 
@@ -23,12 +26,20 @@ LONGEST_BACKOFF = 300.0
 #: A key that is due within this share of its interval goes along with those that are due now, so that batches
 #: are full.
 EARLY_SHARE = 0.1
+#: Seconds that a new wait is held back, so that those who come together are asked about together.
+GATHERING = 0.25
+#: Seconds of judging after which the rest of the event loop has its turn.
+LONGEST_TURN = 0.01
 #: Refusals that may be due to a single key of a batch.
 _ABOUT_ONE_KEY = (NotFound, RequestRejected)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class _Waiter(Generic[T]):
-    """One wait: what it is about, how often it wants to look, and what it makes of what is seen."""
+class _Wait(Generic[T]):
+    """One wait: what it is about, how often it wants to look, and what it makes of what is seen.
+
+    There may be tens of thousands, so it holds no more than it needs.
+    """
 
     __slots__ = ("context", "future", "interval", "keys", "see", "seen")
 
@@ -38,20 +49,16 @@ class _Waiter(Generic[T]):
         self.keys = keys
         self.interval = interval
         self.see = see
-        self.seen: dict[str, T | None] = {}
+        self.seen: Mapping[str, T | None] = _NOTHING
         # what a waiter logs belongs to it, though it is run by the poll
         self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def look(self, key: str, value: T | None) -> None:
-        """Take note of what was seen of ``key``; once all keys were seen, judge."""
-        if self.future.done():
-            return
-        if len(self.keys) == 1:
-            seen: Mapping[str, T | None] = {key: value}
-        else:
-            self.seen[key] = value
-            seen = self.seen
+    def look(self, news: Mapping[str, T | None]) -> None:
+        """Take note of what was seen of some keys; once all were seen, judge."""
+        seen = {**self.seen, **news}
+        if len(self.keys) > 1:  # else all there is to know comes anew each time
+            self.seen = seen
         if len(seen) < len(self.keys):
             return
         try:
@@ -62,24 +69,24 @@ class _Waiter(Generic[T]):
         if result is not None:
             self.future.set_result(result)
 
-    def fail(self, error: Exception) -> None:
-        """End the wait with ``error``."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
 
 class _Watched(Generic[T]):
-    """A key that somebody waits for, and when it is due."""
+    """A key that somebody waits for, and when it is due; infinity while it is being asked about."""
 
-    __slots__ = ("due", "waiters")
+    __slots__ = ("due", "waits")
 
     def __init__(self) -> None:
-        self.waiters: list[_Waiter[T]] = []
-        self.due = 0.0
+        self.waits: list[_Wait[T]] = []
+        self.due = math.inf
 
     @property
     def interval(self) -> float:
-        return min(waiter.interval for waiter in self.waiters)
+        return min(wait.interval for wait in self.waits)
+
+
+#: The keys of a question, each with the waits that were there when it was asked: an answer to an older
+#: question says nothing of what happened before a wait began.
+_Batch: TypeAlias = dict[str, tuple[_Wait[T], ...]]
 
 
 class Poll(Generic[T]):
@@ -103,24 +110,26 @@ class Poll(Generic[T]):
     async def until(
         self, keys: Sequence[str], interval: float, see: Callable[[Mapping[str, T | None]], R | None]
     ) -> R:
-        """Look at once and then every ``interval`` seconds, until ``see`` returns something, and return that.
+        """Look in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
 
-        :param see: called with what is known of all keys whenever one of them was looked at.
+        :param see: called with what is known of all keys whenever some of them were looked at.
         :raises WebCollectError: if the service refuses for good (credential, plan, argument).
+        :raises ValueError: if there is no key.
         """
-        waiter: _Waiter[T] = _Waiter(tuple(keys), interval, see)
-        for key in waiter.keys:
-            self._watch(key, waiter)
-        self._news.set()
+        if not keys:
+            raise ValueError("`keys` is empty: there is nothing to wait for")
+        wait: _Wait[T] = _Wait(tuple(dict.fromkeys(keys)), interval, see)
+        for key in wait.keys:
+            self._watch(key, wait)
         if self._runner is None or self._runner.done():
             # in a context of its own: it outlives the waiter that happened to come first
             self._runner = asyncio.create_task(self._run(), context=contextvars.Context())
         try:
-            result: R = await waiter.future
+            result: R = await wait.future
             return result
         finally:
-            for key in waiter.keys:
-                self._leave(key, waiter)
+            for key in wait.keys:
+                self._leave(key, wait)
 
     async def aclose(self) -> None:
         """Stop asking."""
@@ -128,87 +137,100 @@ class Poll(Generic[T]):
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
 
-    def _watch(self, key: str, waiter: _Waiter[T]) -> None:
-        watched = self._watched.setdefault(key, _Watched())
-        watched.waiters.append(waiter)
-        self._schedule(key, watched, 0.0)
+    def _watch(self, key: str, wait: _Wait[T]) -> None:
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _Watched()
+        watched.waits.append(wait)
+        self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
 
-    def _schedule(self, key: str, watched: _Watched[T], pause: float) -> None:
-        watched.due = asyncio.get_running_loop().time() + pause
-        heapq.heappush(self._due, (watched.due, key))
-
-    def _leave(self, key: str, waiter: _Waiter[T]) -> None:
-        watched = self._watched[key]
-        watched.waiters.remove(waiter)
-        if not watched.waiters:
-            del self._watched[key]
+    def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
+        """Plan to ask about ``key``; an earlier plan stays."""
+        if due >= watched.due:
+            return
+        watched.due = due
+        entry = (due, key)
+        heapq.heappush(self._due, entry)
+        if self._due[0] is entry:
             self._news.set()
+
+    def _leave(self, key: str, wait: _Wait[T]) -> None:
+        watched = self._watched[key]
+        watched.waits.remove(wait)
+        if not watched.waits:
+            del self._watched[key]
+            if not self._watched:
+                self._news.set()
 
     async def _run(self) -> None:
         try:
             while self._watched:
                 self._news.clear()
-                batch = self._take_due()
-                if batch:
+                if batch := self._take_due():
                     await self._look_at(batch)
                 else:
                     await self._until_due()
+            self._due.clear()
         except Exception as error:
             # nobody must wait for a poll that has come to an end
             log.exception("The poll broke down.")
-            for key in list(self._watched):
-                self._fail(key, error)
+            await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
 
-    def _take_due(self) -> list[str]:
-        """Return the keys to ask about: none before the first is due, then also those that are due soon."""
-        now = asyncio.get_running_loop().time()
-        batch: dict[str, None] = {}
+    def _take_due(self) -> _Batch[T]:
+        """Return what to ask about: nothing before the first key is due, then also those that are due soon."""
+        now = _now()
+        batch: _Batch[T] = {}
         while self._due and len(batch) < self._batch_size:
             due, key = self._due[0]
             watched = self._watched.get(key)
             if watched is not None and watched.due == due:
                 if due > now + (watched.interval * EARLY_SHARE if batch else 0.0):
                     break
-                batch[key] = None
+                batch[key] = tuple(watched.waits)
+                watched.due = math.inf
             # else it is an entry of a wait that has ended or was brought forward
             heapq.heappop(self._due)
-        return list(batch)
+        return batch
 
     async def _until_due(self) -> None:
-        wait = max(0.0, self._due[0][0] - asyncio.get_running_loop().time()) if self._due else None
+        wait = max(0.0, self._due[0][0] - _now()) if self._due else None
         try:
             async with asyncio.timeout(wait):
                 await self._news.wait()
         except TimeoutError:
             return
 
-    async def _look_at(self, batch: list[str]) -> None:
+    async def _look_at(self, batch: _Batch[T]) -> None:
         try:
-            answer = await self._ask(batch)
+            answer = await self._ask(list(batch))
         except WebCollectError as error:
             await self._failed(batch, error)
             return
         self._failures = 0
-        for key in batch:
+        now = _now()
+        news: defaultdict[_Wait[T], dict[str, T | None]] = defaultdict(dict)
+        for key, waits in batch.items():
             if watched := self._watched.get(key):
-                for waiter in tuple(watched.waiters):
-                    waiter.look(key, answer.get(key))
-                self._schedule(key, watched, watched.interval)
+                self._schedule(key, watched, now + watched.interval)
+            for wait in waits:
+                news[wait][key] = answer.get(key)
+        await _each(news, lambda wait: wait.look(news[wait]))
 
-    async def _failed(self, batch: list[str], error: WebCollectError) -> None:
+    async def _failed(self, batch: _Batch[T], error: WebCollectError) -> None:
         if not error.permanent:
             await asyncio.sleep(self._backoff(error))
+            now = _now()
             for key in batch:
                 if watched := self._watched.get(key):
-                    self._schedule(key, watched, 0.0)
+                    self._schedule(key, watched, now)
         elif len(batch) > 1 and isinstance(error, _ABOUT_ONE_KEY):
             # one bad id must not end the waits on the others
-            middle = len(batch) // 2
-            await self._look_at(batch[:middle])
-            await self._look_at(batch[middle:])
+            keys = list(batch)
+            middle = len(keys) // 2
+            for half in (keys[:middle], keys[middle:]):
+                await self._look_at({key: batch[key] for key in half})
         else:
-            for key in batch:
-                self._fail(key, error)
+            await _fail([wait for waits in batch.values() for wait in waits], error)
 
     def _backoff(self, error: WebCollectError) -> float:
         self._failures += 1
@@ -218,7 +240,24 @@ class Poll(Generic[T]):
         log.warning("A status query failed; the next one follows in %.0f s. %s", pause, error)
         return pause
 
-    def _fail(self, key: str, error: Exception) -> None:
-        if watched := self._watched.get(key):
-            for waiter in tuple(watched.waiters):
-                waiter.fail(error)
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _fail(waits: Iterable[_Wait[Any]], error: Exception) -> None:
+    """End waits with ``error``."""
+    await _each(waits, lambda wait: wait.future.set_exception(error))
+
+
+async def _each(waits: Iterable[_Wait[T]], act: Callable[[_Wait[T]], None]) -> None:
+    """Do something about each wait that has not ended, and let others of the event loop have their turns."""
+    turn_ends = _now() + LONGEST_TURN
+    for wait in waits:
+        if wait.future.done():
+            continue
+        act(wait)
+        # who has ended goes on at once: thousands of them in one turn would make it a long one
+        if wait.future.done() or _now() >= turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = _now() + LONGEST_TURN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -43,8 +44,15 @@ async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Poll
 
 
 @pytest.fixture(autouse=True)
-def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+def moments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_module, "FIRST_BACKOFF", 0.005)
+    monkeypatch.setattr(poll_module, "GATHERING", 0.02)
+
+
+async def turns(count: int) -> None:
+    """Let the event loop come round so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def test_all_who_ask_at_once_share_full_batches() -> None:
@@ -53,6 +61,72 @@ async def test_all_who_ask_at_once_share_full_batches() -> None:
         seen = await asyncio.gather(*(poll.until([key], 60, dict) for key in service.answers))
     assert seen == [{key: value} for key, value in service.answers.items()]
     assert sorted(len(batch) for batch in service.asked) == [5, 10, 10]
+
+
+async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poll_module, "GATHERING", 1.0)
+    service = Service(a=1, b=2, c=3)
+    async with polling(service) as poll:
+        waits = []
+        for key in "abc":
+            waits.append(asyncio.create_task(poll.until([key], 60, dict)))
+            await turns(5)
+        await asyncio.gather(*waits)
+    assert service.asked == [["a", "b", "c"]]
+
+
+async def test_those_who_keep_coming_do_not_put_off_the_first_look() -> None:
+    service = Service(a=1)
+    async with polling(service) as poll, asyncio.timeout(30):
+        first = asyncio.create_task(poll.until(["a"], 60, dict))
+        others = []
+        while not first.done():
+            others.append(asyncio.create_task(poll.until(["a"], 60, dict)))
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*others)
+
+
+async def test_every_round_is_of_full_batches_though_some_came_earlier() -> None:
+    service = Service(**{f"k{n}": n for n in range(250)})
+    looks: Counter[str] = Counter()
+
+    def see(seen: Mapping[str, int | None]) -> bool | None:
+        looks.update(seen.keys())
+        return True if looks[next(iter(seen))] == 4 else None
+
+    async with polling(service) as poll:
+        early, *late = service.answers
+        waits = [asyncio.create_task(poll.until([early], 0.5, see))]
+        while not service.asked:
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*waits, *(poll.until([key], 0.5, see) for key in late))
+    # the early one's first look, then three batches a round; on a slow machine rounds run together
+    assert len(service.asked) <= 1 + 4 * 3
+    assert set(looks.values()) == {4}
+
+
+async def test_a_wait_is_not_shown_the_answer_to_a_question_that_is_older() -> None:
+    """What happened before a wait began, such as a start, is in what it sees."""
+    answering = asyncio.Event()
+    asked: list[int] = []
+
+    async def ask(keys: list[str]) -> dict[str, int]:
+        asked.append(len(asked))
+        answer = {"a": asked[-1]}
+        await answering.wait()
+        return answer
+
+    poll: Poll[int] = Poll(ask, 100)
+    before = asyncio.create_task(poll.until(["a"], 60, dict))
+    while not asked:
+        await asyncio.sleep(0.001)
+    after = asyncio.create_task(poll.until(["a"], 60, dict))
+    await turns(2)
+    answering.set()
+    assert await before == {"a": 0}
+    assert await after == {"a": 1}
 
 
 async def test_two_who_wait_for_one_key_cost_one_question() -> None:
@@ -101,6 +175,31 @@ async def test_a_wait_on_many_keys_judges_once_all_were_seen_and_then_at_every_l
     async with polling(service, batch_size=1) as poll:
         await poll.until(["a", "b", "c"], 0.01, see)
     assert seen_sizes == [3, 3, 3]
+
+
+async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
+    service = Service(**{f"k{n}": n for n in range(50)})
+    judged = 0
+
+    def see(seen: Mapping[str, int | None]) -> bool | None:
+        nonlocal judged
+        judged += 1
+        return True if judged == 3 else None
+
+    async with polling(service) as poll:
+        await poll.until(list(service.answers), 0.01, see)
+    assert len(service.asked) == 3
+
+
+async def test_a_key_that_is_named_twice_counts_once() -> None:
+    async with polling(Service(a=1, b=2)) as poll, asyncio.timeout(30):
+        assert await poll.until(["a", "b", "a"], 60, dict) == {"a": 1, "b": 2}
+
+
+async def test_nothing_to_wait_for_is_refused() -> None:
+    async with polling(Service()) as poll:
+        with pytest.raises(ValueError, match="`keys` is empty"):
+            await poll.until([], 60, dict)
 
 
 async def test_what_the_answer_leaves_out_is_seen_as_none() -> None:
@@ -187,3 +286,65 @@ async def test_what_a_waiter_does_runs_in_its_own_context() -> None:
 
     async with polling(service) as poll:
         assert await asyncio.gather(*(asyncio.create_task(wait(key)) for key in "ab")) == ["a", "b"]
+
+
+async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_event_loop() -> None:
+    service = Service(a=1)
+    done: list[str] = []
+
+    def see(seen: Mapping[str, int | None]) -> bool:
+        done.append("judged")
+        return True
+
+    async def wait() -> None:
+        await poll.until(["a"], 60, see)
+        done.append("went on")
+
+    async with polling(service) as poll:
+        await asyncio.gather(*(wait() for _ in range(100)))
+    assert done == ["judged", "went on"] * 100
+
+
+async def test_others_have_their_turns_while_many_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_module, "LONGEST_TURN", 0.0)
+    service = Service(a=1)
+    turn = 0
+    judged_in: list[int] = []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    def see(seen: Mapping[str, int | None]) -> None:
+        judged_in.append(turn)
+
+    async with polling(service) as poll:
+        waits = [asyncio.create_task(poll.until(["a"], 60, see)) for _ in range(100)]
+        others = asyncio.create_task(count_turns())
+        while len(judged_in) < len(waits):
+            await asyncio.sleep(0.001)
+        for task in (*waits, others):
+            task.cancel()
+        await asyncio.gather(*waits, others, return_exceptions=True)
+    assert len(set(judged_in)) == len(waits)
+
+
+async def test_a_refusal_ends_its_waits_one_by_one() -> None:
+    service = Service()
+    service.failures = [PermissionDenied("plan")]
+    refused = 0
+
+    async def wait() -> int:
+        nonlocal refused
+        try:
+            await poll.until(["a"], 60, dict)
+        except PermissionDenied:
+            refused += 1
+        return sum(wait.done() for wait in waits)
+
+    async with polling(service) as poll:
+        waits = [asyncio.create_task(wait()) for _ in range(100)]
+        assert await asyncio.gather(*waits) == list(range(100))
+    assert refused == 100
