@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -43,10 +43,28 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     return uri._replace(path="/" + "/".join(quote(part, safe="") for part in parts))
 
 
-def folder_url(folder: ObjectStoragePath) -> SplitResult:
-    """Return the URL of a folder as all know it: without the id of the connection that opens it."""
-    url = urlsplit(str(folder))
-    return url._replace(scheme=url.scheme or "file", netloc=url.netloc.rpartition("@")[2])
+class Address(NamedTuple):
+    """Where a folder is, as all know it: without the id of the connection that opens it.
+
+    :ivar bucket: empty for this machine's files.
+    :ivar path: with a leading slash.
+    """
+
+    scheme: str
+    bucket: str
+    path: str
+
+    @classmethod
+    def of(cls, folder: ObjectStoragePath) -> Address:
+        """Return the address of a folder; its name may hold what means something in URLs (``#``, ``?``)."""
+        scheme, _, rest = str(folder).rpartition("://")
+        bucket, slash, path = rest.partition("/")
+        return cls(scheme or "file", bucket.rpartition("@")[2], f"{slash}{path}".rstrip("/"))
+
+    @property
+    def uri(self) -> str:
+        """The address in one piece."""
+        return f"{self.scheme}://{self.bucket}{self.path}"
 
 
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:

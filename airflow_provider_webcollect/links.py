@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
-from airflow_provider_webcollect.assets import folder_url
+from airflow_provider_webcollect.assets import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
     :param collection_task_id: what is no id yet, such as None, has no link.
     """
     template = hook.connection.task_url_template
-    linked = template and isinstance(collection_task_id, str) and collection_task_id.strip()
+    linked = template and isinstance(collection_task_id, str | int) and str(collection_task_id).strip()
     url = _filled(str(template), {"task_id": str(collection_task_id)}) if linked else ""
     WebCollectTaskLink.store(context, url)
 
@@ -77,8 +77,8 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
 def store_export_link(context: Context, hook: WebCollectHook, folder: ObjectStoragePath) -> None:
     """Store the link to a folder of landed rows, if the connection says where such pages are."""
     template = hook.connection.export_url_template
-    place = folder_url(folder)
-    values = {"bucket": place.netloc, "path": place.path.strip("/")}
+    address = Address.of(folder)
+    values = {"bucket": address.bucket, "path": address.path.lstrip("/")}
     WebCollectExportLink.store(context, _filled(template, values, safe="/") if template else "")
 
 

@@ -54,8 +54,8 @@ class WebCollectConnection:
         connection's id.
     :param status_batch_size: tasks per status query.
     :param task_url_template: the service's web page of a task, with ``{task_id}``; None if it has none.
-    :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if it
-        has none.
+    :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if
+        it has none.
     """
 
     conn_id: str

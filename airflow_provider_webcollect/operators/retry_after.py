@@ -5,15 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+
+from airflow_provider_webcollect.landing.errors import SomeFailed
 from airflow_provider_webcollect.service.errors import WebCollectError
 
-try:
-    from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
-except ImportError:
-    _CAN = False
-else:
-    _CAN = True
-
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
+    from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context
 
@@ -26,11 +24,11 @@ def respect_retry_after(operator: BaseOperator) -> None:
 
     A retry policy of the user's own stays. Before Airflow 3.3, the task's own delay decides alone.
     """
-    if _CAN and getattr(operator, "retry_policy", None) is None:
+    if AIRFLOW_V_3_3_PLUS and getattr(operator, "retry_policy", None) is None:
         operator.retry_policy = RetryAfterPolicy()
 
 
-if _CAN:
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
 
     class RetryAfterPolicy(RetryPolicy):
         """Waits as long as the service's ``Retry-After`` says where the task's own delay is shorter."""
@@ -39,8 +37,8 @@ if _CAN:
             self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
         ) -> RetryDecision:
             """Return the service's wish as the delay of the next retry, or leave it to the task."""
-            asked = getattr(exception, "retry_after", None)
-            if not isinstance(exception, WebCollectError) or not asked:
+            asked = _asked(exception)
+            if not asked:
                 return RetryDecision.default()
             delay = timedelta(seconds=min(asked, LONGEST))
             if context is not None and _own_delay(context["ti"].task, try_number) >= delay:
@@ -57,6 +55,13 @@ if _CAN:
         def deserialize(cls, data: dict[str, Any]) -> RetryAfterPolicy:
             """Return the policy."""
             return cls()
+
+
+def _asked(exception: BaseException) -> float:
+    """Return the seconds that the service has asked to wait, 0 if it has not; of many sources, the most."""
+    errors = exception.errors.values() if isinstance(exception, SomeFailed) else (exception,)
+    wishes = [error.retry_after for error in errors if isinstance(error, WebCollectError)]
+    return max(filter(None, wishes), default=0.0)
 
 
 def _own_delay(task: Any, try_number: int) -> timedelta:

@@ -76,9 +76,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         check_now(self, self._check)
 
     def _check(self) -> None:
-        checks.text("collection_task_id", self.collection_task_id)
+        self.collection_task_id = checks.text("collection_task_id", self.collection_task_id)
         if self.sub_task_ids != ALL:
-            checks.texts("sub_task_ids", self.sub_task_ids)
+            self.sub_task_ids = checks.texts("sub_task_ids", self.sub_task_ids)
         checks.texts("failure_states", self.failure_states, may_be_empty=True)
         if not isinstance(self.poll_interval, int | float) or not self.poll_interval > 0:
             raise InvalidArgument(

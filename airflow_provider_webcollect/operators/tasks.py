@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -71,8 +70,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     :param collection_task_ids: the tasks to copy. (templated)
     :param task_group_ids: the groups of the copies. (templated)
     :param on_partial_failure: what to do if some were not copied: ``fail`` (without retries, which would
-        copy the
-        others again), ``skip`` the task, or ``ignore``. All of them are logged with their reasons.
+        copy the others again), ``skip`` the task, or ``ignore``. All of them are logged with their reasons.
     :param retry_unknown_outcome: retry also if it is not known whether copies were made.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
@@ -174,6 +172,7 @@ class _DeleteOperator(WebCollectOperator):
     """What both deletions share: an empty list is an error unless it is expected, and the ids are logged."""
 
     _what: str
+    _call: Callable[[list[Any]], Call[None]]
 
     def __init__(self, *, ignore_empty: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -182,13 +181,14 @@ class _DeleteOperator(WebCollectOperator):
     def _ids(self) -> list[Any]:
         raise NotImplementedError
 
-    def _delete(self, hook: WebCollectHook, call: Callable[[list[Any]], Call[None]]) -> list[Any]:
+    def perform(self, hook: WebCollectHook) -> list[Any]:
+        """Delete them."""
         ids = self._ids()
         if not ids:
             self.log.info("No %s to delete.", self._what)
             return ids
         self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(str, ids)))
-        hook.client.send(call(ids))
+        hook.client.send(self._call(ids))
         return ids
 
 
@@ -205,6 +205,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     template_fields: Sequence[str] = ("collection_task_ids", "webcollect_conn_id")
     template_fields_renderers = {"collection_task_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
     _what = "tasks"
+    _call = staticmethod(endpoints.delete_tasks)
 
     def __init__(self, *, collection_task_ids: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -213,10 +214,6 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
 
     def _ids(self) -> list[str]:
         return checks.texts("collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty)
-
-    def perform(self, hook: WebCollectHook) -> list[str]:
-        """Delete the tasks."""
-        return self._delete(hook, endpoints.delete_tasks)
 
 
 class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
@@ -232,6 +229,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     template_fields: Sequence[str] = ("task_group_ids", "webcollect_conn_id")
     template_fields_renderers = {"task_group_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
     _what = "task groups"
+    _call = staticmethod(endpoints.delete_task_groups)
 
     def __init__(self, *, task_group_ids: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -239,14 +237,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
         check_now(self, self._ids)
 
     def _ids(self) -> list[int]:
-        ids = self.task_group_ids
-        if self.ignore_empty and not isinstance(ids, str | bytes) and isinstance(ids, Sized) and not len(ids):
-            return []
-        return checks.integers("task_group_ids", ids)
-
-    def perform(self, hook: WebCollectHook) -> list[int]:
-        """Delete the groups."""
-        return self._delete(hook, endpoints.delete_task_groups)
+        return checks.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
 
 
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
@@ -257,8 +248,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
 
     :param collection_task_id: the service's task. (templated)
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
-        and
-        values, or as a list of ``{"name", "value"}``. (templated)
+        and values, or as a list of ``{"name", "value"}``. (templated)
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
         (templated)
     :param retry_unknown_outcome: retry also if it is not known whether values were appended.
@@ -327,8 +317,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
     """Reads the steps of tasks (contract, endpoint 5).
 
     Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
-    and what
-    belongs to its type.
+    and what belongs to its type.
 
     :param collection_task_ids: the tasks. (templated)
     :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.

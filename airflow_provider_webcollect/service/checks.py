@@ -19,7 +19,9 @@ W = TypeVar("W", bound=StrEnum)
 
 
 def text(argument: str, value: object) -> str:
-    """Return ``value`` if it is a non-empty text."""
+    """Return ``value`` if it is a non-empty text; an integer (digits from a template) is taken too."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, str) or not value.strip():
         raise InvalidArgument(argument, value, "it must be a non-empty string")
     return value
@@ -73,9 +75,9 @@ def texts(argument: str, values: object, *, most: int | None = None, may_be_empt
     return [text(f"{argument}[{index}]", item) for index, item in enumerate(items)]
 
 
-def integers(argument: str, values: object) -> list[int]:
-    """Return ``values`` as a non-empty list of integers."""
-    items = _items(argument, values, None, False)
+def integers(argument: str, values: object, *, may_be_empty: bool = False) -> list[int]:
+    """Return ``values`` as a list of integers."""
+    items = _items(argument, values, None, may_be_empty)
     return [integer(f"{argument}[{index}]", item) for index, item in enumerate(items)]
 
 

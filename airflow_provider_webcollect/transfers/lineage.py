@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.assets import dataset_name, folder_url, report_read
+from airflow_provider_webcollect.assets import Address, dataset_name, report_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ def to_openlineage(moved: Iterable[Moved]) -> OperatorLineage[Any, Any]:
 def _report_written(folder: ObjectStoragePath) -> None:
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-    uri = folder_url(folder).geturl()
+    uri = Address.of(folder).uri
     # assets are of ASCII alone, folders need not be
     if uri.isascii():
         get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
@@ -79,10 +79,8 @@ def _report_written(folder: ObjectStoragePath) -> None:
 
 def _folder_name(folder: ObjectStoragePath) -> tuple[str, str]:
     """Return namespace and name of a folder, by OpenLineage's rules for object stores and files."""
-    url = folder_url(folder)
-    if url.netloc:
-        return f"{url.scheme}://{url.netloc}", url.path.strip("/") or "/"
-    return url.scheme, url.path
+    scheme, bucket, path = Address.of(folder)
+    return (f"{scheme}://{bucket}", path.lstrip("/") or "/") if bucket else (scheme, path)
 
 
 def _columns(manifest: Manifest) -> dict[str, str | None]:

@@ -27,13 +27,13 @@ class Place:
 
 
 def make_source(collection_task_id: object, lotno: object, where: str = "") -> Source:
-    """Return the checked source; an empty batch number means none, and native templates make it a number.
+    """Return the checked source; an empty batch number means none.
 
     :param where: what comes before the names of the arguments in messages.
     """
-    batch = None if lotno in {None, ""} else checks.text(f"{where}lotno", str(lotno))
     return Source(
-        collection_task_id=checks.text(f"{where}collection_task_id", collection_task_id), lotno=batch
+        collection_task_id=checks.text(f"{where}collection_task_id", collection_task_id),
+        lotno=None if lotno is None or lotno == "" else checks.text(f"{where}lotno", lotno),
     )
 
 
@@ -55,7 +55,7 @@ def places(sources: object, folder: str | ObjectStoragePath) -> list[Place]:
 
 
 def _place(name: str, entry: object, folder: str | ObjectStoragePath) -> Place:
-    if isinstance(entry, str):
+    if isinstance(entry, str | int):
         entry = {"collection_task_id": entry}
     if not isinstance(entry, Mapping):
         raise InvalidArgument(name, entry, "it must be a task id or a dict")
