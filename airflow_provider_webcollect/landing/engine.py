@@ -7,7 +7,6 @@ the last recorded part, and a reader who trusts the manifest alone sees all rows
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
@@ -26,12 +25,10 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Progress, Run, Source
 from airflow_provider_webcollect.landing.parts import write_parts
-from airflow_provider_webcollect.landing.read_ahead import read_ahead
 from airflow_provider_webcollect.landing.start import Verdict, anew, begin, judge, left_alone
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.destination import Destination
-    from airflow_provider_webcollect.landing.formats import Columns
     from airflow_provider_webcollect.service.records import DataPage
 
 log = logging.getLogger(__name__)
@@ -118,10 +115,10 @@ def _landed(landing: Landing, committed: Manifest | None) -> Manifest:
 def _moved(landing: Landing, committed: Manifest | None, claim: Claim, pages: Iterator[DataPage]) -> Manifest:
     try:
         columns = landing.file_format.columns_after(claim.progress.columns)
-        total = _write(landing, claim, columns, pages)
+        total = write_parts(landing, claim, columns, pages)
         if landing.mark is not None and claim.progress.rows:
             # what the source has gained while the last part was written must not be marked without it
-            total = _write(landing, claim, columns, _pages(landing, claim.progress)) or total
+            total = write_parts(landing, claim, columns, _pages(landing, claim.progress)) or total
         manifest = commit(landing, claim, committed, columns, total or 0)
         return mark(landing, claim, manifest)
     except RowsMissing:
@@ -131,11 +128,6 @@ def _moved(landing: Landing, committed: Manifest | None, claim: Claim, pages: It
     except Exception:
         claim.release()
         raise
-
-
-def _write(landing: Landing, claim: Claim, columns: Columns, pages: Iterator[DataPage]) -> int | None:
-    with contextlib.closing(read_ahead(pages)) as ahead:
-        return write_parts(landing, claim, columns, ahead)
 
 
 def _pages(landing: Landing, progress: Progress) -> Iterator[DataPage]:

@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.landing.manifest import RecordedPart, new_id
+from airflow_provider_webcollect.landing.write_behind import write_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,11 @@ def _write_part(
     rows = total = 0
     offset = before.next_offset
     left_over = None
-    with landing.destination.part(name) as file, landing.file_format.writer(file, columns) as writer:
+    with (
+        landing.destination.part(name) as file,
+        write_behind(file) as behind,
+        landing.file_format.writer(behind, columns) as writer,
+    ):
         for page in pages:
             if not writer.write(page.rows):
                 left_over = page
@@ -54,7 +59,7 @@ def _write_part(
             offset, total = page.offset, page.total
             landing.advanced(before.rows + rows, total)
             claim.touch()
-            if file.bytes >= landing.max_part_bytes:
+            if behind.bytes >= landing.max_part_bytes:
                 break
     part = RecordedPart(
         name=name,

@@ -138,12 +138,12 @@ class Client:
         session = self._ready()
         settings = self.wire.settings
         with content_of(request) as (headers, content):
-            prepared = session.prepare_request(
-                requests.Request(
-                    request.method, request.url, headers={**request.headers, **headers}, data=content
-                )
-            )
             # past the session, which would look into redirects and keep cookies
+            prepared = requests.PreparedRequest()
+            prepared.prepare_method(request.method)
+            prepared.prepare_url(request.url, None)
+            prepared.prepare_headers({**session.headers, **request.headers, **headers})
+            prepared.prepare_body(content, None)
             response = session.get_adapter(request.url).send(
                 prepared,
                 stream=True,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.answers import Answer, read_answer
@@ -24,6 +26,25 @@ from airflow_provider_webcollect.service.records import (
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import Call
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+rows = st.lists(st.dictionaries(text, values, max_size=5), max_size=6)
+layouts: Any = st.fixed_dictionaries(
+    {
+        "indent": st.sampled_from([None, 0, 2, "\t"]),
+        "ensure_ascii": st.booleans(),
+        "separators": st.sampled_from([None, (",", ":"), (" ,\r\n", " :\r")]),
+    }
+)
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 COPY = endpoints.copy_task("t")
@@ -164,6 +185,31 @@ class TestEnvelope:
         error = refusal(DEPRECATE, {"error": {"code": "x", "message": "m", "retryable": can_retry}}, 409)
         assert type(error) is errors.DataAppError
         assert (error.retryable, error.permanent) == (can_retry, not can_retry)
+
+
+class TestRows:
+    @given(rows, layouts, st.sampled_from(["", "\n", "\r\n"]))
+    def test_rows_of_any_layout_are_single_lines_with_the_values_as_they_were(
+        self, written: list[dict[str, Any]], layout: dict[str, Any], end: str
+    ) -> None:
+        page = {"offset": 1, "total": 1, "restTotal": 0, "data": written}
+        got = read(READ, json.dumps({"data": page}, **layout).encode() + end.encode())
+        assert all(len(bytes(row).splitlines()) == 1 for row in got.rows)
+        assert [json.loads(bytes(row)) for row in got.rows] == written
+
+    @given(rows, st.sampled_from([b"", b"\n"]))
+    def test_rows_on_single_lines_are_kept_byte_by_byte(
+        self, written: list[dict[str, Any]], end: bytes
+    ) -> None:
+        texts = [json.dumps(row).encode() for row in written]
+        body = b'{"data": {"offset": 1, "total": 1, "restTotal": 0, "data": [' + b" , ".join(texts) + b"]}}"
+        assert [bytes(row) for row in read(READ, body + end).rows] == texts
+
+    def test_a_cell_of_10_mb_comes_back(self) -> None:
+        row = {"": "ü" * 5_000_000, "two\nlines": None}
+        page = {"offset": 1, "total": 1, "restTotal": 0, "data": [row]}
+        (raw,) = read(READ, json.dumps({"data": page}, indent=1).encode()).rows
+        assert json.loads(bytes(raw)) == row
 
 
 class TestRetryAfter:

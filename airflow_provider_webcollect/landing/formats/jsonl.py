@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from airflow_provider_webcollect.landing import jsonl
 from airflow_provider_webcollect.landing.formats import compression as compressions
 from airflow_provider_webcollect.landing.formats.base import FileFormat, RowWriter
 from airflow_provider_webcollect.landing.formats.rows import slices
@@ -50,7 +49,9 @@ class _Writer(RowWriter):
         self.columns = columns.names if columns.fixed else ()
 
     def write(self, rows: Sequence[msgspec.Raw]) -> bool:
-        self._output.write(jsonl.encode(_cut(rows, self.columns) if self._cut else rows))
+        # a row is a single line already
+        lines = _cut(rows, self.columns) if self._cut else rows
+        self._output.write(b"\n".join([*lines, b""]))
         return True
 
     def close(self) -> None:

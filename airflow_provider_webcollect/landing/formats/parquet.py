@@ -210,7 +210,8 @@ class _Sink:
 
     def write(self, data: bytes) -> None:
         if not self.dropped:
-            self._sink.write(data)
+            # a copy unless it is bytes already: the sink may keep it for a while, and pyarrow its buffer too
+            self._sink.write(bytes(data))
 
     def flush(self) -> None:
         """Nothing is held back here."""
