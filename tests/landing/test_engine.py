@@ -23,6 +23,8 @@ from airflow_provider_webcollect.landing.errors import (
     RowsMissing,
 )
 from airflow_provider_webcollect.landing.manifest import Progress, Source
+from airflow_provider_webcollect.service.answers import Answer, read_answer
+from airflow_provider_webcollect.service.endpoints import read_data
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
 from airflow_provider_webcollect.service.records import DataPage
 from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, offsets_asked
@@ -176,12 +178,12 @@ class TestLanding:
         assert folder.rows() == sandbox.control.true_rows(task)
 
     def test_pretty_printed_rows_take_a_line_each(self, landing: Landed, folder: Folder, task: str) -> None:
-        rows = [{"a": "x\ny", "b": [1, {"c": "\u2028"}]}, {}, {"d": "\r"}]
-        pretty = [msgspec.Raw(json.dumps(row, indent=2, ensure_ascii=False).encode()) for row in rows]
-        crlf = msgspec.Raw(json.dumps({"e": 1}, indent=2).replace("\n", "\r\n").encode())
-        pages = [DataPage(offset=9, total=4, rest_total=0, rows=[*pretty, crlf])]
+        rows = [{"a": "x\ny", "b": [1, {"c": "\u2028"}]}, {}, {"d": "\r"}, {"e": 1}]
+        page = {"data": {"offset": 9, "total": 4, "restTotal": 0, "data": rows}}
+        pretty = json.dumps(page, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode()
+        pages = [read_answer(read_data(task), Answer(200, {}, pretty))]
         landing(task, pages=lambda offset, done: iter(pages))
-        assert folder.rows() == [*rows, {"e": 1}]
+        assert folder.rows() == rows
 
     # the other kinds keep the files themselves in memory
     @pytest.mark.parametrize("folder", ["local"], indirect=True)
