@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import filelock
 import msgspec
 
 from airflow_provider_webcollect.service import endpoints
@@ -33,6 +32,8 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.records import TokenRecord
 
 if TYPE_CHECKING:
+    import filelock
+
     from airflow_provider_webcollect.service.call import Call
     from airflow_provider_webcollect.service.settings import Credentials
 
@@ -455,7 +456,7 @@ class _HostLock:
         try:
             self._file = self._file or _lock_file(self._name)
             self._file.acquire(timeout=0)
-        except filelock.Timeout:
+        except TimeoutError:
             return False
         except OSError as error:
             log.warning("No lock can be made on this host (%s); renewals may race.", error)
@@ -468,6 +469,8 @@ class _HostLock:
 
 
 def _lock_file(name: str) -> filelock.BaseFileLock:
+    import filelock
+
     folder = Path(tempfile.gettempdir()) / f"webcollect-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
