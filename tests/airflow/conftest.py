@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -100,6 +101,18 @@ def hook(connected: None) -> Iterator[WebCollectHook]:
     hook = WebCollectHook()
     yield hook
     hook.client.close()
+
+
+@pytest.fixture
+def source(sandbox: Sandbox) -> dict[str, Any]:
+    """A task with two batches of rows, 400 in all."""
+    return sandbox.control.add_task(lots=[250, 150])
+
+
+@pytest.fixture
+def destination(tmp_path: Path) -> str:
+    """A folder on this machine, as a URL."""
+    return f"file://{tmp_path}/landed"
 
 
 @pytest.fixture

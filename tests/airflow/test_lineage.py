@@ -14,10 +14,8 @@ from airflow.providers.common.compat.standard.operators import PythonOperator
 
 from airflow_provider_webcollect.assets import create_asset
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
-from tests.airflow.dag_runs import FinishedRun, run_tasks
+from tests.airflow.dag_runs import run_tasks
+from tests.airflow.landings import land
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +29,6 @@ pytestmark = [
 
 
 @pytest.fixture
-def source(sandbox: Sandbox) -> dict[str, Any]:
-    """A task with two batches of rows."""
-    return sandbox.control.add_task(lots=[250, 150])
-
-
-@pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
     """The collector that Airflow has where a plugin reads hook lineage."""
     collector = HookLineageCollector()
@@ -44,11 +36,6 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
         "airflow.providers.common.compat.sdk.get_hook_lineage_collector", lambda: collector, raising=False
     )
     return collector
-
-
-def land(**arguments: Any) -> FinishedRun:
-    """Run the transfer."""
-    return run_tasks(lambda: WebCollectToObjectStorageOperator(task_id="land", settle=0, **arguments))
 
 
 def extracted(state: str = "success", **arguments: Any) -> Any:
@@ -130,7 +117,10 @@ class TestOpenLineage:
 
     def test_what_a_task_declares_about_collection_tasks_is_understood(self, sandbox: Sandbox) -> None:
         utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")
-        for asset in (create_asset(collection_task_id="a/b", lotno="7"), create_asset(collection_task_id="c")):
+        for asset in (
+            create_asset(collection_task_id="a/b", lotno="7"),
+            create_asset(collection_task_id="c"),
+        ):
             found = utils.translate_airflow_asset(Asset(asset.uri), None)
 
             assert found.namespace == f"webcollect://{urlsplit(sandbox.url).netloc}"
@@ -141,7 +131,7 @@ class TestHookLineage:
     def test_the_transfer_reports_task_and_folder(
         self, collector: HookLineageCollector, source: dict[str, Any], tmp_path: Path
     ) -> None:
-        land(collection_task_id=source["task_id"], lotno="000002", destination=f"file://{tmp_path}/landed")
+        land(f"file://{tmp_path}/landed", source, lotno="000002")
 
         reported = collector.collected_assets
         assert [each.asset.uri for each in reported.inputs] == [
@@ -152,7 +142,7 @@ class TestHookLineage:
     def test_a_folder_that_can_be_no_asset_lands_all_the_same(
         self, collector: HookLineageCollector, source: dict[str, Any], tmp_path: Path
     ) -> None:
-        run = land(collection_task_id=source["task_id"], destination=f"file://{tmp_path}/größe")
+        run = land(f"file://{tmp_path}/größe", source)
 
         assert run.states == {"land": "success"}
         assert len(collector.collected_assets.inputs) == 1
@@ -192,6 +182,6 @@ def test_without_openlineage_everything_works(
     for name in ("openlineage", "airflow.providers.openlineage"):
         # an import of it fails now
         monkeypatch.setitem(sys.modules, name, None)
-    run = land(collection_task_id=source["task_id"], destination=f"file://{tmp_path}")
+    run = land(f"file://{tmp_path}", source)
 
     assert (run.states, run.xcoms["land"]["rows"]) == ({"land": "success"}, 400)

@@ -20,21 +20,25 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
     WebCollectStartSubTasksOperator,
 )
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
 TEMPLATE = "https://service.example/tasks/{task_id}?tab=data"
 
 
-def shown(dag: Any, run: FinishedRun, task_id: str) -> str | None:
-    """Return the link as the web interface gets it: from the serialized DAG, in another process."""
+def shown(dag: Any, run: FinishedRun, task_id: str, name: str = "Collection task") -> str | None:
+    """Return a link as the web interface gets it: from the serialized DAG, in another process."""
     from airflow.models.taskinstancekey import TaskInstanceKey
 
-    link = serialized(dag).get_task(task_id).operator_extra_link_dict["Collection task"]
+    link = serialized(dag).get_task(task_id).operator_extra_link_dict[name]
     key = TaskInstanceKey(dag.dag_id, task_id, run.run_id, map_index=-1)
     return link.get_link(operator=dag.get_task(task_id), ti_key=key) or None
 
@@ -97,6 +101,43 @@ class TestTaskLink:
                 {"run_id": run.run_id, "dag_id": dag.dag_id},
             ).all()
         assert [key for (key,) in keys] == ["return_value"]
+
+
+@pytest.mark.usefixtures("airflow_database")
+@pytest.mark.webcollect_sandbox(enforce_limits=False)
+class TestTransferLinks:
+    @pytest.mark.parametrize("template", ["https://storage.example/{bucket}/{path}/?x={y}", None])
+    def test_they_lead_to_the_task_and_to_the_folder_if_the_connection_knows_the_pages(
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        set_connection: Callable[..., None],
+        template: str | None,
+        tmp_path: Path,
+        said: Callable[[], str],
+    ) -> None:
+        extra = {"refresh_token": sandbox.refresh_token, "export_url_template": template}
+        set_connection(extra={**extra, "task_url_template": template and TEMPLATE})
+        folder = f"file://{tmp_path}/landed at {{{{ '1' }}}}"
+        with make_dag() as dag:
+            for name, what in {
+                "one": {"collection_task_id": "{{ params.id }}", "params": {"id": task["task_id"]}},
+                "many": {"sources": [task["task_id"]]},
+            }.items():
+                WebCollectToObjectStorageOperator(task_id=name, destination=f"{folder}/{name}", **what)
+        run = run_dag(dag)
+
+        assert run.states == {"one": "success", "many": "success"}
+        folders = [shown(dag, run, name, "Landed rows") for name in ("one", "many")]
+        tasks = [shown(dag, run, name) for name in ("one", "many")]
+        if template is None:
+            assert folders + tasks == [None] * 4
+            assert "XCom not found" not in said()
+            return
+        page = f"https://storage.example/{tmp_path}/landed%20at%201"
+        assert folders == [f"{page}/{name}/?x={{y}}" for name in ("one", "many")]
+        # of many sources there is no one task to lead to
+        assert tasks == [TEMPLATE.format(task_id=task["task_id"]), None]
 
 
 def test_every_operator_on_one_task_has_the_link() -> None:

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import ObjectStoragePath
 from airflow.providers.common.compat.standard.operators import PythonOperator
 
 from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectGetActionsOperator,
     WebCollectMarkExportedOperator,
     WebCollectReplaceUrlsOperator,
     WebCollectStartSubTasksOperator,
@@ -346,6 +347,24 @@ class TestMarkExported:
         )
 
         assert run.states == {"confirm": "success"}
+
+
+def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:
+    sandbox.control.add_task(task_id="20260101", lots=[3], subtasks=2)
+    digits = "{{ params.id }}"
+    run = run_tasks(
+        lambda: WebCollectStartSubTasksOperator(task_id="start", collection_task_id=digits),
+        lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=digits),
+        lambda: WebCollectGetActionsOperator(task_id="read", collection_task_ids="{{ [params.id | int] }}"),  # type: ignore[arg-type]
+        params={"id": "20260101"},
+        render_template_as_native_obj=True,
+    )
+
+    assert run.state == "success"
+    assert run.xcoms["start"]["collection_task_id"] == "20260101"
+    assert run.xcoms["start"]["after"]["executed_times"] == 1
+    assert run.xcoms["confirm"] == {"collection_task_id": "20260101"}
+    assert run.xcoms["read"][0]["task_id"] == "20260101"
 
 
 ID = "a-task"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -16,7 +13,8 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
-from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
+from tests.airflow.dag_runs import make_dag, run_tasks
+from tests.airflow.landings import RETRIES, land, landed, manifest
 
 if AIRFLOW_V_3_0_PLUS:
     from airflow.sdk.io import attach
@@ -34,51 +32,13 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
 
-RETRIES = {"retries": 3, "retry_delay": timedelta(0)}
-
-
-@pytest.fixture
-def source(sandbox: Sandbox) -> dict[str, Any]:
-    """A task with two batches of rows."""
-    return sandbox.control.add_task(lots=[250, 150])
-
-
-@pytest.fixture
-def destination(tmp_path: Path) -> str:
-    """A folder on this machine, as a URL."""
-    return f"file://{tmp_path}/landed"
-
-
-def land(source: dict[str, Any], destination: Any, **arguments: Any) -> FinishedRun:
-    """Run the transfer."""
-    usual = {"task_id": "land", "collection_task_id": source["task_id"], "settle": 0, "page_size": 100}
-    return run_tasks(
-        lambda: WebCollectToObjectStorageOperator(**{**usual, "destination": destination, **arguments})
-    )
-
-
-def manifest(destination: str) -> dict[str, Any]:
-    """Read what a landing committed."""
-    return json.loads(fsspec.open(f"{destination}/_manifest.json").open().read())
-
-
-def landed(destination: str) -> list[dict[str, Any]]:
-    """Read the rows as any reader would: by the manifest alone, checking each part's digest."""
-    rows = []
-    for part in manifest(destination)["parts"]:
-        with fsspec.open(f"{destination}/{part['name']}") as file:
-            content = file.read()
-        assert hashlib.sha256(content).hexdigest() == part["sha256"]
-        rows += [json.loads(line) for line in content.splitlines()]
-    return rows
-
 
 @pytest.mark.parametrize("place", ["file", "memory"])
 def test_every_row_lands_once(place: str, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
     if place == "memory":
         attach("memory", fs=fsspec.filesystem("memory"))
         destination = f"memory://{source['task_id']}/landed"
-    run = land(source, destination)
+    run = land(destination, source)
 
     assert run.states == {"land": "success"}
     assert landed(destination) == sandbox.control.true_rows(source["task_id"])
@@ -86,7 +46,7 @@ def test_every_row_lands_once(place: str, sandbox: Sandbox, source: dict[str, An
 
 
 def test_xcom_gets_a_summary(source: dict[str, Any], destination: str) -> None:
-    summary = land(source, destination, max_part_bytes=1).xcoms["land"]
+    summary = land(destination, source, max_part_bytes=1).xcoms["land"]
     written = manifest(destination)
 
     assert isinstance(summary.pop("duration"), float)
@@ -101,14 +61,14 @@ def test_xcom_gets_a_summary(source: dict[str, Any], destination: str) -> None:
 
 
 def test_the_manifest_names_the_run(source: dict[str, Any], destination: str) -> None:
-    run = land(source, destination)
+    run = land(destination, source)
     named = manifest(destination)["run"]
 
     assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, -1)
 
 
 def test_one_batch_can_be_landed(sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-    run = land(source, destination, lotno="000002")
+    run = land(destination, source, lotno="000002")
 
     assert run.xcoms["land"]["rows"] == 150
     assert landed(destination) == sandbox.control.true_rows(source["task_id"], "000002")
@@ -131,17 +91,21 @@ def test_an_empty_batch_number_means_all(source: dict[str, Any], destination: st
     assert run.xcoms["land"]["rows"] == 400
 
 
-def test_a_batch_number_of_digits_survives_native_rendering(sandbox: Sandbox, destination: str) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox, destination: str, many: bool) -> None:
+    sandbox.control.add_task(task_id="20260103", lots=[5])
+    source = {"collection_task_id": "{{ params.task }}", "lotno": "{{ params.lotno }}"}
+    what: dict[str, Any] = {"sources": [source, "{{ params.other }}"]} if many else source
     run_tasks(
-        lambda: WebCollectToObjectStorageOperator(
-            task_id="land", collection_task_id="a-task", lotno="{{ params.lotno }}", destination=destination
-        ),
-        params={"lotno": "20260101"},
+        lambda: WebCollectToObjectStorageOperator(task_id="land", destination=destination, **what),
+        params={"task": "20260101", "lotno": "20260102", "other": "20260103"},
         render_template_as_native_obj=True,
     )
 
     (request,) = sandbox.control.requests("/data/lotno/all")
-    assert request["query"]["lotno"] == "20260101"
+    assert (request["query"]["taskId"], request["query"]["lotno"]) == ("20260101", "20260102")
+    if many:
+        assert landed(f"{destination}/20260103") == sandbox.control.true_rows("20260103")
 
 
 def test_a_retry_goes_on_after_what_is_safe(
@@ -149,7 +113,7 @@ def test_a_retry_goes_on_after_what_is_safe(
 ) -> None:
     # the third page breaks the first try
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-    run = land(source, destination, max_part_bytes=1, **RETRIES)
+    run = land(destination, source, max_part_bytes=1, **RETRIES)
 
     assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
     assert landed(destination) == sandbox.control.true_rows(source["task_id"])
@@ -161,7 +125,7 @@ def test_a_retry_after_the_commit_lands_nothing_again(
     sandbox: Sandbox, source: dict[str, Any], destination: str, tmp_path: Path
 ) -> None:
     sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
-    run = land(source, destination, mark_exported=True, **RETRIES)
+    run = land(destination, source, mark_exported=True, **RETRIES)
 
     assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
     assert len(sandbox.control.requests("/data/all")) == 6
@@ -173,26 +137,26 @@ class TestAnotherRun:
     def test_it_is_refused_and_not_retried(
         self, source: dict[str, Any], destination: str, said: Callable[[], str]
     ) -> None:
-        first = land(source, destination)
-        second = land(source, destination, **RETRIES)
+        first = land(destination, source)
+        second = land(destination, source, **RETRIES)
 
         assert (second.states, second.tries) == ({"land": "failed"}, {"land": 1})
         assert f"the destination holds what run {first.run_id} landed; give every run its own" in said()
         assert manifest(destination)["run"]["run_id"] == first.run_id
 
     def test_it_may_overwrite(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-        land(source, destination)
+        land(destination, source)
         sandbox.control.grow(source["task_id"], 30)
-        second = land(source, destination, if_exists="overwrite")
+        second = land(destination, source, if_exists="overwrite")
 
         assert second.xcoms["land"]["rows"] == 430
         assert manifest(destination)["run"]["run_id"] == second.run_id
         assert landed(destination) == sandbox.control.true_rows(source["task_id"])
 
     def test_it_may_skip(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-        first = land(source, destination)
+        first = land(destination, source)
         sandbox.control.grow(source["task_id"], 30)
-        second = land(source, destination, if_exists="skip")
+        second = land(destination, source, if_exists="skip")
 
         assert second.xcoms["land"]["rows"] == 400
         assert manifest(destination)["run"]["run_id"] == first.run_id
@@ -202,7 +166,7 @@ class TestMarkExported:
     def test_it_confirms_after_the_commit(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        land(source, destination, mark_exported=True)
+        land(destination, source, mark_exported=True)
 
         assert sandbox.control.task(source["task_id"])["exported"]
         paths = [request["endpoint"] for request in sandbox.control.requests()]
@@ -214,7 +178,7 @@ class TestMarkExported:
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
         sandbox.control.fail("/data/all", after=2, status=403, times=None)
-        run = land(source, destination, mark_exported=True, **RETRIES)
+        run = land(destination, source, mark_exported=True, **RETRIES)
 
         assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
         assert sandbox.control.requests("/data/markexported") == []
@@ -224,7 +188,7 @@ def test_rows_that_come_late_are_waited_for(sandbox: Sandbox, destination: str) 
     sandbox.control.configure(empty_after_finish_seconds=61.5)
     # its run ended a minute ago
     source = sandbox.control.add_task(rows=40, state="Finished")
-    run = land(source, destination, settle=10)
+    run = land(destination, source, settle=10)
 
     assert run.xcoms["land"]["rows"] == 40
 
@@ -242,7 +206,7 @@ def test_it_can_be_mapped(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 def test_a_destination_may_be_an_object_storage_path(source: dict[str, Any], destination: str) -> None:
-    run = land(source, ObjectStoragePath(destination))
+    run = land(ObjectStoragePath(destination), source)
 
     assert run.xcoms["land"]["destination"] == destination
     assert len(landed(destination)) == 400
@@ -272,7 +236,7 @@ class TestWrongArguments:
     ) -> None:
         conn_id = "{{ 'webcollect_default' }}"
         usual = {"destination": destination, "webcollect_conn_id": conn_id, **RETRIES}
-        run = land({"task_id": "a"}, **{**usual, **arguments})
+        run = land(**{"collection_task_id": "a", **usual, **arguments})
 
         assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
         assert sandbox.control.requests() == []

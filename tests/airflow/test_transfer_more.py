@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
@@ -18,7 +16,8 @@ from airflow_provider_webcollect.transfers.sources import safe_name
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
-from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
+from tests.airflow.dag_runs import make_dag
+from tests.airflow.landings import RETRIES, land, landed, manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,40 +29,6 @@ pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
-
-RETRIES = {"retries": 3, "retry_delay": timedelta(0)}
-
-
-@pytest.fixture
-def source(sandbox: Sandbox) -> dict[str, Any]:
-    """A task with two batches of rows."""
-    return sandbox.control.add_task(lots=[250, 150])
-
-
-@pytest.fixture
-def destination(tmp_path: Path) -> str:
-    """A folder on this machine, as a URL."""
-    return f"file://{tmp_path}/landed"
-
-
-def land(destination: str, **arguments: Any) -> FinishedRun:
-    """Run the transfer."""
-    usual = {"task_id": "land", "destination": destination, "settle": 0, "page_size": 100}
-    return run_tasks(lambda: WebCollectToObjectStorageOperator(**{**usual, **arguments}))
-
-
-def manifest(destination: str) -> dict[str, Any]:
-    """Read what a landing committed."""
-    return json.loads(fsspec.open(f"{destination}/_manifest.json").open().read())
-
-
-def landed(destination: str) -> list[dict[str, Any]]:
-    """Read JSON lines by the manifest."""
-    rows = []
-    for part in manifest(destination)["parts"]:
-        with fsspec.open(f"{destination}/{part['name']}") as file:
-            rows += [json.loads(line) for line in file.read().splitlines()]
-    return rows
 
 
 class TestFormats:
@@ -79,7 +44,7 @@ class TestFormats:
     def test_a_format_can_be_chosen(
         self, source: dict[str, Any], destination: str, options: dict[str, Any]
     ) -> None:
-        run = land(destination, collection_task_id=source["task_id"], **options)
+        run = land(destination, source, **options)
 
         assert run.xcoms["land"]["rows"] == 400
         written = manifest(destination)
@@ -88,7 +53,7 @@ class TestFormats:
             assert written["columns"] == options["columns"]
 
     def test_an_empty_compression_means_the_usual_one(self, source: dict[str, Any], destination: str) -> None:
-        land(destination, collection_task_id=source["task_id"], compression="{{ '' }}")
+        land(destination, source, compression="{{ '' }}")
 
         assert manifest(destination)["compression"] is None
 
@@ -158,12 +123,11 @@ class TestGrowing:
     def test_a_later_run_adds_what_is_new(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        options = {"collection_task_id": source["task_id"], "mode": "incremental"}
-        first = land(destination, **options)
+        first = land(destination, source, mode="incremental")
         sandbox.control.grow(source["task_id"], 30)
-        second = land(destination, **options)
-        third = land(destination, **options)
-        fourth = land(destination, skip_if_nothing_new=True, **options)
+        second = land(destination, source, mode="incremental")
+        third = land(destination, source, mode="incremental")
+        fourth = land(destination, source, mode="incremental", skip_if_nothing_new=True)
 
         facts = [
             (run.xcoms["land"]["rows"], run.xcoms["land"]["total_rows"]) for run in (first, second, third)
@@ -184,7 +148,7 @@ class TestGrowing:
 
         run = land(
             destination,
-            collection_task_id=source["task_id"],
+            source,
             mode="incremental",
             outlets=[asset],
             post_execute=look,
@@ -196,12 +160,11 @@ class TestGrowing:
     def test_a_reset_source_fails_for_good_unless_told_otherwise(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        options = {"collection_task_id": source["task_id"], "mode": "incremental"}
-        land(destination, **options)
+        land(destination, source, mode="incremental")
         sandbox.control.reset_data(source["task_id"])
         sandbox.control.grow(source["task_id"], 20)
-        refused = land(destination, **options, **RETRIES)
-        anew = land(destination, on_reset="full", **options)
+        refused = land(destination, source, mode="incremental", **RETRIES)
+        anew = land(destination, source, mode="incremental", on_reset="full")
 
         assert (refused.states, refused.tries) == ({"land": "failed"}, {"land": 1})
         assert anew.xcoms["land"]["rows"] == 20
@@ -214,7 +177,7 @@ def test_outlet_assets_are_told_the_facts(source: dict[str, Any], destination: s
     def look(context: Any, result: Any) -> None:
         told.update(context["outlet_events"][asset].extra)
 
-    run = land(destination, collection_task_id=source["task_id"], outlets=[asset], post_execute=look)
+    run = land(destination, source, outlets=[asset], post_execute=look)
 
     assert told == run.xcoms["land"]
     if AIRFLOW_V_3_0_PLUS:
@@ -235,7 +198,7 @@ def test_metrics_are_counted(
 
     monkeypatch.setattr(Stats, "incr", incr)
     sandbox.control.fail("/data/all", after=1, times=2, status=500)
-    land(destination, collection_task_id=source["task_id"])
+    land(destination, source)
 
     ours = {name: number for name, number in counted.items() if name.startswith("webcollect.")}
     assert ours == {
