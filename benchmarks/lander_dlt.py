@@ -1,0 +1,63 @@
+"""dlt's way to land rows, in an environment that has dlt: ``python -m benchmarks.lander_dlt FORMAT URL FOLDER
+TASK TOKEN``.
+
+As its documentation advises: the ``rest_api`` source with a cursor paginator, the ``filesystem`` destination,
+its own number of workers. Telemetry is off, and so is gzip, since the other ways do not compress either.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ |= {"RUNTIME__DLTHUB_TELEMETRY": "false", "DATA_WRITER__DISABLE_COMPRESSION": "true"}
+
+import dlt
+import pyarrow.parquet  # noqa: F401  # an import like the others
+from dlt.destinations import filesystem
+from dlt.sources.rest_api import rest_api_source
+
+from benchmarks.measured import measured
+
+
+def main(file_format: str, url: str, folder: str, task: str, token: str) -> None:
+    """Measure a landing."""
+    measured(lambda: land(file_format, url, folder, task, token))
+
+
+def land(file_format: str, url: str, folder: str, task: str, token: str) -> int:
+    """Land a task and return how many rows dlt has counted."""
+    source = rest_api_source(
+        {
+            "client": {"base_url": url, "auth": {"type": "bearer", "token": token}},
+            "resources": [
+                {
+                    "name": "rows",
+                    "endpoint": {
+                        "path": "data/all",
+                        "params": {"taskId": task, "offset": 0, "size": 1000},
+                        "data_selector": "data.data",
+                        "paginator": {
+                            "type": "cursor",
+                            "cursor_path": "data.offset",
+                            "cursor_param": "offset",
+                            # the service gives a cursor after the last page too
+                            "stop_after_empty_page": True,
+                        },
+                    },
+                }
+            ],
+        }
+    )
+    pipeline = dlt.pipeline(
+        pipeline_name="benchmark",
+        pipelines_dir=f"{folder}/pipelines",
+        destination=filesystem(bucket_url=f"file://{folder}/bucket"),
+        dataset_name="landed",
+    )
+    pipeline.run(source, loader_file_format=file_format).raise_on_failed_jobs()
+    return int(pipeline.last_trace.last_normalize_info.row_counts["rows"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

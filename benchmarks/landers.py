@@ -1,0 +1,133 @@
+"""Ways to land rows, but for dlt's: ``python -m benchmarks.landers WAY URL FOLDER TASK...``.
+
+All of them read one page after the other and are under no pace. ``floor`` throws the rows away.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import requests
+
+from airflow_provider_webcollect.landing.destination import Destination
+from airflow_provider_webcollect.landing.engine import Landing, land
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.many import land_all
+from airflow_provider_webcollect.landing.pages import all_pages
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.paging import iter_pages
+from airflow_provider_webcollect.service.records import DataPage
+from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+from airflow_provider_webcollect.service.wire import make_wire
+from benchmarks.measured import measured
+
+PAGE_ROWS = 1000
+AT_ONCE = 8
+#: The cursor and what is left stand before the rows.
+HEAD = re.compile(rb'"offset": ?(\d+), ?"total": ?(\d+), ?"restTotal": ?(\d+)')
+
+
+def main(way: str, url: str, folder: str, *tasks: str) -> None:
+    """Measure one way."""
+    match way:
+        case "floor":
+            measured(lambda: floor(url, tasks[0]))
+        case "plain":
+            measured(lambda: plain(url, tasks[0], Path(folder)))
+        case "jsonl":
+            measured(lambda: ours(connected(url), tasks[0], folder, way))
+        case "parquet":
+            import pyarrow.parquet  # noqa: F401  # an import like the others
+
+            measured(lambda: ours(connected(url), tasks[0], folder, way))
+        case "many":
+            measured(lambda: many(url, tasks, folder))
+        case _:
+            raise SystemExit(f"no such way: {way}")
+
+
+def floor(url: str, task: str) -> int:
+    """Fetch every page and look at nothing but the cursor."""
+    session, offset, left, total = session_(), 0, 1, 0
+    while left:
+        body = session.get(f"{url}/data/all", params=window(task, offset)).content
+        found = HEAD.search(body, 0, 200)
+        assert found, body[:200]
+        offset, total, left = map(int, found.groups())
+    return total
+
+
+def plain(url: str, task: str, folder: Path) -> int:
+    """Fetch with requests, write with json: the loop that anyone would write first."""
+    session, offset, left, rows = session_(), 0, 1, 0
+    folder.mkdir(parents=True)
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        while left:
+            page = session.get(f"{url}/data/all", params=window(task, offset)).json()["data"]
+            for row in page["data"]:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            offset, left, rows = page["offset"], page["restTotal"], rows + len(page["data"])
+    return rows
+
+
+def session_() -> requests.Session:
+    session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {demo.ACCESS_TOKEN}"
+    return session
+
+
+def window(task: str, offset: int) -> dict[str, Any]:
+    return {"taskId": task, "offset": offset, "size": PAGE_ROWS}
+
+
+def ours(client: Client, task: str, folder: str, file_format: str) -> int:
+    """Land with this provider, as its operator does."""
+
+    def pages(offset: int, rows: int) -> Iterator[DataPage]:
+        read = functools.partial(_read, client, task)
+        return all_pages(read, offset, rows, settle=0)
+
+    return land(
+        Landing(
+            source=Source(collection_task_id=task),
+            destination=Destination(fsspec.filesystem("file"), folder),
+            run=Run(dag_id="benchmark", task_id="land", run_id="1"),
+            pages=pages,
+            file_format=make_format(file_format),
+        )
+    ).rows
+
+
+def _read(client: Client, task: str, offset: int) -> Iterator[DataPage]:
+    return iter_pages(client, task, offset=offset, size=PAGE_ROWS)
+
+
+def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
+    """Land several sources, some of them at a time."""
+    client = connected(url)
+
+    def job(task: str, stop: threading.Event) -> int:
+        return ours(client, task, f"{folder}/{task}", "jsonl")
+
+    return sum(land_all({task: functools.partial(job, task) for task in tasks}, AT_ONCE).values())
+
+
+def connected(url: str) -> Client:
+    settings = Settings(base_url=url, requests_per_second=0)
+    wire = make_wire(settings, Credentials(access_token=demo.ACCESS_TOKEN), "benchmark")
+    return Client(wire, MemoryTokenStore("benchmark"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

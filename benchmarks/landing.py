@@ -1,0 +1,235 @@
+"""Landing beside other ways to do it: ``python -m benchmarks.landing [--dlt-python PATH] [--quick]``.
+
+One sandbox in its own process serves all ways, without its rate limit; nobody keeps to a pace. Every
+measurement is a fresh process, and the ways take turns. Seconds and memory are medians, without the imports.
+Needs Linux, and a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_webcollect.sandbox import Control, demo
+
+PAGE_ROWS = 1000
+#: Seconds that each page takes longer in the second round.
+DELAY = 0.05
+SOURCES, SOURCE_PAGES, AT_ONCE = 32, 20, 8
+NAMES = {
+    "floor": "sequential fetch, rows thrown away (the floor)",
+    "plain": "`requests` and `json` in a loop, JSON lines",
+    "jsonl": "this provider, JSON lines",
+    "parquet": "this provider, Parquet",
+    "dlt jsonl": "dlt, JSON lines",
+    "dlt parquet": "dlt, Parquet",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    rows: int
+    many_rows: int
+    repeats: int
+    dlt_python: str | None
+
+    @property
+    def ways(self) -> list[str]:
+        """The ways that can be measured here."""
+        return [way for way in NAMES if self.dlt_python or not way.startswith("dlt")]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Medians of some measurements: seconds, and MB at the peak and over what the imports left."""
+
+    rows: int
+    seconds: float
+    peak: float
+    over: float
+
+
+def main() -> None:
+    """Start a sandbox, measure, print tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dlt-python", help="a Python that has dlt; without it, dlt is left out")
+    parser.add_argument("--quick", action="store_true", help="few rows, once: to see that it works")
+    arguments = parser.parse_args()
+    sizes = (20_000, 40_000, 1) if arguments.quick else (200_000, 2_000_000, 5)
+    plan = Plan(*sizes, dlt_python=arguments.dlt_python)
+    with tempfile.TemporaryDirectory() as directory, sandbox(Path(directory)) as url:
+        report(plan, Bench(url, Path(directory) / "landed", plan))
+
+
+@contextlib.contextmanager
+def sandbox(directory: Path) -> Iterator[str]:
+    """Run a sandbox that keeps all rows ready to send."""
+    ready = directory / "url"
+    command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0", "--no-limits"]
+    command += ["--cache-mb", "1000", "--ready-file", str(ready)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while not ready.exists():
+            time.sleep(0.02)
+        yield ready.read_text()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+class Bench:
+    """Takes measurements."""
+
+    def __init__(self, url: str, folder: Path, plan: Plan) -> None:
+        self._url = url
+        self._folder = folder
+        self._plan = plan
+        self.control = Control(url)
+
+    def task(self, rows: int) -> str:
+        """Make a task, and have the sandbox make its rows, which only the first reader would wait for."""
+        task = str(self.control.add_task(lots=[rows])["task_id"])
+        self._once("floor", [task])
+        return task
+
+    def take_turns(self, ways: Iterable[str], tasks: Sequence[str]) -> dict[str, Result]:
+        """Measure each way as often as planned."""
+        taken = [{way: self._once(way, tasks) for way in ways} for _ in range(self._plan.repeats)]
+        return {way: _median([turn[way] for turn in taken]) for way in taken[0]}
+
+    def _once(self, way: str, tasks: Sequence[str]) -> Result:
+        python, module, last = sys.executable, "benchmarks.landers", list(tasks)
+        if way.startswith("dlt "):
+            assert self._plan.dlt_python
+            python, module, last = self._plan.dlt_python, "benchmarks.lander_dlt", [*tasks, demo.ACCESS_TOKEN]
+        command = [python, "-m", module, way.removeprefix("dlt "), self._url, str(self._folder), *last]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return Result(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _median(results: Sequence[Result]) -> Result:
+    assert len({result.rows for result in results}) == 1, results
+    median = {
+        name: statistics.median(getattr(result, name) for result in results)
+        for name in ("seconds", "peak", "over")
+    }
+    return Result(rows=results[0].rows, **median)
+
+
+def report(plan: Plan, bench: Bench) -> None:
+    """Measure and print everything."""
+    task = bench.task(plan.rows)
+    if plan.dlt_python is None:
+        print("dlt is left out: there is no --dlt-python.\n")
+    at_once = one_round(plan, bench, task, 0.0)
+    delayed = one_round(plan, bench, task, DELAY)
+    grown = memory(bench, at_once, plan)
+    concurrent = several(bench)
+    targets(at_once, delayed, grown, concurrent)
+
+
+def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Result]:
+    """Measure all ways, with pages that take ``delay`` seconds longer."""
+    with delayed_by(bench, delay):
+        results = bench.take_turns(plan.ways, [task])
+    floor = results["floor"].seconds
+    print(f"{plan.rows:,} rows in pages of {PAGE_ROWS:,}, {delay * 1000:.0f} ms of delay per page\n")
+    row("", "seconds", "rows/s", "x floor", "MB at the peak", "MB over the imports")
+    row(*["---"] * 6)
+    for way, result in results.items():
+        assert result.rows == plan.rows, (way, result)
+        rate, ratio = f"{result.rows / result.seconds:,.0f}", f"{result.seconds / floor:.2f}"
+        row(NAMES[way], f"{result.seconds:.3f}", rate, ratio, f"{result.peak:.0f}", f"{result.over:.1f}")
+    print(flush=True)
+    return results
+
+
+def memory(bench: Bench, few: dict[str, Result], plan: Plan) -> dict[str, tuple[Result, Result]]:
+    """Measure what this provider needs for many rows."""
+    many = bench.take_turns(["jsonl", "parquet"], [bench.task(plan.many_rows)])
+    print("Memory at the peak\n")
+    row("", f"{plan.rows:,} rows", f"{plan.many_rows:,} rows", "over the imports")
+    row(*["---"] * 4)
+    for way, result in many.items():
+        row(NAMES[way], *(f"{each.peak:.1f} MB" for each in (few[way], result)), f"{result.over:.1f} MB")
+    print(flush=True)
+    return {way: (few[way], many[way]) for way in many}
+
+
+def several(bench: Bench) -> float:
+    """Land many sources at once; return the time as a multiple of the ideal."""
+    tasks = [bench.task(SOURCE_PAGES * PAGE_ROWS) for _ in range(SOURCES)]
+    with delayed_by(bench, DELAY):
+        seconds = bench.take_turns(["many"], tasks)["many"].seconds
+    ideal = SOURCES * SOURCE_PAGES * DELAY / AT_ONCE
+    print(
+        f"{SOURCES} sources of {SOURCE_PAGES} pages, {DELAY * 1000:.0f} ms per page, {AT_ONCE} at a time: ",
+        end="",
+    )
+    print(f"{seconds:.2f} s; nothing but the delays would be {ideal:.2f} s\n", flush=True)
+    return seconds / ideal
+
+
+def targets(
+    now: dict[str, Result],
+    delayed: dict[str, Result],
+    grown: dict[str, tuple[Result, Result]],
+    concurrent: float,
+) -> None:
+    """Say which targets are reached."""
+
+    def times(one: str, other: str, among: dict[str, Result]) -> float:
+        return among[one].seconds / among[other].seconds
+
+    row("Target", "to reach", "reached", "holds")
+    row(*["---"] * 4)
+    at_most("JSON lines, no delay, x floor", times("jsonl", "floor", now), 1.2)
+    at_most("JSON lines, 50 ms, x floor", times("jsonl", "floor", delayed), 1.05)
+    if "dlt jsonl" in now:
+        at_least("JSON lines, no delay, faster than dlt", times("dlt jsonl", "jsonl", now), 20)
+        at_least("Parquet, no delay, faster than dlt", times("dlt parquet", "parquet", now), 6)
+    for way, most in {"jsonl": 64, "parquet": 200}.items():
+        few, many = grown[way]
+        at_most(f"{NAMES[way]}: MB over the imports, many rows", many.over, most)
+        at_most(f"{NAMES[way]}: memory for ten times the rows, x", many.peak / few.peak, 1.05)
+    at_most(f"{SOURCES} sources at once, x ideal", concurrent, 1.25)
+
+
+def at_most(what: str, reached: float, target: float) -> None:
+    row(what, f"<= {target:g}", f"{reached:.2f}", "yes" if reached <= target else "no")
+
+
+def at_least(what: str, reached: float, target: float) -> None:
+    row(what, f">= {target:g}", f"{reached:.1f}", "yes" if reached >= target else "no")
+
+
+@contextlib.contextmanager
+def delayed_by(bench: Bench, delay: float) -> Iterator[None]:
+    """Have the sandbox answer later."""
+    bench.control.configure(latency=delay)
+    yield
+    bench.control.configure(latency=0.0)
+
+
+def row(*cells: str) -> None:
+    """Print a line of a table."""
+    print("|", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
