@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import msgspec
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.counts import rows_missing
-from airflow_provider_webcollect.landing.errors import DestinationBusy, PartsMissing
+from airflow_provider_webcollect.landing.errors import DestinationBusy, Forestalled, PartsMissing
 from airflow_provider_webcollect.landing.manifest import Manifest
 from airflow_provider_webcollect.landing.parts import widen_parts
 from airflow_provider_webcollect.landing.start import judge
@@ -27,11 +28,12 @@ def commit(landing: Landing, claim: Claim, base: Manifest | None, columns: Colum
     :param total: rows that the service has announced.
     """
     destination = landing.destination
-    _verify(landing, claim)
     progress = claim.progress
+    intact = destination.intact(progress.parts)
+    _verify(landing, claim)
     if progress.rows != total:
         raise rows_missing(landing.source, f"announced {total} rows, and {progress.rows} came")
-    if len(destination.intact(progress.parts)) < len(progress.parts):
+    if len(intact) < len(progress.parts):
         raise PartsMissing(
             "parts that were written have vanished from the destination; does anything else write to it? "
             "Nothing was committed, and the next try goes on after the last part that is left"
@@ -50,7 +52,8 @@ def mark(landing: Landing, claim: Claim, manifest: Manifest) -> Manifest:
     The progress stays until then, so that no other landing begins in between.
     """
     if landing.mark is not None:
-        landing.mark()
+        with claim.signs_of_life():
+            landing.mark()
         claim.verify()
         manifest = msgspec.structs.replace(manifest, exported_at=now())
         landing.destination.commit(manifest)
@@ -60,11 +63,12 @@ def mark(landing: Landing, claim: Claim, manifest: Manifest) -> Manifest:
 
 def _verify(landing: Landing, claim: Claim) -> None:
     """Raise if another landing has taken over, or has committed meanwhile."""
+    claim.verify()
     committed = landing.destination.manifest()
     if committed is not None and committed.landing_id != claim.progress.base:
         judge(landing, committed)
-        raise DestinationBusy(f"run {committed.run.run_id} has landed there meanwhile")
-    claim.verify()
+        error = Forestalled if committed.run == landing.run else DestinationBusy
+        raise error(f"run {committed.run.run_id} has landed there meanwhile")
 
 
 def _manifest(
@@ -99,4 +103,10 @@ def _old_parts(landing: Landing, claim: Claim, base: Manifest | None) -> int:
     if base is None or not claim.progress.continues:
         return 0
     own = base.new_parts if base.run == landing.run else 0
-    return len(base.parts) - own
+    older = base.parts[: len(base.parts) - own]
+    # rewritten ones end where those that they were made of did; some may have vanished and been read again
+    pairs = itertools.takewhile(
+        lambda pair: pair[0].next_offset == pair[1].next_offset,
+        zip(older, claim.progress.parts, strict=False),
+    )
+    return len(list(pairs))

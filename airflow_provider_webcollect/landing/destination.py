@@ -113,9 +113,17 @@ class Destination:
             )
 
     def tidy(self, manifest: Manifest) -> None:
-        """Remove what the commit made needless: progress, parts of other landings, half-written files."""
+        """Remove what the commit made needless: progress, parts of other landings, half-written files.
+
+        :raises PartsMissing: if a part of the commit is not there.
+        """
         kept = {MANIFEST, *(part.name for part in manifest.parts)}
-        for name in self._entries():
+        found = self._entries()
+        if missing := sorted(kept - found.keys()):
+            raise PartsMissing(
+                f"{', '.join(missing)} has vanished; does anything else write to {self._root}?"
+            )
+        for name in found:
             if name not in kept and _is_ours(name):
                 # another try of the same run may be tidying up too
                 with contextlib.suppress(FileNotFoundError):

@@ -18,14 +18,23 @@ from airflow_provider_webcollect.landing.commit import commit, mark
 from airflow_provider_webcollect.landing.counts import counted
 from airflow_provider_webcollect.landing.errors import (
     DestinationBusy,
+    Forestalled,
     PartsMissing,
     RowsMissing,
     SourceReset,
 )
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.last_page import what_follows
 from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Progress, Run, Source
 from airflow_provider_webcollect.landing.parts import write_parts
-from airflow_provider_webcollect.landing.start import Verdict, anew, begin, judge, left_alone
+from airflow_provider_webcollect.landing.start import (
+    Verdict,
+    anew,
+    begin,
+    continuing,
+    judge,
+    left_alone,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.destination import Destination
@@ -86,40 +95,75 @@ def land(landing: Landing) -> Manifest:
     before = landing.destination.manifest()
     try:
         return _landed(landing, before)
-    except (DestinationBusy, PartsMissing):
+    except (DestinationBusy, PartsMissing) as error:
         # a try of this run that Airflow had given up may have been faster, and its tidying takes our parts
         committed = landing.destination.manifest()
         if committed is None or committed.run != landing.run or committed == before:
             raise
-        return left_alone(landing, committed)
+        overtaken = not isinstance(error, Forestalled | PartsMissing)
+        if overtaken and landing.destination.progress() is not None:
+            # whoever has taken over brings it to its end
+            return committed
+        return _landed(landing, committed)
 
 
 def _landed(landing: Landing, committed: Manifest | None) -> Manifest:
-    if committed is not None and judge(landing, committed) is Verdict.STANDS:
-        return left_alone(landing, committed)
-    progress = begin(landing, committed)
-    pages = _pages(landing, progress)
-    if progress.continues:
-        assert committed is not None
-        first = next(pages, None)
-        if first is not None and _is_reset(progress, first):
-            progress = _after_reset(landing, committed, progress, first)
-            pages = _pages(landing, progress)
-        elif (first is None or not first.rows) and progress.parts[len(committed.parts) :] == ():
-            return _nothing_new(landing, committed, progress)
-        elif first is not None:
-            pages = itertools.chain((first,), pages)
-    return _moved(landing, committed, Claim(landing.destination, progress, landing.run), pages)
+    if committed is None:
+        fresh = anew(landing, None)
+    else:
+        match judge(landing, committed):
+            case Verdict.STANDS:
+                return left_alone(landing, committed)
+            case Verdict.CONTINUED:
+                fresh = continuing(landing, committed)
+            case Verdict.REPLACED:
+                fresh = anew(landing, committed)
+    progress = begin(landing, fresh)
+    last = progress.last_page
+    pages = _pages(landing, last.offset, progress.rows - last.rows)
+    if progress.continues or progress.parts:
+        try:
+            new = what_follows(progress, pages)
+        except SourceReset as reset:
+            _refuse_reset(landing, progress, reset)
+            progress = anew(landing, committed)
+            pages = _pages(landing, 0, 0)
+        else:
+            if committed is not None and _has_nothing_new(progress, committed, new):
+                return _nothing_new(landing, committed, progress)
+            pages = itertools.chain((new,), pages)
+    return _moved(landing, committed, _claim(landing, progress), pages)
+
+
+def _refuse_reset(landing: Landing, progress: Progress, reset: SourceReset) -> None:
+    """Raise what was found, unless all of the source may be landed anew."""
+    if progress.continues and (landing.mode == "full" or landing.on_reset == "fail"):
+        raise SourceReset(
+            f"{reset}. Nothing was changed; on_reset='full' lands all of it anew, and another destination "
+            "keeps what is there"
+        ) from reset
+    log.warning("%s. All of it is landed anew.", reset)
+
+
+def _has_nothing_new(progress: Progress, committed: Manifest, new: DataPage) -> bool:
+    same = len(progress.parts) == len(committed.parts)
+    return progress.continues and same and not new.rows and not new.rest_total
+
+
+def _claim(landing: Landing, progress: Progress) -> Claim:
+    return Claim(landing.destination, progress, landing.run, landing.abandoned_after)
 
 
 def _moved(landing: Landing, committed: Manifest | None, claim: Claim, pages: Iterator[DataPage]) -> Manifest:
     try:
-        columns = landing.file_format.columns_after(claim.progress.columns)
-        total = write_parts(landing, claim, columns, pages)
-        if landing.mark is not None and claim.progress.rows:
-            # what the source has gained while the last part was written must not be marked without it
-            total = write_parts(landing, claim, columns, _pages(landing, claim.progress)) or total
-        manifest = commit(landing, claim, committed, columns, total or 0)
+        with claim.signs_of_life():
+            columns = landing.file_format.columns_after(claim.progress.columns)
+            total = write_parts(landing, claim, columns, pages)
+            if landing.mark is not None and claim.progress.rows:
+                # what the source has gained while the last part was written must not be marked without it
+                rest = _pages(landing, claim.progress.next_offset, claim.progress.rows)
+                total = write_parts(landing, claim, columns, rest) or total
+            manifest = commit(landing, claim, committed, columns, total or 0)
         return mark(landing, claim, manifest)
     except RowsMissing:
         # going on from here would end here again
@@ -130,36 +174,15 @@ def _moved(landing: Landing, committed: Manifest | None, claim: Claim, pages: It
         raise
 
 
-def _pages(landing: Landing, progress: Progress) -> Iterator[DataPage]:
-    return counted(landing.pages(progress.next_offset, progress.rows), progress.rows, landing.source)
-
-
-def _is_reset(progress: Progress, page: DataPage) -> bool:
-    """Return whether the page after the last row that was landed does not follow it."""
-    before = page.total - page.rest_total - len(page.rows)
-    return before != progress.rows
-
-
-def _after_reset(landing: Landing, committed: Manifest, progress: Progress, page: DataPage) -> Progress:
-    before = page.total - page.rest_total - len(page.rows)
-    said = (
-        f"{landing.source} has {page.total} rows now, {before} of them before the next one to land, but "
-        f"{progress.rows} were landed: it was emptied, or rows were taken away"
-    )
-    if landing.mode == "incremental" and landing.on_reset == "full":
-        log.warning("%s. All of it is landed anew.", said)
-        return anew(landing, committed)
-    raise SourceReset(
-        f"{said}. Nothing was changed; on_reset='full' lands all of it anew, and another destination keeps "
-        "what is there"
-    )
+def _pages(landing: Landing, offset: int, rows: int) -> Iterator[DataPage]:
+    return counted(landing.pages(offset, rows), rows, landing.source)
 
 
 def _nothing_new(landing: Landing, committed: Manifest, progress: Progress) -> Manifest:
     log.info("%s has nothing new after %d rows.", landing.source, committed.rows)
     if landing.mark is None or committed.exported_at is not None:
         return committed
-    claim = Claim(landing.destination, progress, landing.run)
+    claim = _claim(landing, progress)
     try:
         return mark(landing, claim, committed)
     except Exception:

@@ -26,6 +26,10 @@ class DestinationBusy(DestinationTaken):
     permanent = False
 
 
+class Forestalled(DestinationBusy):
+    """A try of the same run that this one had taken over from has committed after all."""
+
+
 class FormatChanged(LandingError):
     """What lies at the destination was written with other format options, so this landing cannot go on."""
 

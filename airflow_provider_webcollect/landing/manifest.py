@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from typing import Any, Literal
 
@@ -40,11 +41,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     map_index: int = -1
 
 
+class LastPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The last page that was read for a part, to see later whether the source still has it.
+
+    :ivar offset: the cursor with which it was read.
+    :ivar sha256: hex digest of the rows as JSON with sorted keys, one after another.
+    """
+
+    offset: int = 0
+    rows: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A finished file of rows.
 
     :ivar name: relative to the manifest.
-    :ivar start_offset: the cursor with which its first page was read.
+    :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
     """
 
@@ -54,6 +67,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     start_offset: int
     next_offset: int
+    last_page: LastPage
 
 
 class RecordedPart(Part, frozen=True, kw_only=True):
@@ -79,6 +93,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     :ivar continues: whether the parts begin with those of that commit.
     :ivar run: who is landing, ``owner`` being the try, and ``touched_at`` (ISO 8601, UTC) its latest sign of
         life; None once it has given up.
+    :ivar turn: the so many-th try that is landing; the latest one wins.
     """
 
     version: int = VERSION
@@ -93,6 +108,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     run: Run | None = None
     owner: str = ""
+    turn: int = 0
     touched_at: str | None = None
 
     @property
@@ -104,6 +120,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def next_offset(self) -> int:
         """The cursor to go on with."""
         return self.parts[-1].next_offset if self.parts else 0
+
+    @property
+    def last_page(self) -> LastPage:
+        """The last page of the finished parts; without parts, one without rows."""
+        return self.parts[-1].last_page if self.parts else LastPage()
 
     def resumed(self, parts: tuple[RecordedPart, ...]) -> Progress:
         """Return the progress to go on with after ``parts``.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from airflow_provider_webcollect.landing.last_page import last_page
 from airflow_provider_webcollect.landing.manifest import RecordedPart, new_id
 from airflow_provider_webcollect.landing.write_behind import write_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    import msgspec
 
     from airflow_provider_webcollect.landing.claim import Claim
     from airflow_provider_webcollect.landing.engine import Landing
@@ -45,6 +48,7 @@ def _write_part(
     name = _name(len(before.parts), before.landing_id, landing)
     rows = total = 0
     offset = before.next_offset
+    last: tuple[int, Sequence[msgspec.Raw]] = (offset, ())
     left_over = None
     with (
         landing.destination.part(name) as file,
@@ -56,9 +60,10 @@ def _write_part(
                 left_over = page
                 break
             rows += len(page.rows)
+            last = (offset, page.rows) if page.rows else last
             offset, total = page.offset, page.total
             landing.advanced(before.rows + rows, total)
-            claim.touch()
+            claim.check()
             if behind.bytes >= landing.max_part_bytes:
                 break
     part = RecordedPart(
@@ -68,6 +73,7 @@ def _write_part(
         sha256=file.sha256,
         start_offset=before.next_offset,
         next_offset=offset,
+        last_page=last_page(*last),
         columns=len(writer.columns),
     )
     claim.record(claim.progress.with_part(part, columns.names))
@@ -92,6 +98,7 @@ def _widened(landing: Landing, number: int, part: RecordedPart, columns: Columns
         sha256=file.sha256,
         start_offset=part.start_offset,
         next_offset=part.next_offset,
+        last_page=part.last_page,
         columns=len(columns.names),
     )
 

@@ -35,7 +35,8 @@ def judge(landing: Landing, committed: Manifest) -> Verdict:
     if committed.source != landing.source:
         raise DestinationTaken(f"the destination holds {committed.source}, not {landing.source}")
     if committed.run == landing.run:
-        return Verdict.CONTINUED if _lacks_mark(landing, committed) else Verdict.STANDS
+        stands = _is_intact(landing, committed) and not _lacks_mark(landing, committed)
+        return Verdict.STANDS if stands else Verdict.CONTINUED
     if landing.mode == "incremental":
         return Verdict.CONTINUED
     match landing.if_exists:
@@ -47,6 +48,10 @@ def judge(landing: Landing, committed: Manifest) -> Verdict:
         f"the destination holds what run {committed.run.run_id} landed; give every run its own destination "
         "(for instance with {{ run_id }} or {{ ds }} in it), or set if_exists"
     )
+
+
+def _is_intact(landing: Landing, committed: Manifest) -> bool:
+    return landing.destination.intact(committed.parts) == committed.parts
 
 
 def _lacks_mark(landing: Landing, committed: Manifest) -> bool:
@@ -71,10 +76,9 @@ def _is_written_by_another(landing: Landing) -> bool:
     return False
 
 
-def begin(landing: Landing, committed: Manifest | None) -> Progress:
-    """Return the progress to go on with: of an unfinished landing, or a new one. Nothing is written yet.
+def begin(landing: Landing, fresh: Progress) -> Progress:
+    """Return the progress to go on with: of an unfinished landing, or ``fresh``. Nothing is written yet.
 
-    :param committed: the commit to continue or to replace.
     :raises DestinationBusy: if another run is landing.
     :raises DestinationTaken: if another source's landing is unfinished, or there are foreign files.
     """
@@ -84,13 +88,12 @@ def begin(landing: Landing, committed: Manifest | None) -> Progress:
     if found is not None and found.source != landing.source:
         raise DestinationTaken(f"the destination holds a part of {found.source}, not of {landing.source}")
     refuse_if_busy(found, landing.run, landing.abandoned_after)
-    fresh = _continuing(landing, committed) if _is_continued(landing, committed) else anew(landing, committed)
     if found is None or not _goes_on(found, fresh):
         return fresh
     refuse_another(landing.file_format, found.encoding, "the unfinished landing at the destination")
     resumed = found.resumed(destination.intact(found.parts))
     if len(resumed.parts) < len(fresh.parts):
-        # a part of the commit itself has vanished; the check before the commit says so
+        # a rewritten part has vanished, and the commit has the one that it was made of
         return fresh
     if len(resumed.parts) < len(found.parts):
         log.warning("%s has vanished from the destination.", found.parts[len(resumed.parts)].name)
@@ -109,18 +112,20 @@ def anew(landing: Landing, committed: Manifest | None) -> Progress:
     )
 
 
-def _is_continued(landing: Landing, committed: Manifest | None) -> bool:
-    return committed is not None and judge(landing, committed) is Verdict.CONTINUED
+def continuing(landing: Landing, committed: Manifest) -> Progress:
+    """Return the progress of a landing that adds to the commit, or to what is left of it.
 
-
-def _continuing(landing: Landing, committed: Manifest | None) -> Progress:
-    assert committed is not None
+    :raises FormatChanged: if the commit was written with other format options.
+    """
     found = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
     refuse_another(landing.file_format, found, "the landing at the destination")
     columns = committed.columns or ()
+    intact = landing.destination.intact(committed.parts)
+    if len(intact) < len(committed.parts):
+        log.warning("%s has vanished from the destination.", committed.parts[len(intact)].name)
     parts = tuple(
         RecordedPart(**{name: getattr(part, name) for name in part.__struct_fields__}, columns=len(columns))
-        for part in committed.parts
+        for part in intact
     )
     return Progress(
         source=landing.source,

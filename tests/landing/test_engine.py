@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
-import threading
 import tracemalloc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ import pytest
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.errors import (
-    DestinationBusy,
     DestinationTaken,
     DestinationUnreadable,
     PartsMissing,
@@ -102,7 +99,11 @@ class TestLanding:
             *("columns", "parts", "new_parts", "next_offset", "total", "run", "started_at", "finished_at"),
             *("exported_at", "provider_version"),
         }
-        assert set(manifest["parts"][0]) == {"name", "rows", "bytes", "sha256", "start_offset", "next_offset"}
+        (part,) = manifest["parts"]
+        assert set(part) == {
+            *("name", "rows", "bytes", "sha256", "start_offset", "next_offset", "last_page"),
+        }
+        assert set(part["last_page"]) == {"offset", "rows", "sha256"}
         assert manifest["version"] == 1
         assert manifest["format"] == "jsonl"
         assert manifest["compression"] is manifest["columns"] is None
@@ -214,11 +215,12 @@ class TestLanding:
                 tracemalloc.stop()
 
         peak(5)
-        assert peak(100) < 1.3 * peak(20)
+        # one page more or less may be held at a time
+        assert peak(200) < 2 * peak(20)
 
 
 class TestResuming:
-    def test_it_goes_on_after_the_last_recorded_part_and_rereads_nothing_before(
+    def test_it_goes_on_after_the_last_recorded_part_and_rereads_its_last_page_only(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
         sandbox.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
@@ -230,8 +232,11 @@ class TestResuming:
         assert "_manifest.json" not in folder.names()
         sandbox.control.clear_requests()
         manifest = landing(task, max_part_bytes=40_000)
-        assert offsets_asked(sandbox)[0] == recorded[-1]["next_offset"] > 0
-        assert min(offsets_asked(sandbox)) == recorded[-1]["next_offset"]
+        assert min(offsets_asked(sandbox)) == recorded[-1]["last_page"]["offset"] > 0
+        assert offsets_asked(sandbox)[:2] == [
+            recorded[-1]["last_page"]["offset"],
+            recorded[-1]["next_offset"],
+        ]
         assert [part.name for part in manifest.parts[: len(recorded)]] == [part["name"] for part in recorded]
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
@@ -363,45 +368,6 @@ class TestResuming:
             landing(task, max_part_bytes=1, read=vanishing)
         assert "_manifest.json" not in folder.names()
         landing(task)
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_a_try_that_was_given_up_and_still_runs_does_no_harm(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        """Airflow may start the retry while the first process, cut off from it, goes on."""
-
-        ended = threading.Event()
-
-        def overtaken(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number == 5:
-                    landing(task, max_part_bytes=60_000)
-                    ended.set()
-                yield each
-
-        # while the retry is still landing, the first try can only give up
-        with contextlib.suppress(DestinationBusy):
-            slow = landing(task, max_part_bytes=1, read=overtaken)
-            assert slow.landing_id == folder.manifest()["landing_id"]
-        assert ended.wait(10)
-        assert folder.rows() == sandbox.control.true_rows(task)
-        names = {part["name"] for part in folder.manifest()["parts"]}
-        assert folder.names() == {"_manifest.json", *names}
-
-    def test_another_runs_landing_that_was_faster_is_noticed(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        def overtaken(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number == 5:
-                    landing(task, run=OTHER_RUN, abandoned_after=0)
-                yield each
-
-        with pytest.raises((DestinationTaken, PartsMissing), match=r"run r2|taken the destination|removed"):
-            landing(task, read=overtaken)
-        with pytest.raises(DestinationTaken, match="run r2"):
-            landing(task)
-        assert folder.manifest()["run"]["run_id"] == "r2"
         assert folder.rows() == sandbox.control.true_rows(task)
 
 
@@ -595,16 +561,15 @@ class TestCounts:
         landing(task)
         assert folder.rows() == sandbox.control.true_rows(task)
 
+    @pytest.mark.parametrize("grown", [40, 2000])
     def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, grown: int
     ) -> None:
-        sandbox.control.fail("/data/all", after=6, status=400, code="Odd")
+        sandbox.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
         with pytest.raises(RequestRejected, match="Odd"):
             landing(task, max_part_bytes=1)
         sandbox.control.reset_data(task)
-        sandbox.control.grow(task, 40)
-        with pytest.raises(RowsMissing, match="reads all of it anew"):
-            landing(task)
-        landing(task)
+        sandbox.control.grow(task, grown)
+        landing(task, max_part_bytes=1)
         assert folder.rows() == sandbox.control.true_rows(task)
-        assert len(folder.rows()) == 40
+        assert len(folder.rows()) == grown

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from airflow_provider_webcollect.landing import claim
 from airflow_provider_webcollect.landing.destination import Destination
-from airflow_provider_webcollect.landing.errors import DestinationBusy, SourceReset
+from airflow_provider_webcollect.landing.errors import DestinationBusy, DestinationTaken, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import RequestRejected
-from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, offsets_asked
+from airflow_provider_webcollect.service.records import DataPage
+from tests.landing.conftest import OTHER_RUN, Folder, Landed, offsets_asked
 from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-THIRD_RUN = msgspec.structs.replace(RUN, run_id="r3")
 
 
 class Crash(BaseException):
@@ -53,8 +58,9 @@ class TestGrowth:
         sandbox.control.grow(task, 120)
         sandbox.control.clear_requests()
         second = growing(run=OTHER_RUN)
-        assert offsets_asked(sandbox)[0] == first.next_offset
-        assert len(offsets_asked(sandbox)) == 2
+        # the last page once more, to see that the source still has it
+        assert offsets_asked(sandbox)[0] == first.parts[-1].last_page.offset
+        assert len(offsets_asked(sandbox)) == 3
         assert second.parts[: len(first.parts)] == first.parts
         assert sum(part.rows for part in second.added()) == 120
         assert (second.rows, second.run) == (420, OTHER_RUN)
@@ -152,6 +158,48 @@ class TestReset:
         assert folder.manifest()["landing_id"] == first.landing_id
         assert folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
 
+    @pytest.mark.parametrize("size", [100, 1000, 30])
+    @pytest.mark.parametrize("grown", [300, 310, 700])
+    def test_a_source_that_was_reset_and_has_grown_again_is_noticed(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, grown: int, size: int
+    ) -> None:
+        # the second batch has rows of its own
+        task = sandbox.control.add_task(lots=[300, 0])["task_id"]
+        first = landing(task, mode="incremental")
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, grown)
+        with pytest.raises(SourceReset, match=r"300 were landed.*on_reset='full'"):
+            landing(task, mode="incremental", run=OTHER_RUN, size=size)
+        assert folder.manifest()["landing_id"] == first.landing_id
+        landing(task, mode="incremental", run=OTHER_RUN, size=size, on_reset="full")
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("size", [100, 1000, 30])
+    def test_the_same_rows_laid_out_in_another_way_are_the_same(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, size: int
+    ) -> None:
+        def laid_out_anew(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                rows = [
+                    json.dumps(dict(reversed(row.items())), separators=(" , ", " : "))
+                    for row in each.records()
+                ]
+                yield msgspec.structs.replace(each, rows=[msgspec.Raw(row.encode()) for row in rows])
+
+        growing()
+        sandbox.control.grow(task, 50)
+        manifest = growing(run=OTHER_RUN, read=laid_out_anew, size=size)
+        assert sum(part.rows for part in manifest.added()) == 50
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_rows_that_were_marked_as_exported_are_the_same(
+        self, growing: Landed, client: Client, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing(mark=lambda: client.send(mark_exported(task)))
+        sandbox.control.grow(task, 50)
+        growing(run=OTHER_RUN, mark=lambda: client.send(mark_exported(task)))
+        assert folder.rows() == sandbox.control.true_rows(task)
+
     def test_a_source_that_lost_rows_is_noticed(self, growing: Landed, sandbox: Sandbox, task: str) -> None:
         growing()
         sandbox.control.shrink(task, 1)
@@ -225,22 +273,45 @@ class TestTwoAtOnce:
         assert [refusal.permanent for refusal in refusals] == [False]
         assert folder.rows() == sandbox.control.true_rows(task)
 
-    def test_signs_of_life_are_given_while_pages_come(
+    # the same file in memory cannot be read by two threads at once
+    @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
+    def test_signs_of_life_are_given_also_while_no_page_comes(
         self, landing: Landed, folder: Folder, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from airflow_provider_webcollect.landing import claim
+        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 0.001)
 
-        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 0)
-        touched: set[str] = set()
+        def touched() -> str | None:
+            progress = folder.destination.progress()
+            assert progress is not None
+            return progress.touched_at
 
-        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        def slow(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
-                if progress := folder.destination.progress():
-                    touched.add(str(progress.touched_at))
+                before = touched()
+                while touched() == before:
+                    time.sleep(0.001)
                 yield each
 
-        landing(task, size=50, read=looking)
-        assert len(touched) > 2
+        landing(task, size=100, read=slow)
+        assert "webcollect-claim" not in {thread.name for thread in threading.enumerate()}
+
+    @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
+    def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 0.001)
+
+        def endless(offset: int, rows: int) -> Iterator[DataPage]:
+            landing(task, run=OTHER_RUN, abandoned_after=0)
+            for number in itertools.count(1):
+                yield DataPage(
+                    offset=number, total=10**9, rest_total=10**9 - number, rows=[msgspec.Raw(b"{}")]
+                )
+
+        with pytest.raises(DestinationTaken):
+            landing(task, pages=endless)
+        assert folder.manifest()["run"]["run_id"] == "r2"
+        assert folder.rows() == sandbox.control.true_rows(task)
 
     def test_a_landing_that_died_is_taken_over_once_it_has_been_silent(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
@@ -254,23 +325,6 @@ class TestTwoAtOnce:
         with pytest.raises(DestinationBusy):
             landing(task, run=OTHER_RUN)
         assert landing(task, run=OTHER_RUN, abandoned_after=0).run == OTHER_RUN
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_whoever_was_taken_over_stops_and_spoils_nothing(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        growing()
-        sandbox.control.grow(task, 400)
-
-        def overtaken(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number == 2:
-                    growing(run=THIRD_RUN, abandoned_after=0)
-                yield each
-
-        with pytest.raises(Exception, match=r"taken|removed|vanished|meanwhile"):
-            growing(run=OTHER_RUN, read=overtaken)
-        assert folder.manifest()["run"]["run_id"] == "r3"
         assert folder.rows() == sandbox.control.true_rows(task)
 
 
