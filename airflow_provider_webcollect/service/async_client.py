@@ -21,6 +21,7 @@ from airflow_provider_webcollect.service.effects import (
 )
 from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
 from airflow_provider_webcollect.service.exchange import exchange
+from airflow_provider_webcollect.service.quiet import quiet_request
 from airflow_provider_webcollect.service.transport import Form, ca_bundle, content_of, is_untrusted
 
 if TYPE_CHECKING:
@@ -133,12 +134,13 @@ class AsyncClient:
         http = await self._ready()
         try:
             async with _content_of(request) as (headers, content):
-                response = await http.request(
-                    request.method,
-                    request.url,
-                    headers={**request.headers, **headers},
-                    content=_pieces(content) if isinstance(content, Form) else content,
-                )
+                with quiet_request():
+                    response = await http.request(
+                        request.method,
+                        request.url,
+                        headers={**request.headers, **headers},
+                        content=_pieces(content) if isinstance(content, Form) else content,
+                    )
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise _transport_error(error) from error
         # a cookie is state that the contract does not know

@@ -177,7 +177,7 @@ class Poll(Generic[T]):
             await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
 
     def _take_due(self) -> _Batch[T]:
-        """Return what to ask about: nothing before the first key is due, then also those that are due soon."""
+        """Return what to ask about: nothing before a key is due, and then also those that are due soon."""
         now = _now()
         batch: _Batch[T] = {}
         while self._due and len(batch) < self._batch_size:

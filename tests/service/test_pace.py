@@ -8,18 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, strategies
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import Pace
-from airflow_provider_webcollect.service.pace import RECOVERY, SLOWEST, Pacer, shared_paces
+from airflow_provider_webcollect.service.pace import RECOVERY, SLOWEST, STATUS_INTERVALS, Pacer, shared_paces
+from tests.service.conftest import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
-    from tests.service.conftest import Clock, Drive
+    from tests.service.conftest import Drive
 
 
 def moments(pacer: Pacer, clock: Clock, count: int) -> list[float]:
@@ -82,6 +84,26 @@ class TestPacer:
             pacer.reserve()
         pacer.slow_down(2)
         assert pacer.reserve() == 10
+
+
+#: Seconds that a request and its answer are on their way.
+on_the_way = strategies.floats(0, 3, allow_nan=False)
+
+
+@given(strategies.lists(strategies.tuples(on_the_way, on_the_way), min_size=6, max_size=40))
+def test_who_awaits_each_answer_keeps_the_limit_however_late_requests_arrive(
+    delays: list[tuple[float, float]],
+) -> None:
+    """Five status queries per second are allowed (contract, Limits), as they arrive."""
+    clock = Clock()
+    pacer = Pacer(STATUS_INTERVALS[Pace.STATUS_V2], clock.now)
+    arrived = []
+    for there, back in delays:
+        clock.time += pacer.reserve() + there
+        arrived.append(clock.time)
+        clock.time += back
+    # a billionth of a second for what floats cannot say
+    assert all(sixth - first >= 1 - 1e-9 for first, sixth in zip(arrived, arrived[5:], strict=False))
 
 
 def assert_within_the_limit(sandbox: Sandbox, path: str, sent: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_webcollect.service import poll
 from airflow_provider_webcollect.service.async_client import AsyncClient
 from airflow_provider_webcollect.service.errors import NotFound, PermissionDenied
+from airflow_provider_webcollect.service.settings import Retries
 from airflow_provider_webcollect.service.status_feed import StatusFeed
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 
@@ -27,13 +28,14 @@ Feeds = Callable[..., Any]
 
 
 @pytest.fixture
-def feed_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> Feeds:
-    """Opens feeds on the sandbox that back off for moments only."""
+def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> Feeds:
+    """Opens feeds on the sandbox that try each call twice and back off for moments only."""
     monkeypatch.setattr(poll, "FIRST_BACKOFF", 0.02)
+    wire = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).wire
 
     @asynccontextmanager
     async def opened(batch_size: int = 100) -> AsyncIterator[StatusFeed]:
-        feed = StatusFeed(AsyncClient(client.wire, MemoryTokenStore("feed")), batch_size)
+        feed = StatusFeed(AsyncClient(wire, MemoryTokenStore("feed")), batch_size)
         yield feed
         await feed.aclose()
 
@@ -90,7 +92,7 @@ async def test_a_task_that_the_service_leaves_out_is_seen_as_none(sandbox: Sandb
 async def test_a_failing_service_is_survived(sandbox: Sandbox, feed_of: Feeds, fault: dict[str, Any]) -> None:
     (task_id,) = tasks(sandbox, 1)
     # more failures than one call tries
-    sandbox.control.fail(V2, times=9, **fault)
+    sandbox.control.fail(V2, times=3, **fault)
     async with feed_of() as feed:
         assert await first(feed, task_id)
 
@@ -124,7 +126,7 @@ async def test_subtask_waits_survive_a_failing_service_and_end_on_a_refusal(
     sandbox: Sandbox, feed_of: Feeds
 ) -> None:
     ids = tasks(sandbox, 2)
-    sandbox.control.fail(SUBTASKS, times=9, status=503)
+    sandbox.control.fail(SUBTASKS, times=6, status=503)
     async with feed_of() as feed:
         assert await asyncio.gather(*(first_subtasks(feed, task_id) for task_id in ids)) == [4, 4]
         sandbox.control.configure(tier="Flagship")

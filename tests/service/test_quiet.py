@@ -1,0 +1,29 @@
+"""What httpx logs of requests: nothing of ours, all of others'."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.async_client import AsyncClient
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
+
+
+async def test_our_requests_leave_no_line_in_the_log_and_those_of_others_do(
+    client: Client, webcollect_sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "httpx"):
+        async with AsyncClient(client.wire, MemoryTokenStore("quiet")) as ours:
+            await ours.send(endpoints.get_running_counts())
+        assert caplog.messages == []
+        async with httpx.AsyncClient() as other:
+            await other.get(f"{webcollect_sandbox.url}/nowhere")
+    assert "/nowhere" in caplog.text
