@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.airflow.dag_runs import run_dag
+from tests.airflow.examples import NAMES, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,20 +21,8 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(speed=60, stale_seconds=60),
 ]
 
-EXAMPLES = Path(__file__).parents[2] / "example_dags"
 
-
-def load(name: str) -> Any:
-    """Import an example's file as the dag processor does, and return its DAG."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.dag
-
-
-@pytest.mark.parametrize("name", sorted(file.stem for file in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_example_explains_itself(name: str) -> None:
     dag = load(name)
 

@@ -1,0 +1,57 @@
+"""Land what is new of a task the moment one of its runs ends, whoever started it: no schedule, no wait.
+
+Needs Airflow 3, the connection ``webcollect_default``, and the Airflow Variable ``webcollect_landing``: the
+folder that gets a folder for each task, such as ``s3://bucket/prices``. The triggerer watches; an event
+starts this DAG. The landing is incremental, so that an event that comes twice changes nothing, and one run of
+this DAG may stand for several events.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pendulum
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
+
+# Which tasks are watched has to be known when the DAG is parsed. The default is a task of the sandbox.
+TASK_IDS = os.environ.get("WEBCOLLECT_WATCHED", "5a9d0b0e-0000-4000-8000-000000000001").split(",")
+
+finished = Asset(
+    "webcollect_finished_runs",
+    watchers=[
+        AssetWatcher(
+            name="webcollect_finished_runs",
+            trigger=WebCollectTaskFinishedTrigger(collection_task_ids=TASK_IDS, poke_interval=5),
+        )
+    ],
+)
+
+with DAG(
+    dag_id="webcollect_on_finish",
+    schedule=[finished],
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 2},
+    doc_md=__doc__,
+    tags=["webcollect"],
+) as dag:
+
+    @task
+    def list_tasks(triggering_asset_events: Any = None) -> list[str]:
+        """Return the tasks whose runs have ended; events that came close together share a run of the DAG."""
+        payloads = [event.extra["payload"] for event in triggering_asset_events[finished]]
+        return sorted({payload["collection_task_id"] for payload in payloads})
+
+    WebCollectToObjectStorageOperator(
+        task_id="land",
+        sources=list_tasks(),
+        destination="{{ var.value.webcollect_landing }}",
+        mode="incremental",
+    )
