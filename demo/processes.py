@@ -54,7 +54,7 @@ class Processes:
     ) -> None:
         """Start a process whose output goes to the file ``log``."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -69,6 +69,12 @@ class Processes:
         assert self._guard.stdin is not None
         self._guard.stdin.write(b"%d\n" % process.pid)
         self._guard.stdin.flush()
+
+    def kill(self, name: str) -> None:
+        """Take a process and its descendants away at once, as a machine that fails would."""
+        process = self._running.pop(name)
+        kill_sessions({process.pid})
+        process.wait()
 
     def check(self) -> None:
         """Say whether all are still running.
@@ -91,12 +97,16 @@ def end_sessions(sessions: set[int], grace: float = GRACE_SECONDS) -> None:
     """End every process of the sessions, politely first."""
     _signal(_members(sessions), signal.SIGTERM)
     deadline = time.monotonic() + grace
-    while (left := _members(sessions)) and time.monotonic() < deadline:
+    while _members(sessions) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while left:
+    kill_sessions(sessions)
+
+
+def kill_sessions(sessions: set[int]) -> None:
+    """End every process of the sessions at once."""
+    while left := _members(sessions):
         _signal(left, signal.SIGKILL)
         time.sleep(0.05)
-        left = _members(sessions)
 
 
 def _members(sessions: set[int]) -> list[int]:

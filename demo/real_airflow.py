@@ -105,6 +105,20 @@ class RealAirflow:
             raise AirflowProblem(f"airflow {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
 
+    def start(self, component: str) -> None:
+        """Start a component of Airflow, one of ``COMPONENTS``; entering the context has started each."""
+        self._processes.start(
+            component,
+            _airflow(*COMPONENTS[component]),
+            log=self.home / "output" / f"{component}.log",
+            env=self._environment,
+            cwd=self.home,
+        )
+
+    def kill(self, component: str) -> None:
+        """End a component without a warning (SIGKILL); the rest of Airflow goes on."""
+        self._processes.kill(component)
+
     def get(self, path: str, **query: Any) -> Any:
         """Read from the API server, ``path`` relative to the public API's ``/api/v2/``."""
         return self._api("GET", path, params=query)
@@ -126,13 +140,25 @@ class RealAirflow:
         found = self.get("providers", limit=1000)["providers"]
         return {provider["package_name"]: provider["version"] for provider in found}
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a run as soon as the DAG is known and return its id.
+    def unpause(self, dag_id: str) -> None:
+        """Let a DAG run by its schedule, as soon as it is known.
 
         :raises AirflowProblem: if a DAG file has an import error, or the DAG does not turn up
         """
         self.wait_for(lambda: self._is_known(dag_id), DAG_TIMEOUT_SECONDS, f"DAG {dag_id} to be parsed")
         self._api("PATCH", f"dags/{dag_id}", json={"is_paused": False})
+
+    def runs(self, dag_id: str) -> dict[str, str]:
+        """Return the state of each run of a DAG, by its id, oldest first."""
+        found = self.get(f"dags/{dag_id}/dagRuns", limit=1000, order_by="id")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Start a run as soon as the DAG is known and return its id.
+
+        :raises AirflowProblem: if a DAG file has an import error, or the DAG does not turn up
+        """
+        self.unpause(dag_id)
         run = self._api(
             "POST", f"dags/{dag_id}/dagRuns", json={"logical_date": None, "conf": dict(conf or {})}
         )
@@ -206,14 +232,8 @@ class RealAirflow:
         return self.get(path, map_index=map_index, deserialize=True)["value"]
 
     def _start_components(self) -> None:
-        for name, arguments in COMPONENTS.items():
-            self._processes.start(
-                name,
-                _airflow(*arguments),
-                log=self.home / "output" / f"{name}.log",
-                env=self._environment,
-                cwd=self.home,
-            )
+        for name in COMPONENTS:
+            self.start(name)
         self.wait_for(self._is_healthy, START_TIMEOUT_SECONDS, "Airflow to be healthy")
         token = self._session.get(f"{self.url}/auth/token", timeout=30)
         token.raise_for_status()

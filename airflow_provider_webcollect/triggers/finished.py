@@ -136,7 +136,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         try:
             return msgspec.convert(await store.aget(self._key(task_id)), Mark | None)
         except ValueError as error:  # not one asset, or not a mark
-            log.warning("%s: what was last seen of it is not known; the watch begins anew. %s", task_id, error)
+            log.warning(
+                "%s: what was last seen of it is not known; the watch begins anew. %s", task_id, error
+            )
             return None
 
     async def _remember(self, marks: Mapping[str, Mark]) -> None:

@@ -138,9 +138,7 @@ def test_the_zone_of_the_connection_does_not_make_another_run() -> None:
     ends=st.lists(OVER, min_size=1, max_size=12),
     looks=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=40),
 )
-def test_every_run_is_told_once_whenever_one_looks(
-    ends: list[str], looks: list[tuple[int, int]]
-) -> None:
+def test_every_run_is_told_once_whenever_one_looks(ends: list[str], looks: list[tuple[int, int]]) -> None:
     """Each run takes three steps: it waits, it extracts, it is over; a few answers are some steps old."""
     history = [shown("Unexecuted", 0, None)]
     for run, end in enumerate(ends, 1):
