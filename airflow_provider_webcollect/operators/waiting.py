@@ -9,10 +9,11 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.service import paging
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.waiting import Outcome
+from airflow_provider_webcollect.service.waiting import Outcome, Watch
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.service.records import TaskStatus
     from airflow_provider_webcollect.service.waiting import TaskWait
 
 Records = list[dict[str, Any]]
@@ -20,6 +21,14 @@ Records = list[dict[str, Any]]
 
 class RunFailed(AirflowFailException):
     """What was waited for has ended in a failure state; trying the wait again is in vain."""
+
+
+def look(hook: WebCollectHook, wait: TaskWait) -> dict[str, TaskStatus]:
+    """Return the tasks' statuses, in their order; tasks that the service leaves out are absent."""
+    statuses = hook.client.run(
+        paging.all_statuses(hook.client.wire, wait.task_ids, hook.connection.status_batch_size)
+    )
+    return {task_id: statuses[task_id] for task_id in wait.task_ids if task_id in statuses}
 
 
 def wait_here(
@@ -30,18 +39,13 @@ def wait_here(
     :param began: Unix time at which the wait began, maybe in an earlier try.
     :raises RunFailed: if a failure state was reached.
     """
-    said = ""
+    watch = Watch(wait, began, log)
     while True:
-        statuses = hook.client.run(
-            paging.all_statuses(hook.client.wire, wait.task_ids, hook.connection.status_batch_size)
-        )
-        verdict = wait.judge(statuses, time.time() - began)
-        if verdict.reason != said:
-            said = verdict.reason
-            log.info("%s", said)
+        statuses = look(hook, wait)
+        verdict = watch.look(statuses)
         match verdict.outcome:
             case Outcome.DONE:
-                return [statuses[task_id].as_dict() for task_id in wait.task_ids if task_id in statuses]
+                return [status.as_dict() for status in statuses.values()]
             case Outcome.FAILED:
                 raise RunFailed(verdict.reason)
         time.sleep(poll_interval)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-import msgspec
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
@@ -19,27 +19,34 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
-from airflow_provider_webcollect.service import checks, paging
-from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.operators.retry_after import respect_retry_after
+from airflow_provider_webcollect.operators.waiting import Records, awaited, look
+from airflow_provider_webcollect.sensors.capacity import (
+    WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
+)
+from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
 from airflow_provider_webcollect.service.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.waiting import (
     MISSING_TIMEOUT,
     SETTLE,
-    Baseline,
     Outcome,
     SubTaskWait,
     TaskWait,
     Verdict,
+    Watch,
     as_json,
 )
+from airflow_provider_webcollect.triggers.asked import subtask_wait, task_result, task_wait
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
 
-Records = list[dict[str, Any]]
+
+WHOLE_WAITS = "airflow_provider_webcollect.triggers.whole_wait"
 
 
 class _StatusSensor(BaseSensorOperator):
@@ -50,6 +57,13 @@ class _StatusSensor(BaseSensorOperator):
     """
 
     ui_color = "#d7ecdf"
+    operator_extra_links = (WebCollectTaskLink(),)
+    #: The names of the arguments that say what is waited for.
+    _asked_names: Sequence[str]
+    #: The path of the trigger's class that holds the whole wait.
+    _whole_wait: str
+
+    collection_task_id: str | None
 
     def __init__(
         self,
@@ -71,74 +85,90 @@ class _StatusSensor(BaseSensorOperator):
             else deferrable
         )
         self.webcollect_conn_id = webcollect_conn_id
-        self._said = ""
-        self._began = 0.0
+        respect_retry_after(self)
+        self._watch: Watch[Any] | None = None
+        self._why_from_worker = ""
+
+    def _start_from_trigger(self) -> None:
+        """Let Airflow start the wait in the triggerer; if it cannot, the task is going to be deferred."""
+        self.deferrable = True
+        try:
+            self.start_trigger_args = start_trigger_args(self, self._whole_wait, self._asked_names)
+        except NotFromTrigger as why:
+            self._why_from_worker = str(why)
+        else:
+            self.start_from_trigger = True
 
     def execute(self, context: Context) -> Any:
         """Wait, in the way that was asked for."""
-        self._began = _began(self, context)
+        if self._why_from_worker:
+            self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         with airflow_errors():
             self._wait()
+            store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
         if self.deferrable:
             self._defer()
         return super().execute(context)
 
     def _defer(self) -> NoReturn:
+        limit = datetime.timedelta(seconds=self.timeout)
         self.defer(
             trigger=self._trigger(),
             method_name="execute_complete",
-            timeout=datetime.timedelta(seconds=self.timeout),
+            # Airflow 3 does not count an execution timeout while a task is deferred
+            timeout=min(limit, self.execution_timeout or limit),
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
         with airflow_errors():
-            verdict, records = self._look(WebCollectHook(self.webcollect_conn_id), time.time() - self._began)
-        if verdict.reason != self._said:
-            self._said = verdict.reason
-            self.log.info("%s", verdict.reason)
+            if self._watch is None:
+                self._watch = Watch(self._wait(), _began(self, context), self.log)
+            verdict, records = self._look(WebCollectHook(self.webcollect_conn_id), self._watch)
         if verdict.outcome is Outcome.FAILED:
             raise AirflowFailException(verdict.reason)
         return PokeReturnValue(verdict.outcome is Outcome.DONE, self._xcom(records))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """Take the trigger's word for how the wait ended; without a word, it has not ended well."""
-        match event:
-            case {"outcome": "done", "reason": reason, "records": records}:
-                self.log.info("%s", reason)
-                return self._xcom(records)
-            case {"outcome": "failed", "reason": reason} | {
-                "outcome": "error",
-                "reason": reason,
-                "permanent": True,
-            }:
-                raise AirflowFailException(reason)
-            case {"outcome": "error", "reason": reason}:
-                raise WebCollectError(reason)
-        raise WebCollectError(f"the trigger ended without an outcome: {event!r}")
+        return self._xcom(awaited(event, self.log))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the wait in the triggerer, with a timeout and ``never_fail`` as when poking.
+        """Go on after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
 
         Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail``
         here.
         """
+        match next_kwargs:
+            case {"error": str(reason)} if next_method == "__fail__" and "timeout" in reason:
+                raise self._timed_out()
+            case {"event": {"outcome": "timeout", "reason": reason}}:
+                raise AirflowSensorTimeout(reason)
+            case {"event": {"outcome": "refused", "reason": reason}}:
+                raise AirflowFailException(reason)
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSkipException:
             raise
         except Exception as error:
-            timed_out = next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error"))
-            if self.soft_fail if timed_out else self.never_fail:
+            if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
-            if timed_out:
-                raise AirflowSensorTimeout(str(error)) from error
             raise
+
+    def _timed_out(self) -> BaseException:
+        if self.execution_timeout and self.execution_timeout.total_seconds() < self.timeout:
+            return AirflowTaskTimeout(f"not over after the execution timeout, {self.execution_timeout}")
+        reason = f"the wait was not over after {self.timeout:.0f} s"
+        return AirflowSkipException(reason) if self.soft_fail else AirflowSensorTimeout(reason)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._asked_names}
 
     def _wait(self) -> TaskWait | SubTaskWait:
         raise NotImplementedError
 
-    def _look(self, hook: WebCollectHook, waited: float) -> tuple[Verdict, Records]:
+    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
         raise NotImplementedError
 
     def _trigger(self) -> _StatusTrigger:
@@ -166,6 +196,9 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param missing_timeout: seconds after which a task that is missing from the answers, or Unexecuted, fails
         the wait.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param start_from_trigger: have the whole wait in the triggerer, without a worker to begin and to end it,
+        on Airflow 3.3 and later. Where Airflow cannot do that, such as for mapped tasks, the wait is
+        deferred, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
 
@@ -176,6 +209,17 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "webcollect_conn_id",
     )
     template_fields_renderers = {"collection_task_ids": "json", "after": "json"}  # noqa: RUF012  # as in Airflow
+    _asked_names = (
+        "collection_task_id",
+        "collection_task_ids",
+        "wait_for",
+        "target_states",
+        "failure_states",
+        "after",
+        "settle",
+        "missing_timeout",
+    )
+    _whole_wait = f"{WHOLE_WAITS}.WholeTaskWait"
 
     def __init__(
         self,
@@ -187,6 +231,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         failure_states: Sequence[str] = (TaskState.STOPPED,),
         after: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         settle: float = SETTLE,
+        start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
@@ -196,37 +241,15 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.after = after
         self.settle = settle
         check_now(self, self._wait)
+        if start_from_trigger:
+            self._start_from_trigger()
 
     def _wait(self) -> TaskWait:
-        if (self.collection_task_id is None) == (self.collection_task_ids is None):
-            raise InvalidArgument(
-                "collection_task_id",
-                self.collection_task_id,
-                "either `collection_task_id` or `collection_task_ids` must be given",
-            )
-        if self.collection_task_ids is None:
-            ids = [checks.text("collection_task_id", self.collection_task_id)]
-        else:
-            ids = checks.texts("collection_task_ids", self.collection_task_ids)
-        if self.wait_for not in {"all", "any"}:
-            raise InvalidArgument("wait_for", self.wait_for, "it must be one of all, any")
-        return TaskWait(
-            task_ids=tuple(dict.fromkeys(ids)),
-            how_many=self.wait_for,
-            target_states=tuple(checks.texts("target_states", self.target_states)),
-            failure_states=tuple(checks.texts("failure_states", self.failure_states, may_be_empty=True)),
-            after=_baselines(self.after),
-            settle=self.settle,
-            missing_timeout=self.missing_timeout,
-        )
+        return task_wait(**self._asked)
 
-    def _look(self, hook: WebCollectHook, waited: float) -> tuple[Verdict, Records]:
-        wait = self._wait()
-        statuses = hook.client.run(
-            paging.all_statuses(hook.client.wire, wait.task_ids, hook.connection.status_batch_size)
-        )
-        records = [statuses[task_id].as_dict() for task_id in wait.task_ids if task_id in statuses]
-        return wait.judge(statuses, waited), records
+    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        statuses = look(hook, self._wait())
+        return watch.look(statuses), [status.as_dict() for status in statuses.values()]
 
     def _trigger(self) -> _StatusTrigger:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
@@ -234,14 +257,12 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         return WebCollectTaskStatusTrigger(
             wait=as_json(self._wait()),
             poke_interval=self.poke_interval,
-            began=self._began,
+            began=time.time(),
             webcollect_conn_id=self.webcollect_conn_id,
         )
 
     def _xcom(self, records: Records) -> Any:
-        if self.collection_task_ids is not None:
-            return records
-        return records[0] if records else None
+        return task_result(records, many=self.collection_task_ids is not None)
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
@@ -257,11 +278,22 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     :param failure_states: states that fail it.
     :param missing_timeout: seconds after which a missing sub-task, or an empty batch, fails the wait.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param start_from_trigger: have the whole wait in the triggerer, without a worker to begin and to end it,
+        on Airflow 3.3 and later. Where Airflow cannot do that, such as for mapped tasks, the wait is
+        deferred, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as in Airflow
+    _asked_names = (
+        "collection_task_id",
+        "sub_task_ids",
+        "target_states",
+        "failure_states",
+        "missing_timeout",
+    )
+    _whole_wait = f"{WHOLE_WAITS}.WholeSubTaskWait"
 
     def __init__(
         self,
@@ -270,27 +302,22 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         sub_task_ids: Sequence[str] | None = None,
         target_states: Sequence[str] = (SubTaskState.FINISHED,),
         failure_states: Sequence[str] = (SubTaskState.STOPPED,),
+        start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.sub_task_ids = sub_task_ids
         check_now(self, self._wait)
+        if start_from_trigger:
+            self._start_from_trigger()
 
     def _wait(self) -> SubTaskWait:
-        ids = None if self.sub_task_ids is None else checks.texts("sub_task_ids", self.sub_task_ids)
-        return SubTaskWait(
-            task_id=checks.text("collection_task_id", self.collection_task_id),
-            subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
-            target_states=tuple(checks.texts("target_states", self.target_states)),
-            failure_states=tuple(checks.texts("failure_states", self.failure_states, may_be_empty=True)),
-            missing_timeout=self.missing_timeout,
-        )
+        return subtask_wait(**self._asked)
 
-    def _look(self, hook: WebCollectHook, waited: float) -> tuple[Verdict, Records]:
-        wait = self._wait()
-        subtasks = hook.get_all_subtasks(wait.task_id)
-        return wait.judge(subtasks, waited), [subtask.as_dict() for subtask in subtasks]
+    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        subtasks = hook.get_all_subtasks(self._wait().task_id)
+        return watch.look(subtasks), [subtask.as_dict() for subtask in subtasks]
 
     def _trigger(self) -> _StatusTrigger:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectSubTaskStatusTrigger
@@ -298,23 +325,12 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         return WebCollectSubTaskStatusTrigger(
             wait=as_json(self._wait()),
             poke_interval=self.poke_interval,
-            began=self._began,
+            began=time.time(),
             webcollect_conn_id=self.webcollect_conn_id,
         )
 
     def _xcom(self, records: Records) -> Records:
         return records
-
-
-def _baselines(after: Any) -> dict[str, Baseline]:
-    """Read ``after``: what the start operator returned, once or as a list."""
-    starts = [] if after is None else [after] if isinstance(after, Mapping) else after
-    try:
-        return {start["collection_task_id"]: msgspec.convert(start["after"], Baseline) for start in starts}
-    except (KeyError, TypeError, msgspec.ValidationError):
-        raise InvalidArgument(
-            "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
-        ) from None
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:

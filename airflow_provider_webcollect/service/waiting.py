@@ -7,10 +7,11 @@ only if it is another run's, or once the service has had time to catch up.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ SETTLE = 90.0
 MISSING_TIMEOUT = 600.0
 
 _RUNNING = (TaskState.WAITING, TaskState.EXTRACTING)
+
+Seen = TypeVar("Seen", contravariant=True)
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +193,36 @@ class SubTaskWait(msgspec.Struct, frozen=True, kw_only=True):
         return Verdict(
             Outcome.FAILED, f"{shown} since {waited:.0f} s: check the ids, or raise `missing_timeout`"
         )
+
+
+class Wait(Protocol[Seen]):
+    """What is waited for."""
+
+    def judge(self, seen: Seen, waited: float, /) -> Verdict:
+        """Return how the wait stands."""
+        ...
+
+
+class Watch(Generic[Seen]):
+    """A wait that is going on. Its log tells of changes only.
+
+    :param began: Unix time at which the wait began.
+    :param log: a logger.
+    """
+
+    def __init__(self, wait: Wait[Seen], began: float, log: Any) -> None:
+        self._wait = wait
+        self._began = began
+        self._log = log
+        self._said = ""
+
+    def look(self, seen: Seen) -> Verdict:
+        """Return how the wait stands after a look."""
+        verdict = self._wait.judge(seen, time.time() - self._began)
+        if verdict.reason != self._said:
+            self._said = verdict.reason
+            self._log.info("%s", verdict.reason)
+        return verdict
 
 
 def _count(counts: Mapping[str, int], states: Iterable[str]) -> int:

@@ -10,14 +10,15 @@ import msgspec
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.waiting import Outcome, SubTaskWait, TaskWait, Verdict
+from airflow_provider_webcollect.service.waiting import Outcome, SubTaskWait, TaskWait, Verdict, Watch
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
+from airflow_provider_webcollect.triggers.finished import (
+    WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # it is public here, beside the others
+)
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.records import Record, SubTask, TaskStatus
     from airflow_provider_webcollect.service.status_feed import StatusFeed
-
-MODULE = "airflow_provider_webcollect.triggers.webcollect"
 
 
 class _StatusTrigger(BaseTrigger):
@@ -45,11 +46,10 @@ class _StatusTrigger(BaseTrigger):
         self.poke_interval = poke_interval
         self.began = time.time() if began is None else began
         self.webcollect_conn_id = webcollect_conn_id
-        self._said = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class's path and the arguments; they hold no secret."""
-        return f"{MODULE}.{type(self).__name__}", {
+        return f"{type(self).__module__}.{type(self).__name__}", {
             "wait": self.wait,
             "poke_interval": self.poke_interval,
             "began": self.began,
@@ -58,28 +58,18 @@ class _StatusTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and tell how it ended, once."""
+        yield TriggerEvent(await self.ended())
+
+    async def ended(self) -> dict[str, Any]:
+        """Wait, and return the event's payload."""
         try:
             async with SharedFeed(self.webcollect_conn_id) as feed:
-                payload = await self._outcome(feed)
+                return await self._outcome(feed)
         except WebCollectError as error:
-            payload = {"outcome": "error", "reason": str(error), "permanent": error.permanent}
-        yield TriggerEvent(payload)
+            return {"outcome": "error", "reason": str(error), "permanent": error.permanent}
 
     async def _outcome(self, feed: StatusFeed) -> dict[str, Any]:
         raise NotImplementedError
-
-    def _judged(self, verdict: Verdict, records: Iterable[Record]) -> dict[str, Any] | None:
-        """Return the event's payload if the wait is over; tell in the log what has changed."""
-        if verdict.reason != self._said:
-            self._said = verdict.reason
-            self.log.info("%s", verdict.reason)
-        if verdict.outcome is Outcome.WAIT:
-            return None
-        return {
-            "outcome": verdict.outcome.value,
-            "reason": verdict.reason,
-            "records": [record.as_dict() for record in records],
-        }
 
 
 class WebCollectTaskStatusTrigger(_StatusTrigger):
@@ -87,10 +77,11 @@ class WebCollectTaskStatusTrigger(_StatusTrigger):
 
     async def _outcome(self, feed: StatusFeed) -> dict[str, Any]:
         wait = msgspec.convert(self.wait, TaskWait)
+        watch = Watch(wait, self.began, self.log)
 
         def see(seen: Mapping[str, TaskStatus | None]) -> dict[str, Any] | None:
             statuses = {task_id: status for task_id in wait.task_ids if (status := seen[task_id])}
-            return self._judged(wait.judge(statuses, time.time() - self.began), statuses.values())
+            return _payload(watch.look(statuses), statuses.values())
 
         return await feed.tasks.until(wait.task_ids, self.poke_interval, see)
 
@@ -100,9 +91,21 @@ class WebCollectSubTaskStatusTrigger(_StatusTrigger):
 
     async def _outcome(self, feed: StatusFeed) -> dict[str, Any]:
         wait = msgspec.convert(self.wait, SubTaskWait)
+        watch = Watch(wait, self.began, self.log)
 
         def see(seen: Mapping[str, list[SubTask] | None]) -> dict[str, Any] | None:
             subtasks = seen[wait.task_id] or []
-            return self._judged(wait.judge(subtasks, time.time() - self.began), subtasks)
+            return _payload(watch.look(subtasks), subtasks)
 
         return await feed.subtasks.until((wait.task_id,), self.poke_interval, see)
+
+
+def _payload(verdict: Verdict, records: Iterable[Record]) -> dict[str, Any] | None:
+    """Return the event's payload if the wait is over."""
+    if verdict.outcome is Outcome.WAIT:
+        return None
+    return {
+        "outcome": verdict.outcome.value,
+        "reason": verdict.reason,
+        "records": [record.as_dict() for record in records],
+    }

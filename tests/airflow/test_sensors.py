@@ -7,16 +7,20 @@ import json
 import re
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.sdk import (
+    DAG,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
     TaskDeferred,
+    task_group,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.sensors.webcollect import (
@@ -311,6 +315,32 @@ def test_the_log_tells_of_changes_only(
     assert told.count("2/2 Finished") == {"poke": 1, "deferrable": 2}[mode]
 
 
+def test_an_execution_timeout_is_for_retries(endless: dict[str, Any]) -> None:
+    # long enough for one look, so that it passes while the sensor sleeps
+    limit = datetime.timedelta(seconds=4)
+    run = wait(
+        WebCollectTaskStatusSensor,
+        "poke",
+        endless,
+        poke_interval=60,
+        execution_timeout=limit,
+        retries=1,
+        retry_delay=datetime.timedelta(0),
+    )
+
+    assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 2})
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_a_passing_trouble_skips_a_sensor_that_never_fails(
+    mode: str, running: dict[str, Any], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
+    run = wait(WebCollectTaskStatusSensor, mode, running, never_fail=True)
+
+    assert run.states == {"wait": "skipped"}
+
+
 def test_a_passing_trouble_is_for_retries_when_poking(running: dict[str, Any], sandbox: Sandbox) -> None:
     # an error that the client does not repeat by itself
     sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
@@ -396,6 +426,14 @@ def test_a_literal_argument_that_is_wrong_fails_while_the_dag_is_parsed(
         sensor(task_id="wrong", **arguments)
 
 
+def defer(sensor: Any) -> TaskDeferred:
+    """Execute a sensor, and return how it defers itself."""
+    context = {"task": sensor, "ti": SimpleNamespace(xcom_push=lambda **_: None)}
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context)
+    return deferred.value
+
+
 class TestDeferring:
     @pytest.fixture(params=list(SENSORS))
     def sensor(self, request: pytest.FixtureRequest) -> Any:
@@ -405,15 +443,23 @@ class TestDeferring:
         )
 
     def test_it_hands_a_small_trigger_to_the_triggerer(self, sensor: Any, sandbox: Sandbox) -> None:
-        with pytest.raises(TaskDeferred) as deferred:
-            sensor.execute({})
+        deferred = defer(sensor)
 
-        path, arguments = deferred.value.trigger.serialize()
+        path, arguments = deferred.trigger.serialize()
         assert path.startswith("airflow_provider_webcollect.triggers.webcollect.WebCollect")
         assert len(json.dumps(arguments)) < 300
         assert sandbox.refresh_token not in json.dumps(arguments)
-        assert deferred.value.method_name == "execute_complete"
-        assert deferred.value.timeout == datetime.timedelta(seconds=90)
+        assert deferred.method_name == "execute_complete"
+        assert deferred.timeout == datetime.timedelta(seconds=90)
+
+    def test_an_execution_timeout_counts_as_when_poking(self, sensor: Any) -> None:
+        sensor.execution_timeout = datetime.timedelta(seconds=30)
+        assert defer(sensor).timeout == datetime.timedelta(seconds=30)
+
+        error = "Trigger timeout" if AIRFLOW_V_3_0_PLUS else "Trigger/execution timeout"
+        sensor.soft_fail = True
+        with pytest.raises(AirflowTaskTimeout, match="execution timeout, 0:00:30"):
+            sensor.resume_execution("__fail__", {"error": error}, {})
 
     def test_an_event_that_says_done_ends_it(self, sensor: Any) -> None:
         records = [{"task_id": "a-task", "status": "Finished"}]
@@ -452,7 +498,12 @@ class TestDeferring:
             sensor.resume_execution("execute_complete", {"event": event}, {})
 
     @pytest.mark.parametrize(
-        ("lenient", "ending"), [(None, AirflowSensorTimeout), ("soft_fail", AirflowSkipException)]
+        ("lenient", "ending"),
+        [
+            (None, AirflowSensorTimeout),
+            ("soft_fail", AirflowSkipException),
+            ("never_fail", AirflowSensorTimeout),
+        ],
     )
     def test_a_timeout_ends_it_as_when_poking(
         self, sensor: Any, lenient: str | None, ending: type[Exception]
@@ -461,7 +512,7 @@ class TestDeferring:
             setattr(sensor, lenient, True)
         # what the schedulers of Airflow 3 and Airflow 2 write
         error = "Trigger timeout" if AIRFLOW_V_3_0_PLUS else "Trigger/execution timeout"
-        with pytest.raises(ending):
+        with pytest.raises(ending, match="the wait was not over after 90 s"):
             sensor.resume_execution("__fail__", {"error": error}, {})
 
     def test_a_trigger_that_broke_fails_it(self, sensor: Any) -> None:
@@ -477,3 +528,119 @@ class TestDeferring:
 
         assert WebCollectTaskStatusSensor(**usual).deferrable is default
         assert WebCollectTaskStatusSensor(**usual, deferrable=not default).deferrable is not default
+
+
+class TestStartingFromTheTriggerer:
+    """What a real triggerer makes of it is in ``test_start_from_trigger.py``."""
+
+    @each_sensor
+    def test_where_airflow_cannot_do_it_the_wait_is_deferred(
+        self, kind: str, sandbox: Sandbox, endless: dict[str, Any], after_looks: Any
+    ) -> None:
+        # `dag.test()` runs every task in a worker, and so does Airflow before 3.3
+        after_looks(1, STATUS_PATHS[kind], sandbox.control.advance, 10_000)
+        run = wait(SENSORS[kind], "poke", endless, start_from_trigger=True)
+
+        assert run.states == {"wait": "success"}
+
+    def test_it_is_not_on_unless_asked_for(self) -> None:
+        sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id="a", deferrable=True)
+
+        assert not sensor.start_from_trigger
+
+    @pytest.mark.skipif(AIRFLOW_V_3_3_PLUS, reason="Airflow can do it")
+    def test_the_log_tells_that_airflow_is_too_old(self, sandbox: Sandbox, said: Callable[[], str]) -> None:
+        task = sandbox.control.add_task(lots=[1])
+        wait(WebCollectTaskStatusSensor, "poke", task, start_from_trigger=True)
+
+        assert said().count("defers it: Airflow before 3.3 cannot render its arguments") == 1
+
+
+@pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow cannot do it")
+class TestStartingFromTheTriggererOnNewAirflow:
+    def start(self, dag: DAG | None = None, **arguments: Any) -> Any:
+        """Return a sensor that is to start from the triggerer."""
+        usual = {"collection_task_id": "a"} if "collection_task_ids" not in arguments else {}
+        with dag or make_dag():
+            return WebCollectTaskStatusSensor(
+                task_id="wait", start_from_trigger=True, **{**usual, **arguments}
+            )
+
+    def test_the_trigger_gets_plain_json_without_secrets(self, sandbox: Sandbox) -> None:
+        sensor = self.start(timeout=90, poke_interval=5)
+        kwargs = sensor.start_trigger_args.trigger_kwargs
+
+        assert sensor.start_from_trigger
+        assert json.loads(json.dumps(kwargs)) == kwargs
+        assert sandbox.refresh_token not in json.dumps(kwargs)
+        assert sensor.start_trigger_args.timeout == datetime.timedelta(seconds=150)
+
+    def test_results_of_other_tasks_become_templates(self) -> None:
+        with make_dag() as dag:
+            first, second = (
+                WebCollectStartSubTasksOperator(task_id=name, collection_task_id="a")
+                for name in ("first", "second")
+            )
+        sensor = self.start(dag, collection_task_ids=first.output["ids"], after=[first.output, second.output])
+
+        kwargs = sensor.start_trigger_args.trigger_kwargs
+        assert kwargs["collection_task_ids"] == (
+            "{{ ti.xcom_pull(task_ids='first', key='ids', map_indexes=-1) | tojson }}"
+        )
+        assert kwargs["after"] == [
+            f"{{{{ ti.xcom_pull(task_ids='{name}', key='return_value', map_indexes=-1) | tojson }}}}"
+            for name in ("first", "second")
+        ]
+        assert sensor.upstream_task_ids == {"first", "second"}
+
+    def test_what_the_triggerer_would_never_get_an_answer_to_is_left_to_a_worker(self) -> None:
+        sensor = self.start(collection_task_id="{{ ti.xcom_pull('other') }}")
+
+        assert not sensor.start_from_trigger
+        assert "map_indexes=-1" in sensor._why_from_worker
+
+    @pytest.mark.parametrize(
+        ("options", "why"),
+        [
+            ({"render_template_as_native_obj": True}, "native objects"),
+            ({"user_defined_macros": {"mine": 1}}, "macros or filters of its own"),
+            ({"user_defined_filters": {"mine": str}}, "macros or filters of its own"),
+        ],
+    )
+    def test_templates_that_the_triggerer_renders_otherwise_are_left_to_a_worker(
+        self, options: dict[str, Any], why: str
+    ) -> None:
+        templated = self.start(make_dag(**options), collection_task_id="{{ params.id }}")
+        literal = self.start(make_dag(**options))
+
+        assert not templated.start_from_trigger
+        assert why in templated._why_from_worker
+        assert literal.start_from_trigger
+
+    @pytest.mark.parametrize("result", ["mapped", "changed"])
+    def test_more_than_the_result_of_a_single_task_is_left_to_a_worker(self, result: str) -> None:
+        with make_dag() as dag:
+            results = {
+                "mapped": WebCollectStartSubTasksOperator.partial(task_id="mapped")
+                .expand(collection_task_id=["a"])
+                .output,
+                "changed": WebCollectStartSubTasksOperator(task_id="one", collection_task_id="b").output.map(
+                    dict
+                ),
+            }
+        sensor = self.start(dag, after=results[result])
+
+        assert not sensor.start_from_trigger
+        assert "only results of single tasks" in sensor._why_from_worker
+
+    def test_a_task_of_a_mapped_group_is_left_to_a_worker(self) -> None:
+        @task_group
+        def group(number: int) -> None:
+            sensors.append(self.start(dag))
+
+        sensors: list[Any] = []
+        with make_dag() as dag:
+            group.expand(number=[1, 2])
+
+        assert not sensors[0].start_from_trigger
+        assert "mapped" in sensors[0]._why_from_worker

@@ -1,0 +1,120 @@
+"""Whether Airflow can start a sensor's wait in the triggerer, and what the triggerer gets for it.
+
+The triggerer renders templates with less than a worker has: to texts alone, without macros of the DAG's own,
+and without an answer to what it must not ask, such as the XComs of all map indexes. What it cannot do is left
+to a worker.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseSensorOperator
+    from airflow.triggers.base import StartTriggerArgs
+
+#: The triggerer ends a wait at its timeout; so long after it Airflow does, should the triggerer be unable to.
+GRACE = datetime.timedelta(seconds=60)
+
+
+class NotFromTrigger(Exception):
+    """Airflow cannot start the wait in the triggerer. The message says why."""
+
+
+def start_trigger_args(sensor: BaseSensorOperator, trigger: str, asked: Sequence[str]) -> StartTriggerArgs:
+    """Return what the triggerer needs to hold a sensor's whole wait.
+
+    :param trigger: path of the trigger's class.
+    :param asked: names of the sensor's arguments that say what is waited for.
+    :raises NotFromTrigger: if only a worker can begin the wait.
+    """
+    from airflow.triggers.base import StartTriggerArgs
+
+    _check(sensor)
+    return StartTriggerArgs(
+        trigger_cls=trigger,
+        trigger_kwargs={
+            "poke_interval": sensor.poke_interval,
+            "timeout": sensor.timeout,
+            "soft_fail": sensor.soft_fail,
+            "never_fail": sensor.never_fail,
+            **{name: _renderable(sensor, name) for name in ("webcollect_conn_id", *asked)},
+        },
+        next_method="execute_complete",
+        timeout=datetime.timedelta(seconds=sensor.timeout) + GRACE,
+    )
+
+
+def _check(sensor: BaseSensorOperator) -> None:
+    if not AIRFLOW_V_3_3_PLUS:
+        raise NotFromTrigger("Airflow before 3.3 cannot render its arguments in the triggerer")
+    if getattr(sensor, "_BaseOperator__from_mapped", False) or sensor.get_closest_mapped_task_group():
+        raise NotFromTrigger("Airflow cannot start mapped tasks in the triggerer")
+    if sensor.outlets:
+        raise NotFromTrigger("it has outlets, and a task that ends in the triggerer makes no asset events")
+
+
+def _renderable(sensor: BaseSensorOperator, name: str) -> Any:
+    value = getattr(sensor, name)
+    if name not in sensor.template_fields:
+        return _plain(value)
+    # a list or an object comes out of the triggerer's templates as a text
+    as_json = name in sensor.template_fields_renderers
+    rendered = _plain(value, " | tojson" if as_json else "")
+    if any("{{" in text or "{%" in text for text in _texts(rendered)):
+        _check_templates(sensor)
+    return rendered
+
+
+def _plain(value: Any, filters: str = "") -> Any:
+    """Return ``value`` as plain JSON, with references to results of other tasks as templates."""
+    match value:
+        case str():
+            # a member of an enumeration is a text too, but Airflow would store it as something else
+            text = str(value)
+            if "xcom_pull" in text and "map_indexes" not in text:
+                raise NotFromTrigger(
+                    "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
+                )
+            return text
+        case Mapping():
+            return {key: _plain(item, filters) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, filters) for item in value]
+    return _template(value, filters) if hasattr(value, "resolve") else value
+
+
+def _template(reference: Any, filters: str) -> str:
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    if not isinstance(reference, PlainXComArg) or _is_mapped(reference.operator):
+        raise NotFromTrigger("only results of single tasks can be had in the triggerer")
+    pull = f"task_ids={reference.operator.task_id!r}, key={reference.key!r}, map_indexes=-1"
+    return f"{{{{ ti.xcom_pull({pull}){filters} }}}}"
+
+
+def _is_mapped(operator: Any) -> bool:
+    return operator.is_mapped or operator.get_closest_mapped_task_group() is not None
+
+
+def _texts(value: Any) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [text for item in value.values() for text in _texts(item)]
+        case list():
+            return [text for item in value for text in _texts(item)]
+    return []
+
+
+def _check_templates(sensor: BaseSensorOperator) -> None:
+    dag = sensor.get_dag()
+    if sensor.render_template_as_native_obj or getattr(dag, "render_template_as_native_obj", False):
+        raise NotFromTrigger("its templates are rendered as native objects")
+    if getattr(dag, "user_defined_macros", None) or getattr(dag, "user_defined_filters", None):
+        raise NotFromTrigger("its DAG has macros or filters of its own")

@@ -1,0 +1,107 @@
+"""What a sensor's arguments ask for, checked, as what the service's states are judged by.
+
+They are given by name, with their templates rendered, be it by a worker or by the triggerer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.waiting import Baseline, SubTaskWait, TaskWait
+
+
+def task_wait(
+    *,
+    collection_task_id: Any,
+    collection_task_ids: Any,
+    wait_for: Any,
+    target_states: Any,
+    failure_states: Any,
+    after: Any,
+    settle: float,
+    missing_timeout: float,
+) -> TaskWait:
+    """Return what ``WebCollectTaskStatusSensor`` waits for.
+
+    :raises InvalidArgument: if an argument breaks a rule.
+    """
+    if (collection_task_id is None) == (collection_task_ids is None):
+        raise InvalidArgument(
+            "collection_task_id",
+            collection_task_id,
+            "either `collection_task_id` or `collection_task_ids` must be given",
+        )
+    if collection_task_ids is None:
+        ids = [checks.text("collection_task_id", collection_task_id)]
+    else:
+        ids = checks.texts("collection_task_ids", _decoded(collection_task_ids))
+    if wait_for not in {"all", "any"}:
+        raise InvalidArgument("wait_for", wait_for, "it must be one of all, any")
+    return TaskWait(
+        task_ids=tuple(dict.fromkeys(ids)),
+        how_many=wait_for,
+        target_states=tuple(checks.texts("target_states", target_states)),
+        failure_states=tuple(checks.texts("failure_states", failure_states, may_be_empty=True)),
+        after=_baselines(after),
+        settle=settle,
+        missing_timeout=missing_timeout,
+    )
+
+
+def task_result(records: list[dict[str, Any]], *, many: bool) -> Any:
+    """Return what ``WebCollectTaskStatusSensor`` returns: the last records, or the one of its one task."""
+    if many:
+        return records
+    return records[0] if records else None
+
+
+def subtask_wait(
+    *,
+    collection_task_id: Any,
+    sub_task_ids: Any,
+    target_states: Any,
+    failure_states: Any,
+    missing_timeout: float,
+) -> SubTaskWait:
+    """Return what ``WebCollectSubTaskStatusSensor`` waits for.
+
+    :raises InvalidArgument: if an argument breaks a rule.
+    """
+    ids = None if sub_task_ids is None else checks.texts("sub_task_ids", _decoded(sub_task_ids))
+    return SubTaskWait(
+        task_id=checks.text("collection_task_id", collection_task_id),
+        subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
+        target_states=tuple(checks.texts("target_states", target_states)),
+        failure_states=tuple(checks.texts("failure_states", failure_states, may_be_empty=True)),
+        missing_timeout=missing_timeout,
+    )
+
+
+def _baselines(after: Any) -> dict[str, Baseline]:
+    """Read ``after``: what the start operator returned, once or as a list."""
+    given = _decoded(after)
+    starts = [] if given is None else [given] if isinstance(given, Mapping) else given
+    try:
+        return {
+            start["collection_task_id"]: msgspec.convert(start["after"], Baseline)
+            for start in map(_decoded, starts)
+        }
+    except (KeyError, TypeError, msgspec.ValidationError):
+        raise InvalidArgument(
+            "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
+        ) from None
+
+
+def _decoded(value: Any) -> Any:
+    """Return what a JSON text says: a template gives a text, unless the DAG renders native objects."""
+    if isinstance(value, str):
+        try:
+            return msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return value
+    return value

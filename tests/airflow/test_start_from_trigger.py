@@ -1,0 +1,332 @@
+"""Sensors whose whole wait is the triggerer's, and how deferred waits end, on a real Airflow."""
+
+from __future__ import annotations
+
+import json
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from demo.real_airflow import RealAirflow, TaskInstance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.real_airflow,
+    pytest.mark.skipif(version("apache-airflow").startswith("2."), reason="starts Airflow 3's components"),
+    pytest.mark.timeout(240),
+]
+
+DAGS = """
+from datetime import timedelta
+
+from airflow.sdk import Asset, dag, task
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectSubTaskStatusSensor,
+    WebCollectTaskStatusSensor,
+)
+
+EACH = {"poke_interval": 0.5, "timeout": 600}
+ZERO = {**EACH, "start_from_trigger": True}
+DEFERRED = {**EACH, "deferrable": True}
+RETRIES = {"retries": 1, "retry_delay": timedelta(0)}
+ENDLESS = "{{ params.endless }}"
+STOPPED = "{{ params.stopped }}"
+PARAMS = {"endless": "", "stopped": "", "ids": []}
+
+
+def one(task_id, collection_task_id, **arguments):
+    return WebCollectTaskStatusSensor(task_id=task_id, collection_task_id=collection_task_id, **arguments)
+
+
+@task
+def name(params):
+    return params["fresh"]
+
+
+@task
+def read(value):
+    return {"type": type(value).__name__, "value": value}
+
+
+@dag(schedule=None, params={"fresh": ""})
+def main():
+    start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id="{{ params.fresh }}")
+    wait = one("wait", "{{ params.fresh }}", after=start.output, **ZERO)
+    after = "{{ ti.xcom_pull('start', map_indexes=-1) | tojson }}"
+    templated = one("templated", "{{ params.fresh }}", after=after, **ZERO)
+    subtasks = WebCollectSubTaskStatusSensor(task_id="subtasks", collection_task_id=name(), **ZERO)
+    read(wait.output)
+    start >> [templated, subtasks]
+
+
+@dag(schedule=None, params=PARAMS)
+def endings():
+    one("stopped", STOPPED, **ZERO)
+    one("stopped_with_retries", STOPPED, **ZERO, **RETRIES)
+    one("stopped_and_lenient", STOPPED, soft_fail=True, **ZERO)
+    one("stopped_and_never_failing", STOPPED, never_fail=True, **ZERO)
+    one("late", ENDLESS, **{**ZERO, "timeout": 2})
+    one("late_with_retries", ENDLESS, **{**ZERO, "timeout": 2}, **RETRIES)
+    one("late_and_lenient", ENDLESS, soft_fail=True, **{**ZERO, "timeout": 2})
+    one("wrong", "{{ '' }}", **ZERO)
+    one("wrong_with_retries", "{{ '' }}", soft_fail=True, **ZERO, **RETRIES)
+    one("executing_too_long", ENDLESS, execution_timeout=timedelta(seconds=2), **ZERO, **RETRIES)
+    one("deferred_late", ENDLESS, **{**DEFERRED, "timeout": 5}, **RETRIES)
+    one("deferred_late_and_lenient", ENDLESS, soft_fail=True, **{**DEFERRED, "timeout": 5})
+    one("deferred_executing_too_long", ENDLESS, execution_timeout=timedelta(seconds=5), **DEFERRED, **RETRIES)
+
+
+@dag(schedule=None, params=PARAMS)
+def workers():
+    WebCollectTaskStatusSensor.partial(task_id="mapped", **ZERO).expand(
+        collection_task_id=["{{ params.ids[0] }}"]
+    )
+    one("with_outlets", "{{ params.ids[0] }}", outlets=[Asset("seen")], **ZERO)
+    many = WebCollectTaskStatusSensor(
+        task_id="mapped_over", collection_task_ids="{{ params.ids | tojson }}", **ZERO
+    )
+    read.expand(value=many.output)
+
+
+@dag(schedule=None, params=PARAMS)
+def handled():
+    one("zero", ENDLESS, **ZERO)
+    one("deferred", ENDLESS, **DEFERRED)
+
+
+main()
+endings()
+workers()
+handled()
+"""
+
+STATUS = "/cloudextraction/statuses/v2"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    settings = Settings(
+        enforce_limits=False, wait_seconds=0.2, run_seconds=0.5, stale_seconds=2, subtasks=2, rows_per_item=5
+    )
+    with Sandbox(settings) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def airflow(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
+    dags = tmp_path_factory.mktemp("dags")
+    (dags / "waits.py").write_text(DAGS)
+    options = {
+        "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1",
+        # A worker that has deferred a task tells so late, by up to this many seconds. If the task goes on by
+        # then, the scheduler takes it for lost.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    }
+    with RealAirflow(tmp_path_factory.mktemp("home"), dags, options) as airflow:
+        extra = {"refresh_token": sandbox.refresh_token, "requests_per_second": 0}
+        airflow.add_connection("webcollect_default", "webcollect", host=sandbox.url, extra=json.dumps(extra))
+        yield airflow
+
+
+@pytest.fixture(scope="module")
+def tasks(sandbox: Sandbox) -> dict[str, Any]:
+    """The collection tasks that the DAGs wait for, as their params."""
+    endless = sandbox.control.add_task(state="Dreaming")["task_id"]
+    stopped = sandbox.control.add_task(state="Stopped")["task_id"]
+    finished = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(2)]
+    return {"endless": endless, "stopped": stopped, "ids": finished}
+
+
+class Run:
+    """A run of a DAG, and what came of its tasks."""
+
+    def __init__(self, airflow: RealAirflow, dag_id: str, conf: dict[str, Any]) -> None:
+        self.airflow = airflow
+        self.dag_id = dag_id
+        self.run_id = airflow.trigger(dag_id, conf)
+
+    def wait(self) -> Run:
+        """Wait until it is over."""
+        self.airflow.wait(self.dag_id, self.run_id, 120)
+        return self
+
+    def instances(self) -> dict[str, TaskInstance]:
+        """The task instances by name."""
+        return {task.name: task for task in self.airflow.task_instances(self.dag_id, self.run_id)}
+
+    def log(self, name: str) -> str:
+        """What a task has logged."""
+        return self.airflow.task_log(self.dag_id, self.run_id, self.instances()[name])
+
+    def xcom(self, task_id: str, map_index: int = -1) -> Any:
+        """What a task has returned."""
+        return self.airflow.xcom(self.dag_id, self.run_id, task_id, map_index=map_index)
+
+    def had_a_worker(self, task_id: str) -> bool:
+        """Whether a worker has run the task: it writes a log of its own."""
+        folder = self.airflow.home / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}"
+        logs = (folder / f"task_id={task_id}").rglob("*.log")
+        return any(".trigger." not in path.name for path in logs)
+
+
+@pytest.fixture(scope="module")
+def runs(airflow: RealAirflow, sandbox: Sandbox, tasks: dict[str, Any]) -> dict[str, Run]:
+    """Runs of the DAGs that nobody acts on; they go on side by side."""
+    fresh = sandbox.control.add_task(lots=[10], rows=20)["task_id"]
+    return {
+        "main": Run(airflow, "main", {"fresh": fresh}),
+        "endings": Run(airflow, "endings", tasks),
+        "workers": Run(airflow, "workers", tasks),
+    }
+
+
+class TestTheMainJob:
+    @pytest.fixture
+    def run(self, runs: dict[str, Run]) -> Run:
+        return runs["main"].wait()
+
+    @pytest.mark.parametrize("task_id", ["wait", "templated", "subtasks"])
+    def test_the_wait_ends_well_without_a_worker(self, run: Run, task_id: str) -> None:
+        assert run.instances()[task_id].state == "success", run.log(task_id)
+        assert not run.had_a_worker(task_id)
+
+    @pytest.mark.parametrize("task_id", ["wait", "templated"])
+    def test_the_finished_of_the_run_before_does_not_pass(self, run: Run, task_id: str) -> None:
+        record = run.xcom(task_id)
+        assert (record["status"], record["executed_times"]) == ("Finished", 2)
+
+    def test_other_tasks_get_the_record_as_it_is(self, run: Run) -> None:
+        read = run.xcom("read")
+        assert (read["type"], read["value"]["status"]) == ("dict", "Finished")
+
+    def test_the_records_of_subtasks_are_the_result(self, run: Run) -> None:
+        assert [record["status"] for record in run.xcom("subtasks")] == ["Finished", "Finished"]
+
+
+class TestEndings:
+    @pytest.fixture
+    def run(self, runs: dict[str, Run]) -> Run:
+        return runs["endings"].wait()
+
+    @pytest.mark.parametrize(
+        ("task_id", "state", "tries"),
+        [
+            ("stopped", "failed", 1),
+            ("stopped_with_retries", "failed", 1),
+            ("stopped_and_lenient", "skipped", 1),
+            ("stopped_and_never_failing", "skipped", 1),
+            ("late", "failed", 1),
+            ("late_with_retries", "failed", 1),
+            ("late_and_lenient", "skipped", 1),
+            ("wrong", "failed", 1),
+            ("wrong_with_retries", "failed", 1),
+            ("executing_too_long", "failed", 2),
+            ("deferred_late", "failed", 1),
+            ("deferred_late_and_lenient", "skipped", 1),
+            ("deferred_executing_too_long", "failed", 2),
+        ],
+    )
+    def test_a_wait_ends_as_when_poking(self, run: Run, task_id: str, state: str, tries: int) -> None:
+        instance = run.instances()[task_id]
+        assert (instance.state, instance.try_number) == (state, tries), run.log(task_id)
+
+    # of those that end in the triggerer, it may lose the last lines
+    @pytest.mark.parametrize(
+        ("task_id", "why"),
+        [
+            ("stopped_with_retries", "is Stopped"),
+            ("late_with_retries", "the wait was not over after 2 s"),
+            ("wrong_with_retries", "`collection_task_id` is ''; it must be a non-empty string"),
+            ("executing_too_long", "not over after the execution timeout, 0:00:02"),
+            ("deferred_late", "the wait was not over after 5 s"),
+            ("deferred_executing_too_long", "not over after the execution timeout, 0:00:05"),
+        ],
+    )
+    def test_the_log_says_why(self, run: Run, task_id: str, why: str) -> None:
+        assert why in run.log(task_id)
+
+    def test_a_worker_is_needed_only_to_fail_a_task_that_has_retries(self, run: Run) -> None:
+        zero = [name for name in run.instances() if not name.startswith("deferred")]
+        assert {name for name in zero if run.had_a_worker(name)} == {
+            "stopped_with_retries",
+            "late_with_retries",
+            "wrong_with_retries",
+            "executing_too_long",
+        }
+
+
+class TestWhatOnlyAWorkerCanDo:
+    @pytest.fixture
+    def run(self, runs: dict[str, Run]) -> Run:
+        return runs["workers"].wait()
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("mapped[0]", "Airflow cannot start mapped tasks in the triggerer"),
+            ("with_outlets", "it has outlets, and a task that ends in the triggerer makes no asset events"),
+        ],
+    )
+    def test_it_is_deferred_and_the_log_says_why(self, run: Run, name: str, why: str) -> None:
+        log = run.log(name)
+        assert run.instances()[name].state == "success", log
+        assert log.count(f"A worker begins this wait, and then defers it: {why}.") == 1
+
+    def test_other_tasks_can_be_mapped_over_the_result(self, run: Run) -> None:
+        assert [run.xcom("read", index)["value"]["status"] for index in range(2)] == ["Finished"] * 2
+
+
+class TestActingOnADeferredWait:
+    @pytest.fixture
+    def run(self, airflow: RealAirflow, sandbox: Sandbox, tasks: dict[str, Any]) -> Run:
+        run = Run(airflow, "handled", tasks)
+        self.wait_for_looks(run, sandbox)
+        return run
+
+    def wait_for_looks(self, run: Run, sandbox: Sandbox) -> None:
+        """Wait until both are deferred, and the service is asked."""
+        sandbox.control.clear_requests()
+        run.airflow.wait_for(
+            lambda: (
+                {task.state for task in run.instances().values()} == {"deferred"}
+                and bool(sandbox.control.requests(STATUS))
+            ),
+            60,
+            "both waits to be deferred",
+        )
+
+    @pytest.mark.parametrize("state", ["success", "failed", "skipped"])
+    def test_marking_it_ends_it_and_its_polls(self, run: Run, state: str, sandbox: Sandbox) -> None:
+        for task_id in run.instances():
+            path = f"dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}"
+            run.airflow._api("PATCH", path, json={"new_state": state})
+        run.wait()
+        assert {name: task.state for name, task in run.instances().items()} == {
+            "zero": state,
+            "deferred": state,
+        }
+
+        def nobody_asks() -> bool:
+            sandbox.control.clear_requests()
+            time.sleep(1.5)
+            return not sandbox.control.requests(STATUS)
+
+        run.airflow.wait_for(nobody_asks, 30, "the polls to end")
+
+    def test_clearing_it_begins_it_anew(self, run: Run, sandbox: Sandbox) -> None:
+        run.airflow._api(
+            "POST",
+            f"dags/{run.dag_id}/clearTaskInstances",
+            json={"dry_run": False, "dag_run_id": run.run_id, "only_failed": False},
+        )
+        run.airflow.wait_for(
+            lambda: all(task.try_number == 2 for task in run.instances().values()), 60, "the next try"
+        )
+        self.wait_for_looks(run, sandbox)
