@@ -1,0 +1,238 @@
+"""Waits in a real Airflow: ``python -m benchmarks.airflow_waiting [--waits N] [--interval S]``.
+
+Airflow (scheduler, triggerer, API server; LocalExecutor, SQLite) and a sandbox that enforces the service's
+limits, on loopback. First the waits are deferred by a worker and ended by one, then they are the triggerer's
+from their start to their end. While all are in flight, the worker slots and the service's requests are
+counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some ten
+minutes and needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from airflow_provider_webcollect.sandbox import Control, demo
+from demo.processes import Processes
+from demo.real_airflow import RealAirflow
+from demo.sandbox import start_sandbox
+
+STATUS = "/cloudextraction/statuses/v2"
+TIMEOUT_SECONDS = 1800.0
+KINDS = {"deferred": "`deferrable=True`", "zero_slot": "`start_from_trigger=True`"}
+#: Sensors of one DAG run: the triggerer reads the whole DAG for each wait that starts there.
+PER_RUN = 25
+#: Seconds that the tasks' runs take at least, much less than a token lives; the clock is moved on once all
+#: waits are in flight.
+LONG = 20_000.0
+
+DAGS = """
+from airflow.sdk import DAG, Param
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+
+ARGUMENTS = {"deferred": {"deferrable": True}, "zero_slot": {"start_from_trigger": True}}
+for kind, arguments in ARGUMENTS.items():
+    limits = {"max_active_runs": 1000, "max_active_tasks": 1000}
+    with DAG(kind, schedule=None, params={"ids": Param([], type="array")}, **limits) as dag:
+        for number in range(PER_RUN):
+            WebCollectTaskStatusSensor(
+                task_id=f"wait_{number}",
+                collection_task_id="{{ params.ids[%d] }}" % number,
+                poke_interval=INTERVAL,
+                **arguments,
+            )
+    globals()[kind] = dag
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    :ivar waits: waits at once.
+    :ivar interval: seconds between two looks at a task.
+    :ivar hold: seconds for which all are in flight and counted.
+    :ivar spread: seconds in which the tasks finish.
+    """
+
+    waits: int
+    interval: float
+    hold: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured.
+
+    :ivar in_flight_after: seconds from the start of the runs until all waits were in flight.
+    :ivar slots: most worker slots that were held while all were in flight.
+    :ivar requests_per_minute: status queries while all were in flight.
+    :ivar refused: answers 429, over the whole time.
+    :ivar delays: seconds from each task's end to its sensor's success.
+    """
+
+    in_flight_after: float
+    slots: int
+    requests_per_minute: float
+    refused: int
+    delays: list[float]
+
+
+def main() -> None:
+    """Measure both kinds of waits and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--waits", type=int, default=500, help="waits at once (default: %(default)s)")
+    parser.add_argument(
+        "--interval", type=float, default=10.0, help="seconds between two looks (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--hold", type=float, default=60.0, help="seconds to count while all wait (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--spread", type=float, default=120.0, help="seconds in which tasks finish (default: %(default)s)"
+    )
+    plan = Plan(**vars(parser.parse_args()))
+    with tempfile.TemporaryDirectory() as folder, Processes() as processes:
+        url, control = start_sandbox(processes, Path(folder) / "sandbox", "--stale-seconds", "0")
+        with RealAirflow(Path(folder) / "airflow", _dags(Path(folder), plan), _options(url)) as airflow:
+            results = {kind: _measure(kind, plan, airflow, control, url) for kind in KINDS}
+    _print(plan, results)
+
+
+def _dags(folder: Path, plan: Plan) -> Path:
+    dags = folder / "dags"
+    dags.mkdir()
+    (dags / "waits.py").write_text(f"PER_RUN = {PER_RUN}\nINTERVAL = {plan.interval}\n{DAGS}")
+    return dags
+
+
+def _options(url: str) -> dict[str, str]:
+    connection = {"conn_type": "webcollect", "host": url, "extra": {"access_token": demo.ACCESS_TOKEN}}
+    return {
+        "AIRFLOW_CONN_WEBCOLLECT_DEFAULT": json.dumps(connection),
+        "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "1000",
+        "AIRFLOW__CORE__PARALLELISM": "16",
+        "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "100",
+    }
+
+
+def _measure(kind: str, plan: Plan, airflow: RealAirflow, control: Control, url: str) -> Result:
+    first_end = control.now() + LONG
+    ids = _tasks(plan, control)
+    began = time.monotonic()
+    for first in range(0, plan.waits, PER_RUN):
+        chunk = ids[first : first + PER_RUN]
+        # the last run may have fewer tasks than sensors: those wait for one that is waited for already
+        airflow.trigger(kind, {"ids": chunk + chunk[:1] * (PER_RUN - len(chunk))})
+    waits = -(-plan.waits // PER_RUN) * PER_RUN
+    airflow.wait_for(
+        lambda: _count(airflow, kind, "deferred") == waits, TIMEOUT_SECONDS, "all waits to be in flight"
+    )
+    in_flight_after = time.monotonic() - began
+    slots, asked = _hold(plan, airflow, control)
+    # from here on one task after the other finishes
+    ahead = control.advance(first_end - control.now() - plan.interval) - time.time()
+    airflow.wait_for(
+        lambda: _count(airflow, kind, "success") == waits, TIMEOUT_SECONDS, "all waits to be over"
+    )
+    ended = _ends(url, ids)
+    return Result(
+        in_flight_after,
+        slots,
+        asked * 60 / plan.hold,
+        control.counters()[STATUS].get(429, 0),
+        [at - (ended[task_id] - ahead) for task_id, at in _successes(airflow, kind).items()],
+    )
+
+
+def _tasks(plan: Plan, control: Control) -> list[str]:
+    """Make tasks that extract, and finish after ``LONG`` seconds, evenly over the spread."""
+    ids = []
+    for number in range(plan.waits):
+        control.configure(run_seconds=LONG + number * plan.spread / plan.waits, wait_seconds=0)
+        ids.append(control.add_task(rows=1, subtasks=1)["task_id"])
+        control.start_task(ids[-1])
+    control.clear_requests()
+    return ids
+
+
+def _hold(plan: Plan, airflow: RealAirflow, control: Control) -> tuple[int, int]:
+    """Let all wait, and return the most worker slots that were held, and the status queries."""
+    before, until = _asked(control), time.monotonic() + plan.hold
+    slots = 0
+    while time.monotonic() < until:
+        slots = max(slots, airflow.get("pools/default_pool")["running_slots"])
+        time.sleep(1)
+    return slots, _asked(control) - before
+
+
+def _asked(control: Control) -> int:
+    return sum(control.counters().get(STATUS, {}).values())
+
+
+def _count(airflow: RealAirflow, kind: str, state: str) -> int:
+    time.sleep(2)
+    found = airflow.get(f"dags/{kind}/dagRuns/~/taskInstances", state=state, limit=1)
+    assert not airflow.get(f"dags/{kind}/dagRuns/~/taskInstances", state="failed", limit=1)["total_entries"]
+    return int(found["total_entries"])
+
+
+def _ends(url: str, ids: list[str]) -> dict[str, float]:
+    """Return when each task finished, in the sandbox's time."""
+    ended = {}
+    for first in range(0, len(ids), 100):
+        answer = requests.post(
+            f"{url}{STATUS}",
+            json={"taskIds": ids[first : first + 100]},
+            headers={"Authorization": f"Bearer {demo.ACCESS_TOKEN}"},
+            timeout=30,
+        )
+        answer.raise_for_status()
+        for status in answer.json()["data"]:
+            end = datetime.datetime.fromisoformat(status["endExecuteTime"]).replace(tzinfo=datetime.UTC)
+            ended[status["taskId"]] = end.timestamp()
+        time.sleep(1)
+    return ended
+
+
+def _successes(airflow: RealAirflow, kind: str) -> dict[str, float]:
+    """Return when each collection task's sensor was a success."""
+    runs = airflow.get(f"dags/{kind}/dagRuns", limit=1000)["dag_runs"]
+    ids = {run["dag_run_id"]: run["conf"]["ids"] for run in runs}
+    found = airflow.get(f"dags/{kind}/dagRuns/~/taskInstances", limit=1000)["task_instances"]
+    return {
+        ids[each["dag_run_id"]][int(each["task_id"].rpartition("_")[2])]: datetime.datetime.fromisoformat(
+            each["end_date"]
+        ).timestamp()
+        for each in found
+    }
+
+
+def _print(plan: Plan, results: dict[str, Result]) -> None:
+    rows = {
+        "worker slots held while waiting, at most": lambda result: str(result.slots),
+        "status queries per minute": lambda result: f"{result.requests_per_minute:.1f}",
+        "answers 429": lambda result: str(result.refused),
+        "seconds from Finished to success, median": lambda result: f"{statistics.median(result.delays):.1f}",
+        "95th percentile": lambda result: f"{statistics.quantiles(result.delays, n=20)[-1]:.1f}",
+        "longest": lambda result: f"{max(result.delays):.1f}",
+        "seconds until all were in flight": lambda result: f"{result.in_flight_after:.0f}",
+    }
+    print(f"\n{plan.waits} waits, a look every {plan.interval:g} s, tasks finish within {plan.spread:g} s\n")
+    print("| | " + " | ".join(KINDS[kind] for kind in results) + " |")
+    print("|---|" + "---|" * len(results))
+    for name, show in rows.items():
+        print(f"| {name} | " + " | ".join(show(result) for result in results.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()

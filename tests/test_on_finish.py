@@ -1,0 +1,189 @@
+"""A real Airflow whose triggerer is killed: no run of a task is lost or landed twice, and every wait ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+from demo.landing import prove
+from demo.real_airflow import RealAirflow, TaskInstance
+from tests.contract.client_requests import RequestContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.real_airflow,
+    pytest.mark.skipif(
+        tuple(map(int, version("apache-airflow").split(".")[:2])) < (3, 3),
+        reason="before Airflow 3.3 a watch forgets over a restart",
+    ),
+    pytest.mark.timeout(400),
+]
+
+ON_FINISH = "webcollect_on_finish"
+ASSET = "webcollect_finished_runs"
+STATUS = "/cloudextraction/statuses/v2"
+#: For what waits for nothing but Airflow, on a busy machine.
+PATIENCE = 120.0
+
+RUNS, DEFERRED, ZERO_SLOT = 10, 5, 15
+WAITING = f"""
+from airflow.sdk import DAG, Param, task
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+
+with DAG("waiting", schedule=None, max_active_runs={RUNS}, params={{"ids": Param([], type="array")}}):
+    @task
+    def rest(params):
+        return params["ids"][{ZERO_SLOT}:]
+
+    WebCollectTaskStatusSensor.partial(task_id="deferred", deferrable=True, poke_interval=2).expand(
+        collection_task_id=rest()
+    )
+    for number in range({ZERO_SLOT}):
+        WebCollectTaskStatusSensor(
+            task_id=f"zero_slot_{{number}}",
+            collection_task_id="{{{{ params.ids[%d] }}}}" % number,
+            start_from_trigger=True,
+            poke_interval=2,
+        )
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Settings(wait_seconds=10, run_seconds=90, stale_seconds=0)) as sandbox:
+        yield sandbox
+        RequestContract().check(sandbox.control.requests())
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("landing")
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    sandbox: Sandbox, landing: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[RealAirflow]:
+    dags = tmp_path_factory.mktemp("dags")
+    shutil.copy(pytestconfig.rootpath / "example_dags" / f"{ON_FINISH}.py", dags)
+    (dags / "waiting.py").write_text(WAITING)
+    options = {
+        "AIRFLOW_CONN_WEBCOLLECT_DEFAULT": json.dumps(
+            {
+                "conn_type": "webcollect",
+                "host": sandbox.url,
+                "extra": {"refresh_token": sandbox.refresh_token},
+            }
+        ),
+        "AIRFLOW_VAR_WEBCOLLECT_LANDING": landing.as_uri(),
+        "WEBCOLLECT_WATCHED": demo.TASK_ID,
+        "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "1000",
+        "AIRFLOW__CORE__PARALLELISM": "8",
+        # so that a new triggerer soon takes over what the killed one has left
+        "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
+    }
+    with RealAirflow(tmp_path_factory.mktemp("home"), dags, options) as airflow:
+        yield airflow
+
+
+def run_to_the_end(sandbox: Sandbox) -> None:
+    """Let the watched task run once."""
+    sandbox.control.start_task(demo.TASK_ID)
+    sandbox.control.advance(101)
+
+
+def wait_until_remembered(airflow: RealAirflow, run: int) -> None:
+    """Wait until the watch will not tell a run again, whatever happens to the triggerer."""
+
+    def is_remembered() -> bool:
+        assets = airflow.get("assets", name_pattern=ASSET)["assets"]
+        stored = [airflow.get(f"assets/{each['id']}/state-store")["asset_state_store"] for each in assets]
+        return any(entry["value"]["run"] == run for entries in stored for entry in entries)
+
+    airflow.wait_for(is_remembered, PATIENCE, f"run {run} to be remembered")
+
+
+def wait_until_landed(airflow: RealAirflow, run: int) -> None:
+    """Wait until so many runs are told, remembered and landed."""
+    wait_until_remembered(airflow, run)
+    airflow.wait_for(
+        lambda: list(airflow.runs(ON_FINISH).values()) == ["success"] * run, PATIENCE, f"{run} landings"
+    )
+
+
+def wait_for_a_look(airflow: RealAirflow, sandbox: Sandbox) -> None:
+    """Wait until the watch has looked at its task."""
+    seen = len(sandbox.control.requests(STATUS))
+    airflow.wait_for(lambda: len(sandbox.control.requests(STATUS)) > seen + 1, PATIENCE, "a look")
+
+
+def test_runs_are_told_and_landed_once_each_though_the_triggerer_is_killed_between_them(
+    airflow: RealAirflow, sandbox: Sandbox, landing: Path
+) -> None:
+    airflow.unpause(ON_FINISH)
+    wait_until_remembered(airflow, 0)
+    run_to_the_end(sandbox)
+    wait_until_landed(airflow, 1)
+
+    # a run that ends while there is no triggerer
+    airflow.kill("triggerer")
+    run_to_the_end(sandbox)
+    airflow.start("triggerer")
+    wait_until_landed(airflow, 2)
+
+    # a triggerer that finds nothing new
+    airflow.kill("triggerer")
+    airflow.start("triggerer")
+    wait_for_a_look(airflow, sandbox)
+    run_to_the_end(sandbox)
+    wait_until_landed(airflow, 3)
+
+    told = [event["extra"]["payload"] for event in airflow.get("assets/events")["asset_events"]]
+    rows = sandbox.control.true_rows(demo.TASK_ID)
+    assert [(event["first_run"], event["run"], event["status"]) for event in told] == [
+        (run, run, "Finished") for run in (1, 2, 3)
+    ]
+    assert len(rows) == 3 * 5 * 40
+    assert prove(landing / demo.TASK_ID, rows).rows == len(rows)
+
+
+def test_two_hundred_waits_in_flight_when_the_triggerer_is_killed_end_with_their_tasks(
+    airflow: RealAirflow, sandbox: Sandbox
+) -> None:
+    def start(run_seconds: float) -> str:
+        sandbox.control.configure(run_seconds=run_seconds)
+        tasks = [sandbox.control.add_task(state="Extracting") for _ in range(DEFERRED + ZERO_SLOT)]
+        return airflow.trigger("waiting", {"ids": [task["task_id"] for task in tasks]})
+
+    def waits(*run_ids: str) -> list[TaskInstance]:
+        found = [task for run_id in run_ids for task in airflow.task_instances("waiting", run_id)]
+        return [task for task in found if task.task_id != "rest"]
+
+    def all_are(state: str, *run_ids: str) -> bool:
+        states = [wait.state for wait in waits(*run_ids)]
+        assert "failed" not in states
+        return states == [state] * (DEFERRED + ZERO_SLOT) * len(run_ids)
+
+    first = [start(10_000) for _ in range(RUNS // 2)]
+    second = [start(1_000_000) for _ in range(RUNS // 2)]
+    airflow.wait_for(lambda: all_are("deferred", *first, *second), PATIENCE, "all waits to be in flight")
+    airflow.kill("triggerer")
+    sandbox.control.advance(20_000)
+    airflow.start("triggerer")
+    airflow.wait_for(lambda: all_are("success", *first), PATIENCE, "what has finished to be noticed")
+    assert all_are("deferred", *second)
+    sandbox.control.advance(2_000_000)
+    airflow.wait_for(lambda: all_are("success", *second), PATIENCE, "the rest to end")
+
+    assert len(waits(*first, *second)) == 200
+    assert {wait.try_number for wait in waits(*first, *second) if wait.task_id == "deferred"} == {1}
+    assert set(sandbox.control.counters()[STATUS]) == {200}
