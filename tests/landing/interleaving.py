@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.manifest import Manifest
@@ -18,59 +17,57 @@ if TYPE_CHECKING:
 Outcome = Manifest | Exception
 
 
-@dataclass
 class Interleaving:
-    """The second landing begins before an operation of the first, which goes on before one of the second.
+    """Two landings, of which one at a time goes on: each for some operations, then to its end.
 
-    :param at: before the so many-th operation of the first the second begins.
-    :param until: before the so many-th operation of the second the first goes on, to its end, and the second
-        after that; None lets the second end first.
+    :param operations: how many of the first come before the second begins, how many of the second before the
+        first goes on, and so on.
     """
 
-    at: int
-    until: int | None
-    met: bool = field(init=False, default=False)
-    _first: int | None = field(init=False, default=None)
-    _second: int | None = field(init=False, default=None)
-    _reached: threading.Event = field(init=False, default_factory=threading.Event)
-    _ended: threading.Event = field(init=False, default_factory=threading.Event)
-    _go_on: threading.Event = field(init=False, default_factory=threading.Event)
+    def __init__(self, *operations: int) -> None:
+        self.met = False
+        self._left = list(operations)
+        self._names: dict[int, int] = {}
+        self._whose = 0
+        self._handed_over = threading.Condition()
 
     def run(
         self, first: Callable[[Folder], Manifest], second: Callable[[Folder], Manifest], folder: Folder
     ) -> tuple[Outcome, Outcome]:
         """Land in the folder and return how both have ended; ``met`` says whether the first came so far."""
-        with ThreadPoolExecutor(1) as thread:
-            ended = thread.submit(self._run_first, first, folder)
-            self._reached.wait()
-            self._second = threading.get_ident()
-            try:
-                outcome = outcome_of(second, folder)
-            finally:
-                self._go_on.set()
-            return ended.result(), outcome
+        with ThreadPoolExecutor(2) as threads:
+            ended = [
+                threads.submit(self._run, name, each, folder) for name, each in enumerate([first, second])
+            ]
+            return ended[0].result(), ended[1].result()
 
-    def _run_first(self, first: Callable[[Folder], Manifest], folder: Folder) -> Outcome:
-        self._first = threading.get_ident()
+    def _run(self, name: int, land: Callable[[Folder], Manifest], folder: Folder) -> Outcome:
+        with self._handed_over:
+            self._names[threading.get_ident()] = name
+            self._handed_over.wait_for(lambda: self._whose == name)
         try:
-            return outcome_of(first, folder)
+            return outcome_of(land, folder)
         finally:
-            self._reached.set()
-            self._ended.set()
+            with self._handed_over:
+                self._left.clear()
+                self._hand_over(name)
 
     def step(self) -> None:
-        """Hand over, if this is the operation for it."""
-        if threading.get_ident() == self._first:
-            self.at -= 1
-            if self.at == 0:
+        """Hand over, if this is the operation for it, and wait for the other to hand back."""
+        name = self._names.get(threading.get_ident())
+        with self._handed_over:
+            if name is None or not self._left:
+                return
+            self._left[0] -= 1
+            if self._left[0] == 0:
                 self.met = True
-                self._reached.set()
-                self._go_on.wait()
-        elif threading.get_ident() == self._second and self.until is not None:
-            self.until -= 1
-            if self.until == 0:
-                self._go_on.set()
-                self._ended.wait()
+                del self._left[0]
+                self._hand_over(name)
+                self._handed_over.wait_for(lambda: self._whose == name)
+
+    def _hand_over(self, name: int) -> None:
+        self._whose = 1 - name
+        self._handed_over.notify_all()
 
 
 def outcome_of(land: Callable[[Folder], Manifest], folder: Folder) -> Outcome:
