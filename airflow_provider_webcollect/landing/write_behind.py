@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats import SupportsWrite
 
-#: Bytes that are handed over at a time; with fewer, the threads would rather wait for each other than work.
+#: Bytes that are handed over, and written, at a time. The threads wait for each other at every piece: with
+#: small ones the second thread costs more than it wins.
 BATCH_BYTES = 1024 * 1024
 
 
@@ -51,18 +52,18 @@ class WriteBehind:
 
     def finish(self) -> None:
         """Wait until all is written."""
-        self._hand_over()
+        if self._held:
+            self._hand_over()
         self._wait()
 
     def _hand_over(self) -> None:
         self._wait()
-        self._writing = self._thread.submit(self._write_all, self._held)
+        self._writing = self._thread.submit(self._write_at_once, self._held)
         self._held, self._held_bytes = [], 0
 
     def _wait(self) -> None:
         if self._writing is not None:
             self._writing.result()
 
-    def _write_all(self, pieces: Sequence[bytes]) -> None:
-        for piece in pieces:
-            self._sink.write(piece)
+    def _write_at_once(self, pieces: Sequence[bytes]) -> None:
+        self._sink.write(b"".join(pieces))

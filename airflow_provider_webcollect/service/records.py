@@ -266,8 +266,8 @@ class DataPage(msgspec.Struct, frozen=True):
     :ivar offset: where the next page starts; pass it on as it is, it need not be the old one plus the size.
     :ivar total: rows in all.
     :ivar rest_total: rows after this page; 0 ends a read.
-    :ivar rows: the rows as raw JSON slices of the answer, so that moving them builds no dicts; each is a single
-        line.
+    :ivar rows: the rows as raw JSON slices of the answer, each a single line, so that moving them builds no
+        dicts.
     """
 
     offset: int

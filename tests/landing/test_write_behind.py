@@ -44,7 +44,8 @@ def test_everything_arrives_in_order(count: int, size: int) -> None:
         for number in range(count):
             behind.write(bytes([number]) * size)
         assert behind.bytes == count * size
-    assert sink.pieces == [bytes([number]) * size for number in range(count)]
+    assert b"".join(sink.pieces) == b"".join(bytes([number]) * size for number in range(count))
+    assert all(len(piece) >= BATCH_BYTES for piece in sink.pieces[:-1])
 
 
 def test_the_caller_goes_on_while_a_batch_is_written_but_not_for_long() -> None:
@@ -60,7 +61,7 @@ def test_the_caller_goes_on_while_a_batch_is_written_but_not_for_long() -> None:
         full.join(60)
         assert not full.is_alive()
         assert sink.pieces[0] is BATCH
-    assert sink.pieces == [BATCH, b"more", BATCH]
+    assert sink.pieces == [BATCH, b"more" + BATCH]
     assert threading.current_thread() not in sink.threads
 
 
@@ -83,8 +84,8 @@ def test_an_error_is_raised_and_nothing_is_written_after_it() -> None:
 def test_an_error_of_the_last_batch_is_raised_in_the_end() -> None:
     sink = FullSink()
     with pytest.raises(OSError, match="disk full"):
-        write(sink, b"first", b"last")
-    assert sink.pieces == [b"first"]
+        write(sink, BATCH, b"last")
+    assert sink.pieces == [BATCH]
 
 
 def test_who_breaks_off_leaves_no_thread_and_what_was_not_handed_over_is_dropped() -> None:
