@@ -7,11 +7,13 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 # A stamp is newer than what the environment was made from; a change of either file makes the environment anew.
 READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
+DLT := .venv-bench/.ready
 AZURITE := .cache/azurite/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-2.11 lint format docs constraints clean bench-waiting bench-formats bench-sandbox
+.PHONY: help demo ui test test-2.11 lint format docs constraints clean
+.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +51,12 @@ docs: $(READY) ## make the table of endpoints from their declarations
 bench-waiting: $(READY) ## ten thousand waits in one event loop, beside the common way (some six minutes)
 	.venv/bin/python -m benchmarks.waiting
 
+bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and without any worker slot
+	.venv/bin/python -m benchmarks.airflow_waiting
+
+bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some twelve minutes)
+	.venv/bin/python -m benchmarks.landing --dlt-python .venv-bench/bin/python
+
 bench-formats: $(READY) ## rows per second of each file format
 	.venv/bin/python -m benchmarks.formats
 
@@ -67,7 +75,7 @@ constraints: ## pin the newest releases for both lines of Airflow
 	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt pyproject.toml -
 
 clean: ## remove everything that the other targets made
-	rm -rf .venv .venv-2.11 .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
+	rm -rf .venv .venv-2.11 .venv-bench .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
 	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -78,6 +86,12 @@ $(READY): pyproject.toml constraints/airflow-3.3.txt
 $(READY_2_11): pyproject.toml constraints/airflow-2.11.txt
 	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
 	$(call install,constraints/airflow-2.11.txt)
+
+$(DLT): constraints/bench.txt
+	@echo 'Installing into $(@D) what $< pins'
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
 
 # A server for the tests of Azure; node comes from the Python package index. Without it these tests are left out.
 $(AZURITE): constraints/package.json | $(READY)
