@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-    BaseSensorOperator,
-    PokeReturnValue,
-    conf,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
-from airflow_provider_webcollect.operators.retry_after import respect_retry_after
-from airflow_provider_webcollect.operators.waiting import Records, awaited, look
+from airflow_provider_webcollect.operators.waiting import Records, look
+from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
 )
@@ -31,7 +24,6 @@ from airflow_provider_webcollect.service.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.waiting import (
     MISSING_TIMEOUT,
     SETTLE,
-    Outcome,
     SubTaskWait,
     TaskWait,
     Verdict,
@@ -49,14 +41,13 @@ if TYPE_CHECKING:
 WHOLE_WAITS = "airflow_provider_webcollect.triggers.whole_wait"
 
 
-class _StatusSensor(BaseSensorOperator):
-    """What both sensors share.
+class _StatusSensor(WaitSensor):
+    """What both sensors of states share.
 
     A target state ends the wait well, a failure state fails the task without retries. XCom gets the last
     record.
     """
 
-    ui_color = "#d7ecdf"
     operator_extra_links = (WebCollectTaskLink(),)
     #: The names of the arguments that say what is waited for.
     _asked_names: Sequence[str]
@@ -71,22 +62,12 @@ class _StatusSensor(BaseSensorOperator):
         target_states: Sequence[str],
         failure_states: Sequence[str],
         missing_timeout: float = MISSING_TIMEOUT,
-        deferrable: bool | None = None,
-        webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.target_states = target_states
         self.failure_states = failure_states
         self.missing_timeout = missing_timeout
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
-        self.webcollect_conn_id = webcollect_conn_id
-        respect_retry_after(self)
-        self._watch: Watch[Any] | None = None
         self._why_from_worker = ""
 
     def _start_from_trigger(self) -> None:
@@ -106,76 +87,20 @@ class _StatusSensor(BaseSensorOperator):
         with airflow_errors():
             self._wait()
             store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
-        if self.deferrable:
-            self._defer()
         return super().execute(context)
 
-    def _defer(self) -> NoReturn:
-        limit = datetime.timedelta(seconds=self.timeout)
-        self.defer(
-            trigger=self._trigger(),
-            method_name="execute_complete",
-            # Airflow 3 does not count an execution timeout while a task is deferred
-            timeout=min(limit, self.execution_timeout or limit),
-        )
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
-        with airflow_errors():
-            if self._watch is None:
-                self._watch = Watch(self._wait(), _began(self, context), self.log)
-            verdict, records = self._look(WebCollectHook(self.webcollect_conn_id), self._watch)
-        if verdict.outcome is Outcome.FAILED:
-            raise AirflowFailException(verdict.reason)
-        return PokeReturnValue(verdict.outcome is Outcome.DONE, self._xcom(records))
-
-    def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Take the trigger's word for how the wait ended; without a word, it has not ended well."""
-        return self._xcom(awaited(event, self.log))
-
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
-
-        Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail``
-        here.
-        """
+        """Go on after the wait in the triggerer, also after a whole wait whose end it leaves to a worker."""
         match next_kwargs:
-            case {"error": str(reason)} if next_method == "__fail__" and "timeout" in reason:
-                raise self._timed_out()
             case {"event": {"outcome": "timeout", "reason": reason}}:
                 raise AirflowSensorTimeout(reason)
             case {"event": {"outcome": "refused", "reason": reason}}:
                 raise AirflowFailException(reason)
-        try:
-            return super().resume_execution(next_method, next_kwargs, context)
-        except AirflowSkipException:
-            raise
-        except Exception as error:
-            if self.never_fail:
-                raise AirflowSkipException(str(error)) from error
-            raise
-
-    def _timed_out(self) -> BaseException:
-        if self.execution_timeout and self.execution_timeout.total_seconds() < self.timeout:
-            return AirflowTaskTimeout(f"not over after the execution timeout, {self.execution_timeout}")
-        reason = f"the wait was not over after {self.timeout:.0f} s"
-        return AirflowSkipException(reason) if self.soft_fail else AirflowSensorTimeout(reason)
+        return super().resume_execution(next_method, next_kwargs, context)
 
     @property
     def _asked(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._asked_names}
-
-    def _wait(self) -> TaskWait | SubTaskWait:
-        raise NotImplementedError
-
-    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        raise NotImplementedError
-
-    def _trigger(self) -> _StatusTrigger:
-        raise NotImplementedError
-
-    def _xcom(self, records: Records) -> Any:
-        raise NotImplementedError
 
 
 class WebCollectTaskStatusSensor(_StatusSensor):
@@ -331,23 +256,3 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 
     def _xcom(self, records: Records) -> Records:
         return records
-
-
-def _began(sensor: BaseSensorOperator, context: Context) -> float:
-    """Return the Unix time at which the wait began; in reschedule mode that is the first look's."""
-    began = None
-    if sensor.reschedule:
-        ti = context["ti"]
-        if AIRFLOW_V_3_0_PLUS:
-            began = ti.get_first_reschedule_date(context)
-        else:
-            from airflow.sensors.base import _orig_start_date
-
-            began = _orig_start_date(
-                dag_id=ti.dag_id,
-                task_id=ti.task_id,
-                run_id=ti.run_id,
-                map_index=ti.map_index,
-                try_number=(ti.max_tries or 0) - (sensor.retries or 0) + 1,
-            )
-    return began.timestamp() if began else time.time()

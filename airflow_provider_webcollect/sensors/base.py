@@ -1,0 +1,148 @@
+"""What all sensors share: looking from a worker or waiting in the triggerer, with the same decisions."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.operators.base import airflow_errors
+from airflow_provider_webcollect.operators.retry_after import respect_retry_after
+from airflow_provider_webcollect.operators.waiting import Records, awaited
+from airflow_provider_webcollect.service.waiting import Outcome, Verdict, Watch
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_provider_webcollect.service.waiting import Wait
+    from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
+
+
+class WaitSensor(BaseSensorOperator):
+    """Waits for what the service shows; a failure without remedy ends the task without retries.
+
+    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    ui_color = "#d7ecdf"
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool | None = None,
+        webcollect_conn_id: str = WebCollectHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
+        self.webcollect_conn_id = webcollect_conn_id
+        respect_retry_after(self)
+        self._watch: Watch[Any] | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Wait, in the way that was asked for."""
+        with airflow_errors():
+            self._wait()
+        if self.deferrable:
+            self._defer()
+        return super().execute(context)
+
+    def _defer(self) -> NoReturn:
+        limit = datetime.timedelta(seconds=self.timeout)
+        self.defer(
+            trigger=self._trigger(),
+            method_name="execute_complete",
+            # Airflow 3 does not count an execution timeout while a task is deferred
+            timeout=min(limit, self.execution_timeout or limit),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        with airflow_errors():
+            if self._watch is None:
+                self._watch = Watch(self._wait(), _began(self, context), self.log)
+            verdict, records = self._look(WebCollectHook(self.webcollect_conn_id), self._watch)
+        if verdict.outcome is Outcome.FAILED:
+            raise AirflowFailException(verdict.reason)
+        return PokeReturnValue(verdict.outcome is Outcome.DONE, self._xcom(records))
+
+    def execute_complete(self, context: Context, event: Any = None) -> Any:
+        """Take the trigger's word for how the wait ended; without a word, it has not ended well."""
+        return self._xcom(awaited(event, self.log))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
+
+        Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail``
+        here.
+        """
+        match next_kwargs:
+            case {"error": str(reason)} if next_method == "__fail__" and "timeout" in reason:
+                raise self._timed_out()
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            if self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+
+    def _timed_out(self) -> BaseException:
+        if self.execution_timeout and self.execution_timeout.total_seconds() < self.timeout:
+            return AirflowTaskTimeout(f"not over after the execution timeout, {self.execution_timeout}")
+        reason = f"the wait was not over after {self.timeout:.0f} s"
+        return AirflowSkipException(reason) if self.soft_fail else AirflowSensorTimeout(reason)
+
+    def _wait(self) -> Wait[Any]:
+        """Return what is waited for, checked."""
+        raise NotImplementedError
+
+    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        """Look once, from the worker, and return how the wait stands and what was seen."""
+        raise NotImplementedError
+
+    def _trigger(self) -> _StatusTrigger:
+        """Return the trigger that holds the wait."""
+        raise NotImplementedError
+
+    def _xcom(self, records: Records) -> Any:
+        """Return the result from what was seen last."""
+        raise NotImplementedError
+
+
+def _began(sensor: BaseSensorOperator, context: Context) -> float:
+    """Return the Unix time at which the wait began; in reschedule mode that is the first look's."""
+    began = None
+    if sensor.reschedule:
+        ti = context["ti"]
+        if AIRFLOW_V_3_0_PLUS:
+            began = ti.get_first_reschedule_date(context)
+        else:
+            from airflow.sensors.base import _orig_start_date
+
+            began = _orig_start_date(
+                dag_id=ti.dag_id,
+                task_id=ti.task_id,
+                run_id=ti.run_id,
+                map_index=ti.map_index,
+                try_number=(ti.max_tries or 0) - (sensor.retries or 0) + 1,
+            )
+    return began.timestamp() if began else time.time()

@@ -1,0 +1,79 @@
+"""The sensor that waits for room for more runs: poking, rescheduling or deferred, with the same decisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_provider_webcollect.operators.base import check_now
+from airflow_provider_webcollect.sensors.base import WaitSensor
+from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.capacity import CapacityWait
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.operators.waiting import Records
+    from airflow_provider_webcollect.service.waiting import Verdict, Watch
+    from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
+
+
+class WebCollectCapacitySensor(WaitSensor):
+    """Waits until the account has room for more runs, by its running counts (contract, endpoint 16).
+
+    All waits that see room go on; where they must not all start something at once, give them an Airflow pool.
+
+    Returns the last counts: ``{"extracting_count", "waiting_count", "finished_count",
+    "waiting_sub_task_count", "executing_sub_task_count"}``.
+
+    :param max_active_tasks: there is room while fewer of the account's tasks than this are Extracting or
+        Waiting; None for no limit. (templated)
+    :param max_active_sub_tasks: the same for sub-tasks; with both, both must have room. (templated)
+    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    """
+
+    template_fields: Sequence[str] = ("max_active_tasks", "max_active_sub_tasks", "webcollect_conn_id")
+
+    def __init__(
+        self,
+        *,
+        max_active_tasks: int | str | None = None,
+        max_active_sub_tasks: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_active_tasks = max_active_tasks
+        self.max_active_sub_tasks = max_active_sub_tasks
+        check_now(self, self._wait)
+
+    def _wait(self) -> CapacityWait:
+        limits = {
+            name: checks.integer(name, limit, 1)
+            for name in ("max_active_tasks", "max_active_sub_tasks")
+            if (limit := getattr(self, name)) is not None
+        }
+        if not limits:
+            raise InvalidArgument(
+                "max_active_tasks", None, "`max_active_tasks`, `max_active_sub_tasks` or both must be given"
+            )
+        return CapacityWait(**limits)
+
+    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        counts = hook.get_running_counts()
+        return watch.look(counts), [counts.as_dict()]
+
+    def _trigger(self) -> WebCollectCapacityTrigger:
+        from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
+
+        return WebCollectCapacityTrigger(
+            wait=msgspec.to_builtins(self._wait()),
+            poke_interval=self.poke_interval,
+            webcollect_conn_id=self.webcollect_conn_id,
+        )
+
+    def _xcom(self, records: Records) -> dict[str, Any]:
+        return records[0]

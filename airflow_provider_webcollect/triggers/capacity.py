@@ -1,0 +1,31 @@
+"""The trigger that waits for room for more runs, on one shared look at the running counts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_provider_webcollect.service.capacity import CapacityWait
+from airflow_provider_webcollect.service.status_feed import ACCOUNT
+from airflow_provider_webcollect.service.waiting import Watch
+from airflow_provider_webcollect.triggers.webcollect import _payload, _StatusTrigger
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.records import RunningCounts
+    from airflow_provider_webcollect.service.status_feed import StatusFeed
+
+
+class WebCollectCapacityTrigger(_StatusTrigger):
+    """Waits until there is room. ``wait`` is a :class:`~.service.capacity.CapacityWait`."""
+
+    def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
+        watch = Watch(msgspec.convert(self.wait, CapacityWait), self.began, self.logger())
+
+        def see(seen: Mapping[str, RunningCounts | None]) -> dict[str, Any] | None:
+            counts = seen[ACCOUNT]
+            assert counts is not None, "the poll's answers leave out no account"
+            return _payload(watch.look(counts), (counts,))
+
+        return feed.counts.until((ACCOUNT,), self.poke_interval, see)
