@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import requests
 
     from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.settings import Settings
     from airflow_provider_webcollect.service.tokens import StoredToken, TokenStore
     from airflow_provider_webcollect.service.wire import Wire
 
@@ -148,7 +149,7 @@ class Client:
                 prepared,
                 stream=True,
                 timeout=(settings.connect_timeout, settings.read_timeout),
-                verify=ca_bundle(settings) or True,
+                verify=session.verify or True,
                 proxies=self._proxies_for(request.url),
             )
             with response:
@@ -169,17 +170,18 @@ class Client:
         if session := self._session:
             return session
         with self._opening:
-            self._session = session = self._session or _session(self._connections)
+            self._session = session = self._session or _session(self.wire.settings, self._connections)
             return session
 
 
-def _session(connections: int) -> requests.Session:
+def _session(settings: Settings, connections: int) -> requests.Session:
     import requests
     from requests.adapters import HTTPAdapter
 
     session = requests.Session()
     # the environment must not slip in a netrc credential; proxies and CA files are passed on
     session.trust_env = False
+    session.verify = ca_bundle(settings) or True
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
     return session

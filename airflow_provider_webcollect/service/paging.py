@@ -78,8 +78,9 @@ def iter_pages(
     :param sent: called for every request that is sent, tries included.
     """
     fitting = PageSize(size)
+    hasty = _hasty(client.wire)
     while True:
-        steps = read_fitting_page(client.wire, task_id, lotno, offset, fitting)
+        steps = read_fitting_page(client.wire, hasty, task_id, lotno, offset, fitting)
         page = client.run(_watched(steps, sent))
         yield page
         if page.rest_total <= 0:
@@ -115,18 +116,17 @@ class PageSize:
 
 
 def read_fitting_page(
-    wire: Wire, task_id: str, lotno: str | None, offset: int, size: PageSize
+    wire: Wire, hasty: Wire, task_id: str, lotno: str | None, offset: int, size: PageSize
 ) -> Steps[DataPage]:
     """Read the page at ``offset`` with as many rows as the service manages to send.
 
     A page that is refused or cut, or fails in the service, may be too large: after a few tries half of it is
     asked for, down to a single row, which is tried as often as any call.
 
+    :param hasty: ``wire`` with fewer tries, for pages that may be too large.
     :raises WebCollectError: the last one, if nothing helps.
     """
     began = time.monotonic()
-    patience = wire.settings.retries
-    hasty = _with_attempts(wire, min(TRIES_PER_SIZE, patience.attempts))
     while size.now > 1:
         try:
             page = yield from read_page(hasty, task_id, lotno, offset, size.now)
@@ -135,7 +135,7 @@ def read_fitting_page(
                 if error.retryable:
                     break
                 raise
-            if time.monotonic() - began > patience.deadline:
+            if time.monotonic() - began > wire.settings.retries.deadline:
                 raise
             size.halve()
         else:
@@ -153,8 +153,9 @@ def _may_be_size(error: WebCollectError) -> bool:
     return error.status in {413, 504} or (error.status == 500 and isinstance(error, ServiceFailure))
 
 
-def _with_attempts(wire: Wire, attempts: int) -> Wire:
-    retries = dataclasses.replace(wire.settings.retries, attempts=attempts)
+def _hasty(wire: Wire) -> Wire:
+    patience = wire.settings.retries
+    retries = dataclasses.replace(patience, attempts=min(TRIES_PER_SIZE, patience.attempts))
     return dataclasses.replace(wire, settings=dataclasses.replace(wire.settings, retries=retries))
 
 
