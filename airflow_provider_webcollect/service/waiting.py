@@ -210,6 +210,8 @@ class Watch(Generic[Seen]):
     :param log: a logger.
     """
 
+    __slots__ = ("_began", "_log", "_said", "_wait")
+
     def __init__(self, wait: Wait[Seen], began: float, log: Any) -> None:
         self._wait = wait
         self._began = began
