@@ -31,8 +31,10 @@ class SharedFeed:
         self._opened = feeds.get(self._conn_id) or feeds.setdefault(self._conn_id, _Opened(self._conn_id))
         self._opened.users += 1
         try:
-            # a user that is cancelled must not end the opening for the others
-            return await asyncio.shield(self._opened.opening)
+            # one after the other: thousands who go on in one turn of the event loop would make it a long one
+            async with self._opened.entering:
+                # a user that is cancelled must not end the opening for the others
+                return await asyncio.shield(self._opened.opening)
         except BaseException:
             await self._leave()
             raise
@@ -57,6 +59,7 @@ class _Opened:
 
     def __init__(self, conn_id: str) -> None:
         self.users = 0
+        self.entering = asyncio.Lock()
         self.opening = asyncio.create_task(_open(conn_id))
 
     async def close(self) -> None:
