@@ -2,7 +2,7 @@
 
 One sandbox in its own process serves all ways, without its rate limit; nobody keeps to a pace. Every
 measurement is a fresh process, and the ways take turns. Seconds and memory are medians, without the imports.
-Needs Linux, and a quiet machine.
+The files go to the folder for temporary files. Needs Linux, a quiet machine and some nine minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Plan:
 
     rows: int
     many_rows: int
-    repeats: int
+    turns: int
+    slow_turns: int
     dlt_python: str | None
 
     @property
@@ -67,10 +68,12 @@ def main() -> None:
     parser.add_argument("--dlt-python", help="a Python that has dlt; without it, dlt is left out")
     parser.add_argument("--quick", action="store_true", help="few rows, once: to see that it works")
     arguments = parser.parse_args()
-    sizes = (20_000, 40_000, 1) if arguments.quick else (200_000, 2_000_000, 5)
+    sizes = (20_000, 40_000, 1, 1) if arguments.quick else (200_000, 2_000_000, 5, 3)
     plan = Plan(*sizes, dlt_python=arguments.dlt_python)
     with tempfile.TemporaryDirectory() as directory, sandbox(Path(directory)) as url:
-        report(plan, Bench(url, Path(directory) / "landed", plan))
+        report(plan, Bench(url, Path(directory) / "landed", plan.dlt_python))
+    if arguments.quick:
+        print("\nThis was --quick: what is fixed weighs too much in it for the targets to mean anything.")
 
 
 @contextlib.contextmanager
@@ -92,10 +95,10 @@ def sandbox(directory: Path) -> Iterator[str]:
 class Bench:
     """Takes measurements."""
 
-    def __init__(self, url: str, folder: Path, plan: Plan) -> None:
+    def __init__(self, url: str, folder: Path, dlt_python: str | None) -> None:
         self._url = url
         self._folder = folder
-        self._plan = plan
+        self._dlt_python = dlt_python
         self.control = Control(url)
 
     def task(self, rows: int) -> str:
@@ -104,16 +107,16 @@ class Bench:
         self._once("floor", [task])
         return task
 
-    def take_turns(self, ways: Iterable[str], tasks: Sequence[str]) -> dict[str, Result]:
-        """Measure each way as often as planned."""
-        taken = [{way: self._once(way, tasks) for way in ways} for _ in range(self._plan.repeats)]
+    def take_turns(self, turns: int, ways: Iterable[str], tasks: Sequence[str]) -> dict[str, Result]:
+        """Measure each way so many times."""
+        taken = [{way: self._once(way, tasks) for way in ways} for _ in range(turns)]
         return {way: _median([turn[way] for turn in taken]) for way in taken[0]}
 
     def _once(self, way: str, tasks: Sequence[str]) -> Result:
         python, module, last = sys.executable, "benchmarks.landers", list(tasks)
         if way.startswith("dlt "):
-            assert self._plan.dlt_python
-            python, module, last = self._plan.dlt_python, "benchmarks.lander_dlt", [*tasks, demo.ACCESS_TOKEN]
+            assert self._dlt_python
+            python, module, last = self._dlt_python, "benchmarks.lander_dlt", [*tasks, demo.ACCESS_TOKEN]
         command = [python, "-m", module, way.removeprefix("dlt "), self._url, str(self._folder), *last]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -136,19 +139,20 @@ def report(plan: Plan, bench: Bench) -> None:
     task = bench.task(plan.rows)
     if plan.dlt_python is None:
         print("dlt is left out: there is no --dlt-python.\n")
-    at_once = one_round(plan, bench, task, 0.0)
-    delayed = one_round(plan, bench, task, DELAY)
-    grown = memory(bench, at_once, plan)
-    concurrent = several(bench)
-    targets(at_once, delayed, grown, concurrent)
+    now = one_round(plan, bench, task, plan.turns, 0.0)
+    delayed = one_round(plan, bench, task, plan.slow_turns, DELAY)
+    grown = memory(plan, bench, now)
+    concurrent = several(plan, bench)
+    targets(now, delayed, grown, concurrent)
 
 
-def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Result]:
+def one_round(plan: Plan, bench: Bench, task: str, turns: int, delay: float) -> dict[str, Result]:
     """Measure all ways, with pages that take ``delay`` seconds longer."""
     with delayed_by(bench, delay):
-        results = bench.take_turns(plan.ways, [task])
+        results = bench.take_turns(turns, plan.ways, [task])
     floor = results["floor"].seconds
-    print(f"{plan.rows:,} rows in pages of {PAGE_ROWS:,}, {delay * 1000:.0f} ms of delay per page\n")
+    pages = f"{plan.rows:,} rows in pages of {PAGE_ROWS:,}, {delay * 1000:.0f} ms of delay per page"
+    print(f"{pages}; medians of {turns}\n")
     row("", "seconds", "rows/s", "x floor", "MB at the peak", "MB over the imports")
     row(*["---"] * 6)
     for way, result in results.items():
@@ -159,9 +163,9 @@ def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Re
     return results
 
 
-def memory(bench: Bench, few: dict[str, Result], plan: Plan) -> dict[str, tuple[Result, Result]]:
+def memory(plan: Plan, bench: Bench, few: dict[str, Result]) -> dict[str, tuple[Result, Result]]:
     """Measure what this provider needs for many rows."""
-    many = bench.take_turns(["jsonl", "parquet"], [bench.task(plan.many_rows)])
+    many = bench.take_turns(plan.slow_turns, ["jsonl", "parquet"], [bench.task(plan.many_rows)])
     print("Memory at the peak\n")
     row("", f"{plan.rows:,} rows", f"{plan.many_rows:,} rows", "over the imports")
     row(*["---"] * 4)
@@ -171,17 +175,16 @@ def memory(bench: Bench, few: dict[str, Result], plan: Plan) -> dict[str, tuple[
     return {way: (few[way], many[way]) for way in many}
 
 
-def several(bench: Bench) -> float:
+def several(plan: Plan, bench: Bench) -> float:
     """Land many sources at once; return the time as a multiple of the ideal."""
     tasks = [bench.task(SOURCE_PAGES * PAGE_ROWS) for _ in range(SOURCES)]
     with delayed_by(bench, DELAY):
-        seconds = bench.take_turns(["many"], tasks)["many"].seconds
+        seconds = bench.take_turns(plan.turns, ["many"], tasks)["many"].seconds
     ideal = SOURCES * SOURCE_PAGES * DELAY / AT_ONCE
+    sources = f"{SOURCES} sources of {SOURCE_PAGES} pages, {DELAY * 1000:.0f} ms of delay per page"
     print(
-        f"{SOURCES} sources of {SOURCE_PAGES} pages, {DELAY * 1000:.0f} ms per page, {AT_ONCE} at a time: ",
-        end="",
+        f"{sources}, {AT_ONCE} at a time: {seconds:.2f} s. The delays alone take {ideal:.2f} s.\n", flush=True
     )
-    print(f"{seconds:.2f} s; nothing but the delays would be {ideal:.2f} s\n", flush=True)
     return seconds / ideal
 
 
