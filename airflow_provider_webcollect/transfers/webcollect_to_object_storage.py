@@ -103,6 +103,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "if_exists",
         "webcollect_conn_id",
     )
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "sources": "json",
+        "columns": "json",
+        "column_types": "json",
+    }
     ui_color = "#d7ecdf"
     operator_extra_links = (WebCollectTaskLink(), WebCollectExportLink())
 

@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from airflow.providers.common.compat.standard.operators import PythonOperator
 
+from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectGetActionsOperator,
     WebCollectMarkExportedOperator,
@@ -17,7 +18,9 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectStartSubTasksOperator,
     WebCollectUpdateLoopItemsOperator,
 )
+from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
 
 if TYPE_CHECKING:
@@ -215,6 +218,16 @@ class TestReplaceUrls:
 
         assert run.states == {"replace": "failed"}
 
+    def test_a_task_that_is_not_there_fails_without_retries(self, said: Callable[[], str]) -> None:
+        run = run_tasks(
+            lambda: WebCollectReplaceUrlsOperator(
+                task_id="replace", collection_task_id="gone", urls=list(self.URLS), **RETRIES
+            )
+        )
+
+        assert (run.states, run.tries) == ({"replace": "failed"}, {"replace": 1})
+        assert "InvalidTaskId" in said()
+
     def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
         run = run_tasks(
@@ -309,6 +322,25 @@ class TestStartSubTasks:
         assert sandbox.control.requests() == []
 
 
+@pytest.mark.parametrize("kind", ["drop", "no_answer"])
+def test_a_lost_answer_is_asked_for_again_where_that_is_safe(
+    sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any], kind: str
+) -> None:
+    paths = ("/task/updateLoopItems", "/task/urls:file", "/data/markexported")
+    for path in paths:
+        sandbox.control.fail(path, kind=kind)
+    which = {"collection_task_id": task["task_id"]}
+    run = run_tasks(
+        lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]),
+        lambda: WebCollectReplaceUrlsOperator(task_id="replace", urls=["https://shop.example/1"], **which),
+        lambda: WebCollectMarkExportedOperator(task_id="confirm", **which),
+    )
+
+    assert run.states == dict.fromkeys(("update", "replace", "confirm"), "success")
+    assert run.tries == dict.fromkeys(run.states, 1)
+    assert [len(sandbox.control.requests(path)) for path in paths] == [2, 2, 2]
+
+
 class TestMarkExported:
     def test_it_confirms_the_export(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         run = run_tasks(
@@ -347,6 +379,20 @@ class TestMarkExported:
         )
 
         assert run.states == {"confirm": "success"}
+
+
+def test_lists_and_objects_are_shown_as_json_once_they_are_rendered() -> None:
+    every = [
+        getattr(module, name)
+        for module in (operators, sensors, transfers)
+        for name in dir(module)
+        if name.startswith("WebCollect") and name.endswith(("Operator", "Sensor"))
+    ]
+    many = {"actions", "after", "columns", "column_types", "loop_items", "sources", "urls"}
+    assert len(every) >= 20
+    for each in every:
+        shown = {name for name in each.template_fields if name in many or name.endswith(("_ids", "_names"))}
+        assert shown <= set(each.template_fields_renderers), each
 
 
 def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox) -> None:
