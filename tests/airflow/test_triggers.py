@@ -61,6 +61,12 @@ async def outcome(trigger: Trigger) -> dict[str, Any]:
     return payload
 
 
+async def looks(sandbox: Sandbox, number: int) -> None:
+    """Wait until so many looks were taken, at tasks or at sub-tasks."""
+    while sum(len(sandbox.control.requests(path)) for path in (STATUS, SUBTASKS)) < number:
+        await asyncio.sleep(0.05)
+
+
 @pytest.fixture
 def running(sandbox: Sandbox) -> dict[str, Any]:
     """A task that is extracting."""
@@ -112,7 +118,7 @@ class TestBothTriggers:
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         waiting = asyncio.create_task(outcome(make(running)))
-        await asyncio.sleep(0.5)
+        await looks(sandbox, 2)
         assert not waiting.done()
         sandbox.control.advance(10_000)
         event = await waiting
@@ -177,7 +183,7 @@ class TestBothTriggers:
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         waiting = asyncio.create_task(outcome(make(running)))
-        await asyncio.sleep(0.5)
+        await looks(sandbox, 2)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -200,7 +206,7 @@ class TestBothTriggers:
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         staying, leaving = (asyncio.create_task(outcome(make(running))) for _ in range(2))
-        await asyncio.sleep(0.4)
+        await looks(sandbox, 2)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         sandbox.control.advance(10_000)
@@ -220,7 +226,8 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox) -> None:
     tasks = [sandbox.control.add_task(state="Extracting") for _ in range(200)]
     began = time.monotonic()
     waits = [asyncio.create_task(outcome(for_task(task, poke_interval=1))) for task in tasks]
-    await asyncio.sleep(2.2)
+    # each round is two requests; let there be a second round
+    await looks(sandbox, 4)
     sandbox.control.advance(10_000)
     events = await asyncio.gather(*waits)
     rounds = int(time.monotonic() - began) + 1

@@ -143,13 +143,17 @@ class TestEndings:
         lenience = {lenient: True} if lenient else {}
         assert await state(start(kind, running, timeout=0.5, **lenience)) == end
 
-    @pytest.mark.parametrize("limit", [None, datetime.timedelta(seconds=1020)])
     async def test_a_wait_begins_once_however_often_the_triggerer_restarts(
-        self, kind: str, limit: datetime.timedelta | None, running: str
+        self, kind: str, running: str
     ) -> None:
-        trigger = start(kind, running, timeout=1000, execution_timeout=limit, waited=999.5)
+        assert await state(start(kind, running, timeout=1000, waited=999.5)) == "failed"
 
-        assert await state(trigger) == "failed"
+    async def test_an_execution_timeout_does_not_end_the_wait_before_its_time(
+        self, kind: str, finished: str
+    ) -> None:
+        limit = datetime.timedelta(seconds=60)
+
+        assert await state(start(kind, finished, timeout=30, execution_timeout=limit)) == "success"
 
     async def test_a_wrong_argument_fails_even_a_lenient_wait(self, kind: str, sandbox: Sandbox) -> None:
         trigger = start(kind, "{{ params.nothing }}", soft_fail=True)
