@@ -12,7 +12,7 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now, storage_path
 from airflow_provider_webcollect.service import checks, endpoints, paging
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.records import (
@@ -208,14 +208,10 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         return rows
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
-
         from airflow_provider_webcollect.landing.destination import Destination
 
-        path = self.destination
-        if isinstance(path, str):
-            path = ObjectStoragePath(path, conn_id=self.object_storage_conn_id)
-        assert path is not None
+        assert self.destination is not None
+        path = storage_path(self.destination, self.object_storage_conn_id)
         form = self._format()
         folder, name = posixpath.split(path.path)
         with (

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service import checks
 from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
 
 def check_now(operator: BaseOperator, check: Callable[[], Any]) -> None:
@@ -41,6 +41,20 @@ def _is_literal(value: Any) -> bool:
             return all(_is_literal(item) for item in value)
     # an XComArg, a mapped argument, or another value that exists only when the task runs
     return not hasattr(value, "resolve")
+
+
+def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:
+    """Return a path on object storage.
+
+    :param path: may name the connection itself: ``s3://conn_id@bucket/…``.
+    :param conn_id: the Airflow connection of the storage; None for the one in ``path``, or none at all.
+    """
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    if not isinstance(path, str):
+        return path
+    # to Airflow 2, a None that is given outweighs the connection in the path
+    return ObjectStoragePath(path, conn_id=conn_id) if conn_id else ObjectStoragePath(path)
 
 
 @contextlib.contextmanager

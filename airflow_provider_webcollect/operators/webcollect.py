@@ -8,7 +8,7 @@ from airflow_provider_webcollect.operators.analytics import (
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
-from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now, storage_path
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.tasks import (
     WebCollectCopyTaskOperator,
@@ -170,9 +170,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         self._check()
         file = None
         if self.urls_path is not None:
-            from airflow.providers.common.compat.sdk import ObjectStoragePath
-
-            file = ObjectStoragePath(self.urls_path, conn_id=self.object_storage_conn_id)
+            file = storage_path(self.urls_path, self.object_storage_conn_id)
         count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
         self.log.info("Replaced the URLs of task %s by %d.", self.collection_task_id, count)
         return {"collection_task_id": self.collection_task_id, "count": count}

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.links import (
     store_export_link,
     store_task_link,
 )
-from airflow_provider_webcollect.operators.base import airflow_errors, check_now
+from airflow_provider_webcollect.operators.base import airflow_errors, check_now, storage_path
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service import checks
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
@@ -293,11 +293,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return Landed(place, manifest, self.mode, manifest.run == run, time.monotonic() - began)
 
     def _path(self, folder: str | ObjectStoragePath) -> ObjectStoragePath:
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
-
-        if isinstance(folder, str):
-            return ObjectStoragePath(folder, conn_id=self.object_storage_conn_id)
-        return folder
+        return storage_path(folder, self.object_storage_conn_id)
 
     def _destination(self, place: Place) -> Destination:
         from airflow_provider_webcollect.landing.destination import Destination
