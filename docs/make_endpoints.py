@@ -25,7 +25,7 @@ USED_BY = {
     "get_task_statuses_v2": "`WebCollectTaskStatusSensor`, `WebCollectTaskStatusTrigger`",
     "get_subtasks": "`WebCollectSubTaskStatusSensor`, `WebCollectSubTaskStatusTrigger`",
     "start_subtasks": "`WebCollectStartSubTasksOperator`",
-    "get_running_counts": "`WebCollectGetRunningCountsOperator`",
+    "get_running_counts": "`WebCollectGetRunningCountsOperator`, `WebCollectCapacitySensor`",
     "read_data": "`WebCollectToObjectStorageOperator`",
     "read_batch_data": "`WebCollectToObjectStorageOperator` with `lotno`",
     "mark_exported": "`WebCollectMarkExportedOperator`, `WebCollectToObjectStorageOperator`",
