@@ -42,7 +42,7 @@ layouts: Any = st.fixed_dictionaries(
     {
         "indent": st.sampled_from([None, 0, 2, "\t"]),
         "ensure_ascii": st.booleans(),
-        "separators": st.sampled_from([None, (",", ":"), (" ,\r\n", " :\r")]),
+        "separators": st.sampled_from([None, (",", ":"), (" ,\r\n", ": "), (",\r", " :\r")]),
     }
 )
 
