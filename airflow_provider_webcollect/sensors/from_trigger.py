@@ -59,33 +59,37 @@ def _check(sensor: BaseSensorOperator) -> None:
 
 
 def _renderable(sensor: BaseSensorOperator, name: str) -> Any:
-    value = getattr(sensor, name)
-    if name not in sensor.template_fields:
-        return _plain(value)
     # a list or an object comes out of the triggerer's templates as a text
-    as_json = name in sensor.template_fields_renderers
-    rendered = _plain(value, " | tojson" if as_json else "")
-    if any("{{" in text or "{%" in text for text in _texts(rendered)):
-        _check_templates(sensor)
-    return rendered
+    filters = " | tojson" if name in sensor.template_fields_renderers else ""
+    return _plain(sensor, getattr(sensor, name), filters)
 
 
-def _plain(value: Any, filters: str = "") -> Any:
+def _plain(sensor: BaseSensorOperator, value: Any, filters: str) -> Any:
     """Return ``value`` as plain JSON, with references to results of other tasks as templates."""
     match value:
         case str():
             # a member of an enumeration is a text too, but Airflow would store it as something else
             text = str(value)
-            if "xcom_pull" in text and "map_indexes" not in text:
-                raise NotFromTrigger(
-                    "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
-                )
+            if "{{" in text or "{%" in text:
+                _check_template(sensor, text)
             return text
         case Mapping():
-            return {key: _plain(item, filters) for key, item in value.items()}
+            return {key: _plain(sensor, item, filters) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(item, filters) for item in value]
+            return [_plain(sensor, item, filters) for item in value]
     return _template(value, filters) if hasattr(value, "resolve") else value
+
+
+def _check_template(sensor: BaseSensorOperator, text: str) -> None:
+    if "xcom_pull" in text and "map_indexes" not in text:
+        raise NotFromTrigger(
+            "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
+        )
+    dag = sensor.get_dag()
+    if sensor.render_template_as_native_obj or getattr(dag, "render_template_as_native_obj", False):
+        raise NotFromTrigger("its templates are rendered as native objects")
+    if getattr(dag, "user_defined_macros", None) or getattr(dag, "user_defined_filters", None):
+        raise NotFromTrigger("its DAG has macros or filters of its own")
 
 
 def _template(reference: Any, filters: str) -> str:
@@ -99,22 +103,3 @@ def _template(reference: Any, filters: str) -> str:
 
 def _is_mapped(operator: Any) -> bool:
     return operator.is_mapped or operator.get_closest_mapped_task_group() is not None
-
-
-def _texts(value: Any) -> list[str]:
-    match value:
-        case str():
-            return [value]
-        case dict():
-            return [text for item in value.values() for text in _texts(item)]
-        case list():
-            return [text for item in value for text in _texts(item)]
-    return []
-
-
-def _check_templates(sensor: BaseSensorOperator) -> None:
-    dag = sensor.get_dag()
-    if sensor.render_template_as_native_obj or getattr(dag, "render_template_as_native_obj", False):
-        raise NotFromTrigger("its templates are rendered as native objects")
-    if getattr(dag, "user_defined_macros", None) or getattr(dag, "user_defined_filters", None):
-        raise NotFromTrigger("its DAG has macros or filters of its own")

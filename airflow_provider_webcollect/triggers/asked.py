@@ -84,8 +84,10 @@ def subtask_wait(
 
 def _baselines(after: Any) -> dict[str, Baseline]:
     """Read ``after``: what the start operator returned, once or as a list."""
+    if after is None:
+        return {}
     given = _decoded(after)
-    starts = [] if given is None else [given] if isinstance(given, Mapping) else given
+    starts = [given] if isinstance(given, Mapping) else given
     try:
         return {
             start["collection_task_id"]: msgspec.convert(start["after"], Baseline)

@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect.assets import create_asset
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
@@ -415,6 +416,7 @@ def test_a_rendered_argument_that_is_wrong_fails_even_a_lenient_sensor(
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": "start"}, "after"),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": {"executed_times": 1}}, "after"),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": [1]}, "after"),
+        (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": "null"}, "after"),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": ""}, "collection_task_id"),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": "a", "sub_task_ids": []}, "sub_task_ids"),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": "a", "sub_task_ids": "b"}, "sub_task_ids"),
@@ -613,10 +615,14 @@ class TestStartingFromTheTriggererOnNewAirflow:
     ) -> None:
         templated = self.start(make_dag(**options), collection_task_id="{{ params.id }}")
         literal = self.start(make_dag(**options))
+        with make_dag(**options) as dag:
+            first = WebCollectStartSubTasksOperator(task_id="first", collection_task_id="a")
+        referring = self.start(dag, after=first.output)
 
         assert not templated.start_from_trigger
         assert why in templated._why_from_worker
         assert literal.start_from_trigger
+        assert referring.start_from_trigger
 
     @pytest.mark.parametrize("result", ["mapped", "changed"])
     def test_more_than_the_result_of_a_single_task_is_left_to_a_worker(self, result: str) -> None:
@@ -633,6 +639,12 @@ class TestStartingFromTheTriggererOnNewAirflow:
 
         assert not sensor.start_from_trigger
         assert "only results of single tasks" in sensor._why_from_worker
+
+    def test_a_task_with_outlets_is_left_to_a_worker(self) -> None:
+        sensor = self.start(outlets=[create_asset(collection_task_id="a")])
+
+        assert not sensor.start_from_trigger
+        assert "asset events" in sensor._why_from_worker
 
     def test_a_task_of_a_mapped_group_is_left_to_a_worker(self) -> None:
         @task_group
