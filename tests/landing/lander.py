@@ -6,6 +6,7 @@ answered by how that ended (as of ``subprocess``): a signal below 0, or the exit
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -13,8 +14,6 @@ import sys
 import time
 import traceback
 from typing import Any
-
-import fsspec
 
 from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.engine import Landing, land
@@ -27,6 +26,10 @@ from airflow_provider_webcollect.service.paging import iter_pages
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.wire import make_wire
+from tests.landing.storages import filesystem
+
+#: The files of object stores, whose uploads and commits are changes too.
+FILES = {"s3": "s3fs.core.S3File", "abfs": "adlfs.spec.AzureBlobFile", "gs": "gcsfs.core.GCSFile"}
 
 
 def serve() -> None:
@@ -62,7 +65,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
     client = Client(
         make_wire(settings, Credentials(access_token=order["token"]), "lander"), MemoryTokenStore("lander")
     )
-    fs = fsspec.filesystem(order["protocol"], **order["storage"])
+    fs = filesystem(order["kind"], order["storage"])
     if order.get("kill_at"):
         kill_at(order["kill_at"], client, fs)
     task = order["task"]
@@ -104,12 +107,12 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
     client._exchange_bytes = lethal(client._exchange_bytes)  # type: ignore[method-assign]
     for name in ("open", "mv", "rm_file", "pipe_file", "ls", "cat_file"):
         setattr(fs, name, lethal(getattr(fs, name)))
-    kind = type(fs)
-    if "s3" in kind.protocol:
-        from s3fs.core import S3File
-
-        for name in ("_upload_chunk", "commit"):
-            setattr(S3File, name, lethal(getattr(S3File, name)))
+    for protocol, file in FILES.items():
+        if protocol in fs.protocol:
+            module, _, kind = file.rpartition(".")
+            opened = getattr(importlib.import_module(module), kind)
+            for name in ("_upload_chunk", "commit"):
+                setattr(opened, name, lethal(getattr(opened, name)))
 
 
 if __name__ == "__main__":

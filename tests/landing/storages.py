@@ -1,35 +1,54 @@
-"""Storages that are really there: this machine's disk, and an S3 server on loopback."""
+"""Storages that are really there: this machine's disk, and servers of object stores on loopback."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
+import socket
+import subprocess
+import time
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import fsspec
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+#: The well-known account of Azurite.
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+def filesystem(kind: str, options: dict[str, Any]) -> Any:
+    """Make a filesystem of a class by its full name."""
+    module, _, name = kind.rpartition(".")
+    return getattr(importlib.import_module(module), name)(**options)
 
 
 @dataclass
 class Storage:
-    """What fsspec needs to reach it.
+    """What makes a filesystem that reaches it.
 
+    :param kind: full name of the filesystem's class.
     :param parent: a folder to make others in.
     """
 
-    protocol: str
+    kind: str
     parent: str
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def fs(self) -> Any:
-        return fsspec.filesystem(self.protocol, **self.options)
+        return filesystem(self.kind, self.options)
 
     def new_folder(self) -> str:
         return f"{self.parent}/{uuid.uuid4().hex}"
+
+
+def local(parent: Path) -> Storage:
+    """Return a folder of the disk."""
+    return Storage("fsspec.implementations.local.LocalFileSystem", str(parent))
 
 
 @contextlib.contextmanager
@@ -41,17 +60,89 @@ def s3_server() -> Iterator[Storage]:
     server.start()
     host, port = server.get_host_and_port()
     storage = Storage(
-        "s3",
+        "s3fs.S3FileSystem",
         "landings/of",
-        {
-            "key": "testing",
-            "secret": "testing",
-            "endpoint_url": f"http://{host}:{port}",
-        },
+        {"key": "testing", "secret": "testing", "endpoint_url": f"http://{host}:{port}"},
     )
     try:
         storage.fs.call_s3("create_bucket", Bucket="landings")
         yield storage
     finally:
         server.stop()
-        fsspec.filesystem("s3", **storage.options).clear_instance_cache()
+        storage.fs.clear_instance_cache()
+
+
+@contextlib.contextmanager
+def azure_server(folder: Path) -> Iterator[Storage]:
+    """Run an Azure Blob Storage server while the block runs.
+
+    :param folder: where it may write.
+    """
+    port = _free_port()
+    command = [os.environ["WEBCOLLECT_AZURITE"], "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    server = subprocess.Popen(
+        [*command, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+    )
+    account = f"AccountName=devstoreaccount1;AccountKey={AZURITE_KEY}"
+    endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
+    storage = Storage(
+        "adlfs.AzureBlobFileSystem",
+        "landings/of",
+        {"connection_string": f"DefaultEndpointsProtocol=http;{account};{endpoint};"},
+    )
+    try:
+        _wait_for(port, server)
+        storage.fs.mkdir("landings")
+        yield storage
+    finally:
+        server.terminate()
+        server.wait()
+        storage.fs.clear_instance_cache()
+
+
+@contextlib.contextmanager
+def gcs_server() -> Iterator[Storage]:
+    """Run a Google Cloud Storage server while the block runs."""
+    from gcp_storage_emulator import server as emulator
+    from gcp_storage_emulator.handlers import objects
+
+    for _, methods in emulator.HANDLERS:
+        if objects.upload_partial in methods.values():
+            # the one thing of resumable uploads that it lacks
+            methods[emulator.DELETE] = _cancel_upload
+    port = _free_port()
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="landings")
+    server.start()
+    # the class that gcsfs gives by default asks a gRPC service first, which the server does not have
+    storage = Storage(
+        "gcsfs.core.GCSFileSystem",
+        "landings/of",
+        {"token": "anon", "project": "p", "endpoint_url": f"http://127.0.0.1:{port}"},
+    )
+    try:
+        yield storage
+    finally:
+        server.stop()
+        storage.fs.clear_instance_cache()
+
+
+def _cancel_upload(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
+    storage.delete_resumable_file_obj(request.query["upload_id"][0])
+    response.status = 499
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    while True:
+        assert server.poll() is None, "the server has ended"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.05)

@@ -1,0 +1,141 @@
+"""What holds for landings on every object store; each store's tests add a server, and what is its own."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.service.errors import ServiceFailure
+from airflow_provider_webcollect.service.records import DataPage
+from tests.landing.conftest import OTHER_RUN, Folder, Landed
+from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
+from tests.landing.victim import Victim, check, running_lander
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.landing.storages import Storage
+
+
+def big_pages(count: int) -> Iterator[DataPage]:
+    """Pages of 1 MB."""
+    for number in range(1, count + 1):
+        rows = [msgspec.Raw(b'{"id":%d,"x":"%s"}' % (number, b"x" * 1000)) for _ in range(1000)]
+        yield DataPage(
+            offset=number * 1000, total=count * 1000, rest_total=(count - number) * 1000, rows=rows
+        )
+
+
+class _Tasks:
+    @pytest.fixture
+    def task(self, sandbox: Sandbox) -> str:
+        """A task with 600 rows."""
+        task_id: str = sandbox.control.add_task(rows=300, lots=2)["task_id"]
+        return task_id
+
+
+class LandingsOnAnObjectStore(_Tasks):
+    """The tests; a module that derives from them has a fixture ``storage``."""
+
+    @pytest.fixture
+    def folder(self, storage: Storage) -> Folder:
+        """A folder in a bucket that is not there yet."""
+        return Folder(storage.fs, storage.new_folder())
+
+    def test_every_row_lands_once_and_in_order(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        manifest = landing(task, max_part_bytes=40_000)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    def test_a_part_larger_than_a_block_is_uploaded_in_pieces(self, landing: Landed, folder: Folder) -> None:
+        manifest = landing("t", pages=lambda offset, rows: big_pages(20))
+        (part,) = manifest.parts
+        assert part.bytes > 2 * 8 * 1024 * 1024
+        assert len(folder.rows()) == 20_000
+
+    @pytest.mark.parametrize("pages", [1, 12], ids=["before the first block", "after it"])
+    def test_nothing_is_published_of_a_part_that_fails(
+        self, landing: Landed, folder: Folder, pages: int
+    ) -> None:
+        def failing() -> Iterator[DataPage]:
+            yield from big_pages(pages)
+            raise ServiceFailure("in mid-read")
+
+        with pytest.raises(ServiceFailure):
+            landing("t", pages=lambda offset, rows: failing())
+        # a file object that is collected may not publish either
+        gc.collect()
+        assert folder.names() == {"_progress.json"}
+
+    @pytest.mark.parametrize("file_format", ["csv", "parquet"])
+    def test_columns_that_appear_late_are_in_every_part(
+        self, landing: Landed, folder: Folder, file_format: str
+    ) -> None:
+        pages = widening()
+        chosen = make_format(file_format)
+        manifest = landing(
+            "t", pages=lambda offset, rows: from_offset(pages, offset), file_format=chosen, max_part_bytes=1
+        )
+        assert read(folder) == [{**dict.fromkeys(manifest.columns or ()), **row} for row in rows_of(pages)]
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    def test_it_grows(self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str) -> None:
+        landing(task, mode="incremental")
+        sandbox.control.grow(task, 50)
+        landing(task, mode="incremental", run=OTHER_RUN)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_what_is_overwritten_stays_readable_until_the_new_rows_are_there(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        landing(task)
+        old = folder.rows()
+        sandbox.control.grow(task, 50)
+
+        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                assert folder.rows() == old
+                yield each
+
+        manifest = landing(task, run=OTHER_RUN, if_exists="overwrite", read=looking, max_part_bytes=1)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+
+class LandingsThatGetKilled(_Tasks):
+    """The same with processes that are killed.
+
+    :cvar module: what the storage needs, to be imported before they are forked.
+    """
+
+    module: str
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def lander(cls) -> Iterator[subprocess.Popen[str]]:
+        """What lands in forks of itself."""
+        with running_lander(cls.module) as process:
+            yield process
+
+    @pytest.mark.timeout(300)
+    def test_every_row_lands_once_wherever_the_process_is_killed(
+        self, lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage, task: str
+    ) -> None:
+        chance = random.Random(6)
+        kills = 0
+        while kills < 6:
+            victim = Victim(lander, sandbox, storage, task)
+            while not victim.land(kill_at=chance.randint(5, 50)):
+                check(victim, sandbox)
+            check(victim, sandbox)
+            assert victim.folder.manifest()["exported_at"]
+            kills += victim.kills
