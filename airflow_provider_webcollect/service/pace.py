@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 #: Seconds between two requests (contract, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching: who
-#: awaits each answer before the next v2 query has no six of them arrive within a second, however late each is.
+#: awaits each answer before the next v2 query never has six arrive within a second, however late each is.
 STATUS_INTERVALS = {Pace.STATUS_V1: 5.25, Pace.STATUS_V2: 0.25}
 #: Share of the general rate that is used.
 GENERAL_SHARE = 0.9
