@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.errors import SomeFailed
+from airflow_provider_webcollect.operators import retry_after
 from airflow_provider_webcollect.operators.retry_after import LONGEST
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
+from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
 from airflow_provider_webcollect.service.errors import ServiceFailure, TooManyRequests
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
 from tests.airflow.dag_runs import make_dag
 
 policies = pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="Airflow before 3.3")
+# it is there on Airflow 3.3 and later alone
+RetryAfterPolicy = retry_after.RetryAfterPolicy
 
 
 def decided(error: Exception, try_number: int = 1, **task: Any) -> timedelta | None:
@@ -41,6 +49,23 @@ def test_a_longer_wish_of_the_service_replaces_the_tasks_delay() -> None:
     assert decided(ServiceFailure("down", retry_after=61), retry_delay=delay) == timedelta(seconds=61)
     assert decided(asked(1e9), retry_delay=delay) == timedelta(seconds=LONGEST)
     assert decided(ValueError("not the service's"), retry_delay=delay) is None
+
+
+def test_of_many_sources_the_longest_wish_counts() -> None:
+    delay = timedelta(seconds=60)
+    errors = {"a": asked(90), "b": asked(120), "c": asked(None), "d": OSError("disk full")}
+
+    assert decided(SomeFailed(errors, of=9), retry_delay=delay) == timedelta(seconds=120)
+    assert decided(SomeFailed({"d": OSError("disk full")}, of=9), retry_delay=delay) is None
+
+
+def test_the_transfer_and_the_sensors_wait_as_asked_too() -> None:
+    with make_dag():
+        each = (
+            WebCollectToObjectStorageOperator(task_id="a", collection_task_id="t", destination="file:///a"),
+            WebCollectCapacitySensor(task_id="b", max_active_tasks=1),
+        )
+    assert [type(operator.retry_policy) for operator in each] == [RetryAfterPolicy] * 2
 
 
 def test_growing_delays_are_taken_into_account() -> None:
