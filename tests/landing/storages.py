@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def gcs_server() -> Iterator[Storage]:
 
 def _cancel_upload(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
     storage.delete_resumable_file_obj(request.query["upload_id"][0])
-    response.status = 499
+    response.status = HTTPStatus.NO_CONTENT
 
 
 def _free_port() -> int:
