@@ -68,11 +68,9 @@ def _plain(sensor: BaseSensorOperator, value: Any, filters: str) -> Any:
     """Return ``value`` as plain JSON, with references to results of other tasks as templates."""
     match value:
         case str():
-            # a member of an enumeration is a text too, but Airflow would store it as something else
-            text = str(value)
-            if "{{" in text or "{%" in text:
-                _check_template(sensor, text)
-            return text
+            if "{{" in value or "{%" in value:
+                _check_template(sensor, value)
+            return value
         case Mapping():
             return {key: _plain(sensor, item, filters) for key, item in value.items()}
         case list() | tuple():
