@@ -154,7 +154,7 @@ class Run:
 
     def wait(self) -> Run:
         """Wait until it is over."""
-        self.airflow.wait(self.dag_id, self.run_id, 120)
+        self.airflow.wait(self.dag_id, self.run_id, 200)
         return self
 
     def instances(self) -> dict[str, TaskInstance]:
