@@ -17,7 +17,6 @@ import msgspec
 
 from airflow_provider_webcollect.landing.formats import compression as compressions
 from airflow_provider_webcollect.landing.formats.base import FileFormat, added
-from airflow_provider_webcollect.landing.formats.rows import Record, table
 from airflow_provider_webcollect.landing.formats.table_writer import TableWriter
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats.base import RowWriter, SupportsWrite
     from airflow_provider_webcollect.landing.formats.columns import Columns
+    from airflow_provider_webcollect.landing.formats.rows import Values
 
 _CHUNK_BYTES = 1024 * 1024
 #: What spreadsheets may take for the beginning of a formula (OWASP, CSV Injection), wide forms included.
@@ -91,8 +91,8 @@ class _Writer(TableWriter):
     def _head(self) -> None:
         self._output.write(_encoded([self.columns], self._sanitize))
 
-    def _append(self, batch: Sequence[Record]) -> None:
-        self._output.write(_encoded(table(batch, self.columns), self._sanitize))
+    def _append(self, batch: Sequence[Values]) -> None:
+        self._output.write(_encoded(batch, self._sanitize))
 
     def _end(self) -> None:
         self._output.close()

@@ -17,7 +17,6 @@ from airflow_provider_webcollect.landing.formats.base import FileFormat, RowWrit
 from airflow_provider_webcollect.landing.formats.casts import STRING, arrow_type, cast
 from airflow_provider_webcollect.landing.formats.errors import CastFailed
 from airflow_provider_webcollect.landing.formats.extras import require
-from airflow_provider_webcollect.landing.formats.rows import Record, table
 from airflow_provider_webcollect.landing.formats.table_writer import TableWriter
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider_webcollect.landing.formats.columns import Columns
+    from airflow_provider_webcollect.landing.formats.rows import Values
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -113,14 +113,14 @@ class _Writer(TableWriter):
     def _head(self) -> None:
         self._file = _File(self._sink, self._wanted.schema(self.columns), self._wanted.compression)
 
-    def _append(self, batch: Sequence[Record]) -> None:
+    def _append(self, batch: Sequence[Values]) -> None:
         import pyarrow as pa
 
         assert self._file is not None
         schema = self._file.schema
         columns = [
             self._typed(column, _texts(values))
-            for column, values in zip(schema, zip(*table(batch, self.columns), strict=True), strict=True)
+            for column, values in zip(schema, zip(*batch, strict=True), strict=True)
         ]
         self._held.append(pa.RecordBatch.from_arrays(columns, schema=schema))
         self._held_rows += len(batch)

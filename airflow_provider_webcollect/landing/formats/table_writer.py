@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.landing.formats.base import RowWriter
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats.rows import records
+from airflow_provider_webcollect.landing.formats.rows import known_rows, records, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import msgspec
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_webcollect.landing.formats.columns import Columns
-    from airflow_provider_webcollect.landing.formats.rows import Record
+    from airflow_provider_webcollect.landing.formats.rows import Rows, Values
 
 
 class TableWriter(RowWriter):
@@ -24,10 +22,14 @@ class TableWriter(RowWriter):
     def __init__(self, columns: Columns) -> None:
         self._landing = columns
         self._begun = False
+        self._known: Callable[[Rows], list[Values] | None] = lambda rows: None
 
-    def write(self, rows: Sequence[msgspec.Raw]) -> bool:
+    def write(self, rows: Rows) -> bool:
         """Append a page, see :meth:`RowWriter.write`."""
         if not rows:
+            return True
+        if known := self._known(rows):
+            self._append(known)
             return True
         page = records(rows)
         if missing := self._landing.missing(page):
@@ -41,7 +43,7 @@ class TableWriter(RowWriter):
             )
         self._begin()
         for batch in page:
-            self._append(batch)
+            self._append(table(batch, self.columns))
         return True
 
     def close(self) -> None:
@@ -53,6 +55,7 @@ class TableWriter(RowWriter):
         if not self._begun:
             self._begun = True
             self.columns = self._landing.names
+            self._known = known_rows(self.columns, others_dropped=self._landing.fixed)
             self._head()
 
     @abstractmethod
@@ -60,8 +63,8 @@ class TableWriter(RowWriter):
         """Write what stands before the rows; the columns are known now."""
 
     @abstractmethod
-    def _append(self, batch: Sequence[Record]) -> None:
-        """Write rows, which need no other columns."""
+    def _append(self, batch: Sequence[Values]) -> None:
+        """Write rows: their values of the part's columns."""
 
     @abstractmethod
     def _end(self) -> None:

@@ -139,3 +139,18 @@ def test_a_large_page_is_checked_for_new_keys_as_a_whole_before_any_of_it_is_wri
         assert not writer.write(page({"a": filler}, {"a": filler}, {"d": filler}))
         assert writer.columns == ("a", "b", "c")
     assert len(read_csv(sink.getvalue())) == 3
+
+
+@pytest.mark.parametrize(("file_format", "compression"), TABLES)
+@pytest.mark.parametrize("columns", [None, ["", "b", "Ünïcode", "absent"], ["b", 'qu"ote']])
+@pytest.mark.parametrize("odd_key", ["class", 'qu"ote', "line\nfeed", "back\\slash"])
+def test_later_pages_are_read_as_the_first_one(file_format, compression, columns, odd_key):
+    rows = [
+        {"": "x", "b": 1.50, "Ünïcode": [1, {"c": 1e5}], odd_key: None},
+        '{"b": 7, "b": 1.50, "\\u0062b": "😀", "Ünïcode": "\\ud83d\\ude00"}',
+        {},
+    ]
+    chosen = make_format(file_format, compression, columns)
+    (part,) = land(chosen, page(*rows), page(*rows), page(*rows))
+    (first,) = land(chosen, page(*rows))
+    assert read(file_format, part, compression) == 3 * read(file_format, first, compression)
