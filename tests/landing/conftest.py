@@ -29,6 +29,25 @@ RUN = Run(dag_id="d", task_id="t", run_id="r1")
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
 
 
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage]]:
+    """Return what crashes once, in the place of the so many-th page."""
+    left = number
+
+    def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        nonlocal left
+        for each in pages:
+            left -= 1
+            if left == 0:
+                raise Crash
+            yield each
+
+    return crashing
+
+
 class StoreFile(AbstractBufferedFile):
     """A file that is there once it is committed, as on object stores."""
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.manifest import Manifest
+from tests.landing.conftest import StoreFile
 
 if TYPE_CHECKING:
     import pytest
@@ -79,7 +80,6 @@ def outcome_of(land: Callable[[Folder], Manifest], folder: Folder) -> Outcome:
 
 def watch(folder: Folder, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call ``step`` before every operation of the folder's filesystem."""
-    from tests.landing.conftest import StoreFile
 
     def watched(operation: Any) -> Any:
         def run(*arguments: Any, **options: Any) -> Any:

@@ -24,16 +24,21 @@ from airflow_provider_webcollect.service.answers import Answer, read_answer
 from airflow_provider_webcollect.service.endpoints import read_data
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
 from airflow_provider_webcollect.service.records import DataPage
-from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, offsets_asked
+from tests.landing.conftest import (
+    OTHER_RUN,
+    RUN,
+    Crash,
+    Folder,
+    Landed,
+    StoreFile,
+    crashing_at,
+    offsets_asked,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-
-class Crash(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -246,18 +251,8 @@ class TestResuming:
     def test_it_survives_a_crash_at_every_page(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, number: int
     ) -> None:
-        left = number
-
-        def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            nonlocal left
-            for each in pages:
-                left -= 1
-                if left == 0:
-                    raise Crash
-                yield each
-
         try:
-            landing(task, size=90, max_part_bytes=30_000, read=crashing)
+            landing(task, size=90, max_part_bytes=30_000, read=crashing_at(number))
         except Crash:
             assert "_manifest.json" not in folder.names()
         landing(task, size=90, max_part_bytes=30_000)
@@ -373,8 +368,6 @@ class TestResuming:
 
 def crash_at(step: int, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the filesystem end the process before its ``step``-th change, and again in the retry."""
-    from tests.landing.conftest import StoreFile
-
     left = step
 
     def crashing(change: Any) -> Any:
@@ -415,6 +408,20 @@ class TestWhatIsThereAlready:
         folder.write("_progress.json", b"{}")
         landing(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
+
+    @pytest.mark.parametrize("mode", ["full", "incremental"])
+    def test_parts_of_its_own_commit_that_have_vanished_are_read_again(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, mode: str
+    ) -> None:
+        first = landing(task, mode=mode, max_part_bytes=1)
+        folder.fs.rm_file(f"{folder.root}/{first.parts[6].name}")
+        sandbox.control.clear_requests()
+        second = landing(task, mode=mode, max_part_bytes=1)
+        assert offsets_asked(sandbox)[0] == first.parts[5].last_page.offset
+        assert second.parts[:6] == first.parts[:6]
+        assert second.added() == second.parts
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
     def test_another_run_is_refused_unless_told_otherwise(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
 from airflow_provider_webcollect.service.records import DataPage
-from tests.landing.conftest import OTHER_RUN, Folder, Landed
+from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -32,10 +32,6 @@ FORMATS = [
     {"file_format": "parquet"},
     {"file_format": "parquet", "compression": "zstd"},
 ]
-
-
-class Crash(BaseException):
-    """The process ends here."""
 
 
 def named(options: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.records import DataPage
-from tests.landing.conftest import OTHER_RUN, Folder, Landed, offsets_asked
+from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, offsets_asked
 from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.client import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-
-class Crash(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -88,6 +84,17 @@ class TestGrowth:
         assert growing(run=OTHER_RUN) == second
         assert sandbox.control.requests() == []
 
+    def test_old_parts_that_have_vanished_are_read_again(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        first = growing(max_part_bytes=1)
+        sandbox.control.grow(task, 120)
+        folder.fs.rm_file(f"{folder.root}/{first.parts[1].name}")
+        second = growing(run=OTHER_RUN, max_part_bytes=1)
+        assert second.parts[0] == first.parts[0]
+        assert sum(part.rows for part in second.added()) == 120
+        assert folder.rows() == sandbox.control.true_rows(task)
+
     def test_a_full_landing_can_be_grown(
         self, landing: Landed, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
@@ -103,19 +110,9 @@ class TestGrowth:
         growing(max_part_bytes=20_000)
         old = sandbox.control.true_rows(task)
         sandbox.control.grow(task, 500)
-        left = crash_at
-
-        def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            nonlocal left
-            for each in pages:
-                left -= 1
-                if left == 0:
-                    raise Crash
-                yield each
-
         options: dict[str, Any] = {"run": OTHER_RUN, "size": 50, "max_part_bytes": 20_000}
         try:
-            growing(read=crashing, **options)
+            growing(read=crashing_at(crash_at), **options)
         except Crash:
             assert folder.rows() == old
         manifest = growing(**options)
