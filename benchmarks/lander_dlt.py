@@ -1,8 +1,8 @@
-"""dlt's way to land rows, in an environment that has dlt: ``python -m benchmarks.lander_dlt FORMAT URL FOLDER
-TASK TOKEN``.
+"""dlt's way to land rows, in an environment that has dlt: ``python -m benchmarks.lander_dlt WAY URL FOLDER
+TASK TOKEN``. The way is ``jsonl``, ``jsonl gzip`` or ``parquet``.
 
 As its documentation advises: the ``rest_api`` source with a cursor paginator, the ``filesystem`` destination,
-its own number of workers. Telemetry is off, and so is gzip, since the other ways do not compress either.
+its own number of workers. Telemetry is off. JSON lines are compressed by default; for ``jsonl`` that is off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 
-os.environ |= {"RUNTIME__DLTHUB_TELEMETRY": "false", "DATA_WRITER__DISABLE_COMPRESSION": "true"}
+os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
+if sys.argv[1] == "jsonl":
+    os.environ["DATA_WRITER__DISABLE_COMPRESSION"] = "true"
 
 import dlt
 import pyarrow.parquet  # noqa: F401  # an import like the others
@@ -20,9 +22,9 @@ from dlt.sources.rest_api import rest_api_source
 from benchmarks.measured import measured
 
 
-def main(file_format: str, url: str, folder: str, task: str, token: str) -> None:
+def main(way: str, url: str, folder: str, task: str, token: str) -> None:
     """Measure a landing."""
-    measured(lambda: land(file_format, url, folder, task, token))
+    measured(lambda: land(way.split()[0], url, folder, task, token))
 
 
 def land(file_format: str, url: str, folder: str, task: str, token: str) -> int:

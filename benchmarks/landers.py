@@ -19,7 +19,7 @@ import requests
 
 from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.engine import Landing, land
-from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.many import land_all
 from airflow_provider_webcollect.landing.pages import all_pages
@@ -45,12 +45,10 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
             measured(lambda: floor(url, tasks[0]))
         case "plain":
             measured(lambda: plain(url, tasks[0], Path(folder)))
-        case "jsonl":
-            measured(lambda: ours(connected(url), tasks[0], folder, way))
-        case "parquet":
-            import pyarrow.parquet  # noqa: F401  # an import like the others
-
-            measured(lambda: ours(connected(url), tasks[0], folder, way))
+        case "jsonl" | "jsonl gzip" | "parquet":
+            if way == "parquet":
+                import pyarrow.parquet  # noqa: F401  # an import like the others
+            measured(lambda: ours(connected(url), tasks[0], folder, make_format(*way.split())))
         case "many":
             measured(lambda: many(url, tasks, folder))
         case _:
@@ -91,7 +89,7 @@ def window(task: str, offset: int) -> dict[str, Any]:
     return {"taskId": task, "offset": offset, "size": PAGE_ROWS}
 
 
-def ours(client: Client, task: str, folder: str, file_format: str) -> int:
+def ours(client: Client, task: str, folder: str, file_format: FileFormat) -> int:
     """Land with this provider, as its operator does."""
 
     def pages(offset: int, rows: int) -> Iterator[DataPage]:
@@ -104,7 +102,7 @@ def ours(client: Client, task: str, folder: str, file_format: str) -> int:
             destination=Destination(fsspec.filesystem("file"), folder),
             run=Run(dag_id="benchmark", task_id="land", run_id="1"),
             pages=pages,
-            file_format=make_format(file_format),
+            file_format=file_format,
         )
     ).rows
 
@@ -118,7 +116,7 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
     client = connected(url)
 
     def job(task: str, stop: threading.Event) -> int:
-        return ours(client, task, f"{folder}/{task}", "jsonl")
+        return ours(client, task, f"{folder}/{task}", make_format("jsonl"))
 
     return sum(land_all({task: functools.partial(job, task) for task in tasks}, AT_ONCE).values())
 

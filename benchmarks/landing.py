@@ -30,8 +30,10 @@ NAMES = {
     "floor": "sequential fetch, rows thrown away (the floor)",
     "plain": "`requests` and `json` in a loop, JSON lines",
     "jsonl": "this provider, JSON lines",
+    "jsonl gzip": "this provider, JSON lines, gzip",
     "parquet": "this provider, Parquet",
     "dlt jsonl": "dlt, JSON lines",
+    "dlt jsonl gzip": "dlt, JSON lines, gzip (its default)",
     "dlt parquet": "dlt, Parquet",
 }
 
@@ -204,7 +206,9 @@ def targets(
     at_most("JSON lines, no delay, x floor", times("jsonl", "floor", now), 1.2)
     at_most("JSON lines, 50 ms, x floor", times("jsonl", "floor", delayed), 1.05)
     if "dlt jsonl" in now:
-        at_least("JSON lines, no delay, faster than dlt", times("dlt jsonl", "jsonl", now), 20)
+        gzip = times("dlt jsonl gzip", "jsonl gzip", now)
+        at_least("JSON lines, no delay, faster than dlt, both with gzip", gzip, 20)
+        at_least("JSON lines, no delay, faster than dlt, both without", times("dlt jsonl", "jsonl", now), 20)
         at_least("Parquet, no delay, faster than dlt", times("dlt parquet", "parquet", now), 6)
     for way, most in {"jsonl": 64, "parquet": 200}.items():
         few, many = grown[way]
