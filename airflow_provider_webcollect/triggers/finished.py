@@ -46,14 +46,14 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
     an :class:`~airflow_provider_webcollect.service.ended_runs.EndedRun` as JSON: ``collection_task_id``,
     ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
-    that ended between two looks share an event, which names them from ``first_run`` to ``run``; its ``status``
-    is None if the next run was already going on.
+    that ended between two looks share an event, which names them from ``first_run`` to ``run``; its
+    ``status`` is None if the next run was already going on.
 
     From Airflow 3.3 on, each task's last run is remembered in the asset's state store once Airflow has stored
-    the run's event. So a restart of the triggerer loses no run; one that is killed within the second or two in
-    between tells a run again, with the same payload. This needs a trigger whose watchers are all on one asset.
-    Before 3.3, and with several assets, nothing is remembered: after a restart the watch begins with what it
-    sees first, and the runs that ended meanwhile are not told.
+    the run's event. So a restart of the triggerer loses no run; one that is killed within the second or two
+    in between tells a run again, with the same payload. This needs a trigger whose watchers are all on one
+    asset. Before 3.3, and with several assets, nothing is remembered: after a restart the watch begins with
+    what it sees first, and the runs that ended meanwhile are not told.
 
     A run that had ended before the first look is not told. Nothing ends the watch: a service that does not
     answer is asked again with growing pauses, and after a refusal (credential, plan, id), which is logged as
@@ -93,7 +93,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Watch, and yield an event for each end of a run; this is how Airflow before 3.3 runs the trigger."""
+        """Watch, and yield an event for each end of a run; only Airflow before 3.3 runs the trigger so."""
         watch = self.create_shared_stream_producer(self.serialize()[1])
         try:
             async for event in self.filter_shared_stream(looks async for looks, _ in watch.open_stream()):
@@ -134,8 +134,14 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         if store is None:
             return None
         try:
-            return msgspec.convert(await store.aget(self._key(task_id)), Mark | None)
-        except ValueError as error:  # not one asset, or not a mark
+            known = await store.aget(self._key(task_id))
+        except ValueError:
+            log.warning("The watchers are on several assets: runs are not remembered over a restart.")
+            self.asset_state_store = None
+            return None
+        try:
+            return msgspec.convert(known, Mark | None)
+        except msgspec.ValidationError as error:
             log.warning(
                 "%s: what was last seen of it is not known; the watch begins anew. %s", task_id, error
             )
