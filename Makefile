@@ -65,14 +65,15 @@ bench-sandbox: $(READY) ## how fast the sandbox serves rows
 
 # Resolves with the newest releases of everything, for every Python and platform that the package names.
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
-	--no-annotate --custom-compile-command "make constraints" --extra sandbox --extra parquet \
-	--extra gzip --extra zstd --extra s3 --group dev
+	--no-annotate --custom-compile-command "make constraints"
+EVERYTHING = --extra sandbox --extra parquet --extra gzip --extra zstd --extra s3 --group dev pyproject.toml
 
-constraints: ## pin the newest releases for both lines of Airflow
+constraints: ## pin the newest releases for both lines of Airflow, and for what the benchmarks compare with
 	$(PYTHON) -m venv .tools
 	.tools/bin/pip install --quiet --upgrade uv
-	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt pyproject.toml -
-	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt pyproject.toml -
+	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt $(EVERYTHING) -
+	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt $(EVERYTHING) -
+	echo 'dlt[filesystem,parquet]' | $(RESOLVE) --output-file constraints/bench.txt -
 
 clean: ## remove everything that the other targets made
 	rm -rf .venv .venv-2.11 .venv-bench .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache

@@ -313,6 +313,9 @@ def _environment(home: Path, dags_folder: Path, url: str) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        # A worker that has deferred a task tells so late, by up to this many seconds. If the task goes on by
+        # then, the scheduler takes it for lost.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
     }
 
 

@@ -123,12 +123,7 @@ def sandbox() -> Iterator[Sandbox]:
 def airflow(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
     dags = tmp_path_factory.mktemp("dags")
     (dags / "waits.py").write_text(DAGS)
-    options = {
-        "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1",
-        # A worker that has deferred a task tells so late, by up to this many seconds. If the task goes on by
-        # then, the scheduler takes it for lost.
-        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-    }
+    options = {"AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1"}
     with RealAirflow(tmp_path_factory.mktemp("home"), dags, options) as airflow:
         extra = {"refresh_token": sandbox.refresh_token, "requests_per_second": 0}
         airflow.add_connection("webcollect_default", "webcollect", host=sandbox.url, extra=json.dumps(extra))
