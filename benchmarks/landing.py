@@ -45,7 +45,6 @@ class Plan:
     rows: int
     many_rows: int
     turns: int
-    slow_turns: int
     dlt_python: str | None
 
     @property
@@ -70,7 +69,7 @@ def main() -> None:
     parser.add_argument("--dlt-python", help="a Python that has dlt; without it, dlt is left out")
     parser.add_argument("--quick", action="store_true", help="few rows, once: to see that it works")
     arguments = parser.parse_args()
-    sizes = (20_000, 40_000, 1, 1) if arguments.quick else (200_000, 2_000_000, 5, 3)
+    sizes = (20_000, 40_000, 1) if arguments.quick else (200_000, 2_000_000, 5)
     plan = Plan(*sizes, dlt_python=arguments.dlt_python)
     with tempfile.TemporaryDirectory() as directory, sandbox(Path(directory)) as url:
         report(plan, Bench(url, Path(directory) / "landed", plan.dlt_python))
@@ -141,20 +140,20 @@ def report(plan: Plan, bench: Bench) -> None:
     task = bench.task(plan.rows)
     if plan.dlt_python is None:
         print("dlt is left out: there is no --dlt-python.\n")
-    now = one_round(plan, bench, task, plan.turns, 0.0)
-    delayed = one_round(plan, bench, task, plan.slow_turns, DELAY)
+    now = one_round(plan, bench, task, 0.0)
+    delayed = one_round(plan, bench, task, DELAY)
     grown = memory(plan, bench, now)
     concurrent = several(plan, bench)
     targets(now, delayed, grown, concurrent)
 
 
-def one_round(plan: Plan, bench: Bench, task: str, turns: int, delay: float) -> dict[str, Result]:
+def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Result]:
     """Measure all ways, with pages that take ``delay`` seconds longer."""
     with delayed_by(bench, delay):
-        results = bench.take_turns(turns, plan.ways, [task])
+        results = bench.take_turns(plan.turns, plan.ways, [task])
     floor = results["floor"].seconds
     pages = f"{plan.rows:,} rows in pages of {PAGE_ROWS:,}, {delay * 1000:.0f} ms of delay per page"
-    print(f"{pages}; medians of {turns}\n")
+    print(f"{pages}; medians of {plan.turns}\n")
     row("", "seconds", "rows/s", "x floor", "MB at the peak", "MB over the imports")
     row(*["---"] * 6)
     for way, result in results.items():
@@ -167,7 +166,7 @@ def one_round(plan: Plan, bench: Bench, task: str, turns: int, delay: float) -> 
 
 def memory(plan: Plan, bench: Bench, few: dict[str, Result]) -> dict[str, tuple[Result, Result]]:
     """Measure what this provider needs for many rows."""
-    many = bench.take_turns(plan.slow_turns, ["jsonl", "parquet"], [bench.task(plan.many_rows)])
+    many = bench.take_turns(plan.turns, ["jsonl", "parquet"], [bench.task(plan.many_rows)])
     print("Memory at the peak\n")
     row("", f"{plan.rows:,} rows", f"{plan.many_rows:,} rows", "over the imports")
     row(*["---"] * 4)
