@@ -21,6 +21,7 @@ from pathlib import Path
 import requests
 
 from airflow_provider_webcollect.sandbox import Control, demo
+from benchmarks.machine import machine
 from demo.processes import Processes
 from demo.real_airflow import RealAirflow
 from demo.sandbox import start_sandbox
@@ -101,6 +102,7 @@ def main() -> None:
         "--spread", type=float, default=120.0, help="seconds in which tasks finish (default: %(default)s)"
     )
     plan = Plan(**vars(parser.parse_args()))
+    print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
         url, control = start_sandbox(processes, Path(folder) / "sandbox", "--stale-seconds", "0")
         with RealAirflow(Path(folder) / "airflow", _dags(Path(folder), plan), _options(url)) as airflow:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_webcollect.sandbox import Control, demo
+from benchmarks.machine import machine
 
 PAGE_ROWS = 1000
 #: Seconds that each page takes longer in the second round.
@@ -137,6 +138,7 @@ def _median(results: Sequence[Result]) -> Result:
 
 def report(plan: Plan, bench: Bench) -> None:
     """Measure and print everything."""
+    print(f"{machine()}\n")
     task = bench.task(plan.rows)
     if plan.dlt_python is None:
         print("dlt is left out: there is no --dlt-python.\n")

@@ -15,7 +15,6 @@ import gc
 import json
 import math
 import os
-import platform
 import random
 import resource
 import selectors
@@ -35,6 +34,7 @@ import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.service.pace import STATUS_INTERVALS, Pace
+from benchmarks.machine import machine
 
 T = TypeVar("T")
 #: What was measured, the target, the value, and whether it is met.
@@ -99,17 +99,6 @@ def main() -> None:
         print_shared(plan, seen, nothing)
         control.clear_requests()
         in_loop(lambda turns: common(plan, control, url, ids))
-
-
-def machine() -> str:
-    """Say what this runs on."""
-    from airflow import __version__ as airflow
-
-    load = os.getloadavg()[0]
-    return (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {load:.1f} at first; "
-        f"Python {platform.python_version()}, Airflow {airflow}."
-    )
 
 
 def quiet_logs() -> None:
