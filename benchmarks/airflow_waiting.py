@@ -3,7 +3,7 @@
 Airflow (scheduler, triggerer, API server; LocalExecutor, SQLite) and a sandbox that enforces the service's
 limits, on loopback. First the waits are deferred by a worker and ended by one, then they are the triggerer's
 from their start to their end. While all are in flight, the worker slots and the service's requests are
-counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some ten
+counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some six
 minutes and needs a quiet machine.
 """
 
