@@ -23,8 +23,8 @@ R = TypeVar("R")
 #: Seconds before the next question after one has failed for good; doubles with every further failure.
 FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
-#: A key that is due within this share of its interval goes along with those that are due now if there is room,
-#: so waits that began at different times come to fill batches together.
+#: A key that is due within this share of its interval goes along with those that are due now, where there is
+#: room: so waits that began at different times come to fill batches together.
 EARLY_SHARE = 0.5
 #: Seconds that a new wait is held back, so that those who come together are asked about together.
 GATHERING = 0.25
