@@ -1,8 +1,8 @@
 # `make` lists the targets. All they need is Python 3.11 or newer, make and git: everything else goes into .venv.
 
 PYTHON ?= python3
-# Whole files to one process: some start an Airflow that all their tests share.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Which tests share a process says tests/conftest.py.
+PYTEST_ARGS ?= -n 2 --dist loadgroup --no-loadscope-reorder
 
 # A stamp is newer than what the environment was made from; a change of either file makes the environment anew.
 READY := .venv/.ready

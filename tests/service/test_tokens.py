@@ -48,6 +48,8 @@ def with_refresh_token(sandbox: Sandbox, **more: Any) -> Credentials:
 
 def fleet(sandbox: Sandbox, store: Path, tmp_path: Path, size: int, hosts: int) -> list[dict[str, Any]]:
     """Run so many processes at once, spread over so many hosts (lock folders), and return what they say."""
+    # each host would have an address, and so a rate, of its own
+    sandbox.control.configure(enforce_limits=False)
     start_at = time.time() + size * 0.25
     processes = []
     for number in range(size):
