@@ -29,7 +29,7 @@ def create_asset(
 
     parts = [collection_task_id] if lotno is None else [collection_task_id, lotno]
     path = "/".join(quote(part, safe="") for part in parts)
-    return Asset(uri=f"{SCHEME}://{webcollect_conn_id}/{path}", extra=extra)
+    return Asset(uri=f"{SCHEME}://{quote(webcollect_conn_id, safe='')}/{path}", extra=extra)
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
@@ -88,7 +88,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
 
     uri = urlsplit(asset.uri)
     known = isinstance(lineage_context, WebCollectHook)
-    hook = lineage_context if known else WebCollectHook(uri.netloc)
+    hook = lineage_context if known else WebCollectHook(unquote(uri.netloc))
     namespace, name = dataset_name(hook, *(unquote(part) for part in uri.path.strip("/").split("/")))
     return Dataset(namespace=namespace, name=name)
 

@@ -71,9 +71,12 @@ class Claim:
         thread.start()
         try:
             yield
-        finally:
+        except BaseException:
+            # who is told to end, by a timeout for instance, does not wait for a storage that hangs
             ended.set()
-            thread.join()
+            raise
+        ended.set()
+        thread.join()
 
     def check(self) -> None:
         """Raise :class:`DestinationBusy` if a sign of life has found that another landing has taken over."""
@@ -94,16 +97,21 @@ class Claim:
                 self._destination.record(msgspec.structs.replace(self.progress, touched_at=None))
 
     def forget(self) -> None:
-        """Let the next landing begin anew; the parts written so far are removed with its commit."""
-        if self._is_ours():
-            self._destination.forget_progress()
+        """Let the next landing begin anew; the parts written so far are removed with its commit.
+
+        Whatever goes wrong with that is passed over.
+        """
+        with contextlib.suppress(Exception):
+            if self._is_ours():
+                self._destination.forget_progress()
 
     def _touch(self, ended: threading.Event) -> None:
         while self._lost is None and not ended.wait(TOUCH_INTERVAL):
             try:
                 with self._lock:
                     self.verify()
-                    self._write(self.progress)
+                    if not ended.is_set():
+                        self._write(self.progress)
             except DestinationBusy as error:
                 self._lost = error
             except Exception as error:

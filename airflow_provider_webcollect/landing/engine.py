@@ -138,9 +138,11 @@ def _landed(landing: Landing, committed: Manifest | None) -> Manifest:
 def _refuse_reset(landing: Landing, progress: Progress, reset: SourceReset) -> None:
     """Raise what was found, unless all of the source may be landed anew."""
     if progress.continues and (landing.mode == "full" or landing.on_reset == "fail"):
+        grows = landing.mode == "incremental"
+        remedy = "on_reset='full'" if grows else "another run with if_exists='overwrite'"
         raise SourceReset(
-            f"{reset}. Nothing was changed; on_reset='full' lands all of it anew, and another destination "
-            "keeps what is there"
+            f"{reset}. Nothing was changed; {remedy} lands all of it anew, and another destination keeps "
+            "what is there"
         ) from reset
     log.warning("%s. All of it is landed anew.", reset)
 

@@ -49,6 +49,7 @@ def _digest(rows: Sequence[msgspec.Raw]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         # numbers as they are written: Python reads none of more than 4300 digits
-        value = json.loads(bytes(row), parse_int=str)
+        # and one broken character shall not keep all rows from landing
+        value = json.loads(bytes(row).decode(errors="replace"), parse_int=str)
         digest.update(json.dumps(value, sort_keys=True).encode())
     return digest.hexdigest()

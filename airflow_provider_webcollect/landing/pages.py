@@ -24,7 +24,7 @@ def all_pages(
     """Yield the pages from ``offset`` to the end.
 
     Right after a task shows Finished it may still show no rows (field notes, Reading data), so a source that
-    is empty, or shows fewer rows than there were, is looked at again for ``settle`` seconds. A total that has
+    is empty is looked at again for ``settle`` seconds. A total that has
     grown beyond what came is read up to.
 
     :param read: gives the pages from an offset to the end that is seen then.

@@ -79,11 +79,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.collection_task_id = checks.text("collection_task_id", self.collection_task_id)
         if self.sub_task_ids != ALL:
             self.sub_task_ids = checks.texts("sub_task_ids", self.sub_task_ids)
-        checks.texts("failure_states", self.failure_states, may_be_empty=True)
-        if not isinstance(self.poll_interval, int | float) or not self.poll_interval > 0:
-            raise InvalidArgument(
-                "poll_interval", self.poll_interval, "it must be a number of seconds, more than 0"
-            )
+        checks.words("failure_states", self.failure_states, TaskState, may_be_empty=True)
+        checks.seconds("poll_interval", self.poll_interval)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start what does not run yet, or find what an earlier try has started, and wait if asked."""
@@ -231,11 +228,13 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     :ivar began: Unix time of it.
     :ivar result: what the operator returns.
     :ivar sent: the service has confirmed it; otherwise it was about to be sent.
+    :ivar max_tries: Airflow's last try of the task; clearing the task gives it more.
     """
 
     began: float
     result: dict[str, Any]
     sent: bool = False
+    max_tries: int | None = None
 
     @property
     def after(self) -> Baseline:
@@ -250,20 +249,23 @@ class _Memory:
 
     def __init__(self, context: Context) -> None:
         self._store: Any = context.get("task_state_store")
+        self._max_tries: int = context["ti"].max_tries
 
     def recall(self) -> _Start | None:
-        """Return what was kept last, if anything."""
+        """Return what an earlier try has kept, if anything; a task that was cleared since begins anew."""
         kept = None if self._store is None else self._store.get(self.key)
         try:
-            return None if kept is None else msgspec.convert(kept, _Start)
+            start = None if kept is None else msgspec.convert(kept, _Start)
         except msgspec.ValidationError:
             # another version of this provider wrote it
             return None
+        return start if start and start.max_tries == self._max_tries else None
 
     def keep(self, start: _Start) -> None:
         """Remember ``start`` for a retry."""
         if self._store is not None:
-            self._store.set(self.key, msgspec.to_builtins(start))
+            kept = msgspec.structs.replace(start, max_tries=self._max_tries)
+            self._store.set(self.key, msgspec.to_builtins(kept))
 
     def forget(self) -> None:
         """Let the next run of the task start anew."""

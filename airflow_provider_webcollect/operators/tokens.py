@@ -34,7 +34,7 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
         check_now(self, self._check)
 
     def _check(self) -> None:
-        if not 0 <= self.renew_after <= 1:
+        if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
             raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:

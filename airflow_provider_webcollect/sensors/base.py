@@ -98,7 +98,10 @@ class WaitSensor(BaseSensorOperator):
                 raise self._timed_out()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except AirflowSkipException:
+        except AirflowSkipException as skip:
+            # Airflow has `soft_fail` skip what a trigger broke down of; when poking, that is for retries
+            if skip.__cause__ and not (self.never_fail or isinstance(skip.__cause__, AirflowFailException)):
+                raise skip.__cause__ from None
             raise
         except Exception as error:
             if self.never_fail:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect.triggers.asked import NOW
+
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseSensorOperator
     from airflow.triggers.base import StartTriggerArgs
@@ -50,6 +52,8 @@ def start_trigger_args(sensor: BaseSensorOperator, trigger: str, asked: Sequence
 
 
 def _check(sensor: BaseSensorOperator) -> None:
+    if getattr(sensor, "after", None) == NOW:
+        raise NotFromTrigger("what the status shows now is for a worker to see")
     if not AIRFLOW_V_3_3_PLUS:
         raise NotFromTrigger("Airflow before 3.3 cannot render its arguments in the triggerer")
     if getattr(sensor, "_BaseOperator__from_mapped", False) or sensor.get_closest_mapped_task_group():
@@ -79,7 +83,7 @@ def _plain(sensor: BaseSensorOperator, value: Any, filters: str) -> Any:
 
 
 def _check_template(sensor: BaseSensorOperator, text: str) -> None:
-    if "xcom_pull" in text and "map_indexes" not in text:
+    if text.count("xcom_pull") > text.count("map_indexes"):
         raise NotFromTrigger(
             "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
         )

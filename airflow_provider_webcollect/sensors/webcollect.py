@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
@@ -20,17 +21,19 @@ from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
 )
 from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
+from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.waiting import (
     MISSING_TIMEOUT,
     SETTLE,
+    Baseline,
     SubTaskWait,
     TaskWait,
     Verdict,
     Watch,
     as_json,
 )
-from airflow_provider_webcollect.triggers.asked import subtask_wait, task_result, task_wait
+from airflow_provider_webcollect.triggers.asked import NOW, subtask_wait, task_result, task_wait
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -68,7 +71,13 @@ class _StatusSensor(WaitSensor):
         self.target_states = target_states
         self.failure_states = failure_states
         self.missing_timeout = missing_timeout
+        self._given: frozenset[str] = frozenset()
         self._why_from_worker = ""
+
+    def _take_note(self) -> None:
+        """Check the arguments that are literal, and remember which were given."""
+        check_now(self, self._wait)
+        self._given = frozenset(name for name, value in self._asked.items() if value is not None)
 
     def _start_from_trigger(self) -> None:
         """Let Airflow start the wait in the triggerer; if it cannot, the task is going to be deferred."""
@@ -85,6 +94,7 @@ class _StatusSensor(WaitSensor):
         if self._why_from_worker:
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         with airflow_errors():
+            self._check_given()
             self._wait()
             store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
         return super().execute(context)
@@ -97,6 +107,12 @@ class _StatusSensor(WaitSensor):
             case {"event": {"outcome": "refused", "reason": reason}}:
                 raise AirflowFailException(reason)
         return super().resume_execution(next_method, next_kwargs, context)
+
+    def _check_given(self) -> None:
+        """Raise if a result that was asked for is not there: without it, the wait would be another one."""
+        for name, value in self._asked.items():
+            if value is None and name in self._given:
+                raise InvalidArgument(name, None, "it was given, but there is no such result")
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -115,7 +131,8 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param failure_states: states that fail it.
     :param after: what was seen before the run that is waited for: the result of
         ``WebCollectStartSubTasksOperator`` (or a list of them), so that an earlier run's Finished does not
-        pass for this one's. (templated)
+        pass for this one's. ``"now"`` has the sensor look itself, as it begins: what counts then is the run
+        that is going on, or else the next, whatever ``settle`` says. (templated)
     :param settle: seconds after which a final state counts whatever ``after`` says, for services that count
         runs otherwise.
     :param missing_timeout: seconds after which a task that is missing from the answers, or Unexecuted, fails
@@ -154,7 +171,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         wait_for: Literal["all", "any"] = "all",
         target_states: Sequence[str] = (TaskState.FINISHED,),
         failure_states: Sequence[str] = (TaskState.STOPPED,),
-        after: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        after: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Literal["now"] | None = None,
         settle: float = SETTLE,
         start_from_trigger: bool = False,
         **kwargs: Any,
@@ -165,11 +182,31 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.wait_for = wait_for
         self.after = after
         self.settle = settle
-        check_now(self, self._wait)
+        self._take_note()
         if start_from_trigger:
             self._start_from_trigger()
 
+    def execute(self, context: Context) -> Any:
+        """Wait, in the way that was asked for."""
+        if self.after == NOW:
+            with airflow_errors():
+                self._look_before()
+        return super().execute(context)
+
+    def _look_before(self) -> None:
+        wait = self._wait()
+        statuses = look(WebCollectHook(self.webcollect_conn_id), wait)
+        self.after = [
+            {"collection_task_id": task_id, "after": msgspec.structs.asdict(before)}
+            for task_id in wait.task_ids
+            for before in [Baseline.of(statuses.get(task_id))]
+        ]
+        # nothing was started just now, so no time makes the run before count
+        self.settle = self.timeout
+
     def _wait(self) -> TaskWait:
+        if self.after == NOW and self.reschedule and not self.deferrable:
+            raise InvalidArgument("after", NOW, "rescheduled, every look is the first: use deferrable=True")
         return task_wait(**self._asked)
 
     def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
@@ -233,7 +270,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.sub_task_ids = sub_task_ids
-        check_now(self, self._wait)
+        self._take_note()
         if start_from_trigger:
             self._start_from_trigger()
 

@@ -7,6 +7,7 @@ argument, the value and the rule.
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -92,9 +93,25 @@ def loop_values(argument: str, values: object) -> list[str]:
 
 def word(argument: str, value: object, words: type[W]) -> str:
     """Return ``value`` if it is one of ``words``."""
-    if value not in list(words):
+    if not isinstance(value, str) or value not in list(words):
         raise InvalidArgument(argument, value, f"it must be one of {', '.join(words)}")
     return str(value)
+
+
+def words(argument: str, values: object, known: type[W], *, may_be_empty: bool = False) -> list[str]:
+    """Return ``values`` as a list of some of the words that are known."""
+    items = _items(argument, values, None, may_be_empty)
+    return [word(f"{argument}[{index}]", item, known) for index, item in enumerate(items)]
+
+
+def seconds(argument: str, value: object, *, may_be_zero: bool = False) -> float:
+    """Return ``value`` if it is a finite number of seconds."""
+    rule = f"it must be a number of seconds{', 0 or more' if may_be_zero else ' above 0'}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InvalidArgument(argument, value, rule)
+    if value == 0 and not may_be_zero:
+        raise InvalidArgument(argument, value, rule)
+    return float(value)
 
 
 def boolean(argument: str, value: object) -> bool:

@@ -163,18 +163,18 @@ class Poll(Generic[T]):
                 self._news.set()
 
     async def _run(self) -> None:
-        try:
-            while self._watched:
-                self._news.clear()
+        while self._watched:
+            self._news.clear()
+            try:
                 if batch := self._take_due():
                     await self._look_at(batch)
                 else:
                     await self._until_due()
-            self._due.clear()
-        except Exception as error:
-            # nobody must wait for a poll that has come to an end
-            log.exception("The poll broke down.")
-            await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
+            except Exception as error:
+                # nobody must wait for what is not asked any more; who comes meanwhile is asked about next
+                log.exception("A status query broke down.")
+                await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
+        self._due.clear()
 
     def _take_due(self) -> _Batch[T]:
         """Return what to ask about: nothing before a key is due, and then also those that are due soon."""

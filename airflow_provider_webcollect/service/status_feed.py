@@ -47,8 +47,13 @@ class StatusFeed:
 
     async def _ask_subtasks(self, task_ids: list[str]) -> dict[str, list[SubTask]]:
         wire = self._client.wire
-        asked = (self._client.run(paging.all_subtasks(wire, task_id)) for task_id in task_ids)
-        return dict(zip(task_ids, await asyncio.gather(*asked), strict=True))
+        asked = [
+            asyncio.ensure_future(self._client.run(paging.all_subtasks(wire, task_id)))
+            for task_id in task_ids
+        ]
+        # one that has failed is told when all have ended, so none goes on behind the poll's back
+        await asyncio.gather(*asked, return_exceptions=True)
+        return {task_id: answer.result() for task_id, answer in zip(task_ids, asked, strict=True)}
 
     async def _ask_counts(self, keys: list[str]) -> dict[str, RunningCounts]:
         counts = await self._client.send(endpoints.get_running_counts())

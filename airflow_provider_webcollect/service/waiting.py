@@ -233,6 +233,9 @@ def _count(counts: Mapping[str, int], states: Iterable[str]) -> int:
 
 def as_json(wait: TaskWait | SubTaskWait) -> dict[str, Any]:
     """Return a wait as plain JSON, for a trigger's arguments; what has its default is left out."""
-    defaults = {field.name: field.default for field in msgspec.structs.fields(wait)}
+    defaults = {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in msgspec.structs.fields(wait)
+    }
     plain: dict[str, Any] = msgspec.to_builtins(wait)
     return {name: value for name, value in plain.items() if getattr(wait, name) != defaults[name]}

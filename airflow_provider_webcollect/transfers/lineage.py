@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.manifest import Manifest
     from airflow_provider_webcollect.transfers.reporting import Landed
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,11 @@ def _report_written(folder: ObjectStoragePath) -> None:
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
     uri = Address.of(folder).uri
-    # assets are of ASCII alone, folders need not be
-    if uri.isascii():
+    try:
         get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
+    except ValueError as error:
+        # assets are short and of ASCII alone, folders need not be
+        log.debug("%s is not told to the hook lineage: %s", uri, error)
 
 
 def _folder_name(folder: ObjectStoragePath) -> tuple[str, str]:

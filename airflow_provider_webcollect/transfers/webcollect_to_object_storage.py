@@ -169,8 +169,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         checks.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
         checks.integer("max_part_bytes", self.max_part_bytes, 1)
         checks.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        if not self.settle >= 0:
-            raise InvalidArgument("settle", self.settle, "it must be a number of seconds, 0 or more")
+        checks.seconds("settle", self.settle, may_be_zero=True)
         self._check_mode()
 
     def _check_mode(self) -> None:

@@ -12,7 +12,11 @@ import msgspec
 
 from airflow_provider_webcollect.service import checks
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.waiting import Baseline, SubTaskWait, TaskWait
+
+#: Instead of what was seen before a run: the sensor looks itself.
+NOW = "now"
 
 
 def task_wait(
@@ -23,8 +27,8 @@ def task_wait(
     target_states: Any,
     failure_states: Any,
     after: Any,
-    settle: float,
-    missing_timeout: float,
+    settle: Any,
+    missing_timeout: Any,
 ) -> TaskWait:
     """Return what ``WebCollectTaskStatusSensor`` waits for.
 
@@ -40,16 +44,16 @@ def task_wait(
         ids = [checks.text("collection_task_id", collection_task_id)]
     else:
         ids = checks.texts("collection_task_ids", _decoded(collection_task_ids))
-    if wait_for not in {"all", "any"}:
+    if wait_for not in ("all", "any"):
         raise InvalidArgument("wait_for", wait_for, "it must be one of all, any")
     return TaskWait(
         task_ids=tuple(dict.fromkeys(ids)),
         how_many=wait_for,
-        target_states=tuple(checks.texts("target_states", target_states)),
-        failure_states=tuple(checks.texts("failure_states", failure_states, may_be_empty=True)),
+        target_states=tuple(checks.words("target_states", target_states, TaskState)),
+        failure_states=tuple(checks.words("failure_states", failure_states, TaskState, may_be_empty=True)),
         after=_baselines(after),
-        settle=settle,
-        missing_timeout=missing_timeout,
+        settle=checks.seconds("settle", settle, may_be_zero=True),
+        missing_timeout=checks.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
 
 
@@ -66,7 +70,7 @@ def subtask_wait(
     sub_task_ids: Any,
     target_states: Any,
     failure_states: Any,
-    missing_timeout: float,
+    missing_timeout: Any,
 ) -> SubTaskWait:
     """Return what ``WebCollectSubTaskStatusSensor`` waits for.
 
@@ -76,14 +80,16 @@ def subtask_wait(
     return SubTaskWait(
         task_id=checks.text("collection_task_id", collection_task_id),
         subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
-        target_states=tuple(checks.texts("target_states", target_states)),
-        failure_states=tuple(checks.texts("failure_states", failure_states, may_be_empty=True)),
-        missing_timeout=missing_timeout,
+        target_states=tuple(checks.words("target_states", target_states, SubTaskState)),
+        failure_states=tuple(checks.words("failure_states", failure_states, SubTaskState, may_be_empty=True)),
+        missing_timeout=checks.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
 
 
 def _baselines(after: Any) -> dict[str, Baseline]:
     """Read ``after``: what the start operator returned, once or as a list."""
+    if after == NOW:
+        return {}
     if after is None:
         return {}
     given = _decoded(after)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +78,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.collection_task_ids = _task_ids(collection_task_id, collection_task_ids)
         self.states = sorted({_final_state(state) for state in checks.texts("states", states)})
-        self.poke_interval = _seconds("poke_interval", poke_interval)
+        self.poke_interval = checks.seconds("poke_interval", poke_interval)
         self.webcollect_conn_id = checks.text("webcollect_conn_id", webcollect_conn_id)
         self._marks: dict[str, Mark | None] = {}
 
@@ -229,12 +228,6 @@ def _task_ids(one: str | None, many: Sequence[str] | None) -> list[str]:
     if many is None:
         return [checks.text("collection_task_id", one)]
     return sorted(set(checks.texts("collection_task_ids", many)))
-
-
-def _seconds(argument: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InvalidArgument(argument, value, "it must be a number of seconds above 0")
-    return float(value)
 
 
 def _final_state(state: str) -> str:

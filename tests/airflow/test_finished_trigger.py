@@ -235,7 +235,9 @@ class TestTheWatch:
             told = {event["collection_task_id"] for event in await running.told(50)}
 
         assert told == set(ids)
-        assert {len(json.loads(each["body"])["taskIds"]) for each in sandbox.control.requests(STATUS)} == {50}
+        sizes = [len(json.loads(each["body"])["taskIds"]) for each in sandbox.control.requests(STATUS)]
+        assert sizes[-1] == 50
+        assert min(sizes) > 1
 
     async def test_a_service_that_fails_does_not_end_the_watch(
         self, sandbox: Sandbox, task_id: str, store: Store | None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from airflow.settings import Session
 from sqlalchemy import inspect, text
 
+from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
@@ -161,6 +164,23 @@ class TestCrashes:
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert remembered(run) == 0
         assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in said()
+
+
+class Store(dict[str, Any]):
+    """What Airflow remembers of a task, over its tries and when it is cleared."""
+
+    set = dict.__setitem__
+    delete = dict.pop
+
+
+def test_a_task_that_was_cleared_begins_anew() -> None:
+    store = Store()
+    tries, cleared = ({"task_state_store": store, "ti": SimpleNamespace(max_tries=most)} for most in (2, 5))
+    began = _Start(began=1.0, result={"collection_task_id": "t"})
+    _Memory(tries).keep(began)
+
+    assert _Memory(tries).recall() == msgspec.structs.replace(began, max_tries=2)
+    assert _Memory(cleared).recall() is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.assets import create_asset
-from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectGetRunningCountsOperator,
+    WebCollectStartSubTasksOperator,
+)
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
     WebCollectTaskStatusSensor,
@@ -165,7 +168,7 @@ class TestBothSensors:
         assert {
             "task": "is Unexecuted since 1 s: check the id and that something starts the task",
             "subtask": "not in the latest batch: no-such-sub-task since 1 s: check the ids",
-        }[kind] in re.sub(r"since \d s", "since 1 s", said())
+        }[kind] in re.sub(r"since \d+ s", "since 1 s", said())
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
@@ -518,7 +521,10 @@ class TestDeferring:
         with pytest.raises(ending, match="the wait was not over after 90 s"):
             sensor.resume_execution("__fail__", {"error": error}, {})
 
-    def test_a_trigger_that_broke_fails_it(self, sensor: Any) -> None:
+    @pytest.mark.parametrize("lenient", [None, "soft_fail"])
+    def test_a_trigger_that_broke_fails_it(self, sensor: Any, lenient: str | None) -> None:
+        if lenient:
+            setattr(sensor, lenient, True)
         with pytest.raises(Exception, match="Trigger failure"):
             sensor.resume_execution("__fail__", {"error": "Trigger failure", "traceback": ["Boom"]}, {})
 
@@ -531,6 +537,50 @@ class TestDeferring:
 
         assert WebCollectTaskStatusSensor(**usual).deferrable is default
         assert WebCollectTaskStatusSensor(**usual, deferrable=not default).deferrable is not default
+
+
+class TestAfterNow:
+    """The sensor takes the baseline itself: whoever starts the task, the run before does not count."""
+
+    @pytest.mark.parametrize("mode", ["poke", "deferrable"])
+    def test_the_next_run_is_waited_for(self, mode: str, sandbox: Sandbox, after_looks: Any) -> None:
+        sandbox.control.configure(wait_seconds=0, run_seconds=0)
+        task = sandbox.control.add_task(lots=[1])
+        after_looks(3, STATUS_PATHS["task"], sandbox.control.start_task, task["task_id"])
+        # by then a start's run before would count
+        run = wait(WebCollectTaskStatusSensor, mode, task, after="now", settle=0)
+
+        assert run.states == {"wait": "success"}
+        assert run.xcoms["wait"]["executed_times"] == 2
+
+    def test_rescheduled_it_cannot_be(self) -> None:
+        with make_dag(), pytest.raises(InvalidArgument, match=r"after.*now.*use deferrable=True"):
+            WebCollectTaskStatusSensor(
+                task_id="wait", collection_task_id="t", after="now", mode="reschedule", deferrable=False
+            )
+
+    def test_it_is_for_a_worker_to_see(self) -> None:
+        sensor = WebCollectTaskStatusSensor(
+            task_id="wait", collection_task_id="t", after="now", start_from_trigger=True
+        )
+        assert (sensor.start_from_trigger, sensor.deferrable) == (False, True)
+
+
+class TestWhatWasGiven:
+    def test_a_result_that_is_not_there_is_not_taken_for_nothing_given(self, endless: dict[str, Any]) -> None:
+        with make_dag() as dag:
+            start = WebCollectGetRunningCountsOperator(task_id="start", do_xcom_push=False)
+            wait = WebCollectTaskStatusSensor(
+                task_id="wait",
+                collection_task_id=endless["task_id"],
+                after=start.output,
+                timeout=60,
+                poke_interval=0.1,
+            )
+            start >> wait
+        run = run_dag(dag)
+
+        assert run.states == {"start": "success", "wait": "failed"}
 
 
 class TestStartingFromTheTriggerer:

@@ -201,7 +201,6 @@ class TestBothTriggers:
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-    @pytest.mark.timeout(10)
     async def test_one_that_leaves_does_not_disturb_the_others(
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:

@@ -234,3 +234,15 @@ def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> 
             run=OTHER_RUN,
             file_format=make_format("csv"),
         )
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_a_badly_encoded_byte_keeps_no_row_from_landing(
+    file_format: str, landing: Landed, folder: Folder
+) -> None:
+    rows = [msgspec.Raw(b'{"a": "caf\xe9"}'), msgspec.Raw(b'{"a": "tea"}')]
+
+    def pages(offset: int, before: int) -> Iterator[DataPage]:
+        yield DataPage(offset=2, total=2, rest_total=0, rows=rows)
+
+    assert landing("t", pages=pages, file_format=make_format(file_format)).rows == 2
