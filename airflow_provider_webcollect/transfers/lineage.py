@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.manifest import Manifest
     from airflow_provider_webcollect.transfers.reporting import Landed
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +73,10 @@ def _report_written(folder: ObjectStoragePath) -> None:
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
     uri = Address.of(folder).uri
-    try:
-        get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
-    except ValueError as error:
-        # assets are short and of ASCII alone, folders need not be
-        log.debug("%s is not told to the hook lineage: %s", uri, error)
+    # assets are of ASCII alone and not too long, folders need not be
+    if uri.isascii():
+        with contextlib.suppress(ValueError):
+            get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
 
 
 def _folder_name(folder: ObjectStoragePath) -> tuple[str, str]:

@@ -139,10 +139,11 @@ class TestHookLineage:
         ]
         assert [each.asset.uri for each in reported.outputs] == [f"file://{tmp_path}/landed"]
 
+    @pytest.mark.parametrize("name", ["größe", "/".join(["a" * 200] * 16)], ids=["not of ASCII", "long"])
     def test_a_folder_that_can_be_no_asset_lands_all_the_same(
-        self, collector: HookLineageCollector, source: dict[str, Any], tmp_path: Path
+        self, name: str, collector: HookLineageCollector, source: dict[str, Any], tmp_path: Path
     ) -> None:
-        run = land(f"file://{tmp_path}/größe", source)
+        run = land(f"file://{tmp_path}/{name}", source)
 
         assert run.states == {"land": "success"}
         assert len(collector.collected_assets.inputs) == 1
