@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,9 +46,12 @@ def what_follows(progress: Progress, pages: Iterator[DataPage]) -> DataPage:
 def _digest(rows: Sequence[msgspec.Raw]) -> str:
     """Digest what the rows say, however their JSON is laid out."""
     digest = hashlib.sha256()
+    encode = msgspec.json.Encoder(order="sorted").encode
+    decode = msgspec.json.Decoder().decode
     for row in rows:
-        # numbers as they are written: Python reads none of more than 4300 digits
-        # and one broken character shall not keep all rows from landing
-        value = json.loads(bytes(row).decode(errors="replace"), parse_int=str)
-        digest.update(json.dumps(value, sort_keys=True).encode())
+        try:
+            digest.update(encode(decode(row)))
+        except (msgspec.MsgspecError, ValueError):
+            # a number too long to be read, or a broken character: neither shall keep all rows from landing
+            digest.update(row)
     return digest.hexdigest()

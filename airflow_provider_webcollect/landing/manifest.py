@@ -45,8 +45,7 @@ class LastPage(msgspec.Struct, frozen=True, kw_only=True):
     """The last page that was read for a part, to see later whether the source still has it.
 
     :ivar offset: the cursor with which it was read.
-    :ivar sha256: hex digest of the rows as JSON with sorted keys and whole numbers as texts, one after
-        another.
+    :ivar sha256: hex digest of the rows as compact JSON with sorted keys, one after another.
     """
 
     offset: int = 0
