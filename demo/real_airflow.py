@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_SECONDS = 120.0
 DAG_TIMEOUT_SECONDS = 60.0
+DATABASE_TRIES = 5
+DATABASE_ERROR = "Database error"
 COMPONENTS = {
     "api-server": ("api-server", "--workers", "1"),
     "scheduler": ("scheduler", "--skip-serve-logs"),
@@ -253,18 +256,29 @@ class RealAirflow:
         return dag_id in {dag["dag_id"] for dag in found}
 
     def _api(self, method: str, path: str, **arguments: Any) -> Any:
-        try:
-            response = self._session.request(
-                method, urljoin(f"{self.url}/api/v2/", path), timeout=30, **arguments
-            )
-        except requests.RequestException as error:
-            self._processes.check()
-            raise AirflowProblem(f"No answer from Airflow to {method} {path}") from error
+        for _ in range(DATABASE_TRIES):
+            response = self._ask(method, path, **arguments)
+            # SQLite refuses who waits too long for his turn to write, and nothing of it has happened
+            if (
+                response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR
+                or DATABASE_ERROR not in response.text
+            ):
+                break
+            time.sleep(1)
         if response.status_code >= 400:
             raise AirflowProblem(
                 f"Airflow answers {response.status_code} to {method} {path}: {_complaint(response)}"
             )
         return response.json()
+
+    def _ask(self, method: str, path: str, **arguments: Any) -> requests.Response:
+        try:
+            return self._session.request(
+                method, urljoin(f"{self.url}/api/v2/", path), timeout=60, **arguments
+            )
+        except requests.RequestException as error:
+            self._processes.check()
+            raise AirflowProblem(f"No answer from Airflow to {method} {path}") from error
 
 
 def _complaint(response: requests.Response) -> str:
