@@ -240,7 +240,7 @@ def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> 
 def test_a_badly_encoded_byte_keeps_no_row_from_landing(
     file_format: str, landing: Landed, folder: Folder
 ) -> None:
-    rows = [msgspec.Raw(b'{"a": "caf\xe9"}'), msgspec.Raw(b'{"a": "tea"}')]
+    rows = [msgspec.Raw(b'{"a": "\xe9"}'), msgspec.Raw(b'{"a": "tea"}')]
 
     def pages(offset: int, before: int) -> Iterator[DataPage]:
         yield DataPage(offset=2, total=2, rest_total=0, rows=rows)
