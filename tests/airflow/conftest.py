@@ -41,6 +41,15 @@ def airflow_home() -> Iterator[str]:
     HOME.cleanup()
 
 
+@pytest.fixture(autouse=True)
+def forgotten_secrets() -> Iterator[None]:
+    """Have Airflow forget what it masks: it makes one pattern of all secrets, and with each one anew."""
+    yield
+    for name in ("airflow._shared", "airflow.sdk._shared"):
+        if module := sys.modules.get(f"{name}.secrets_masker.secrets_masker"):
+            module._secrets_masker().reset_masker()
+
+
 @pytest.fixture(scope="session")
 def airflow_database(airflow_home: str) -> None:
     """An empty metadata database."""
