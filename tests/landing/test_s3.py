@@ -28,8 +28,10 @@ def storage() -> Iterator[Storage]:
 
 
 def uploads(folder: Folder) -> list[Any]:
+    """Return the folder's unfinished uploads; moto keeps those of all tests of a process."""
     answer = folder.fs.call_s3("list_multipart_uploads", Bucket="landings")
-    return list(answer.get("Uploads", []))
+    prefix = f"{folder.root.partition('/')[2]}/"
+    return [each for each in answer.get("Uploads", []) if each["Key"].startswith(prefix)]
 
 
 class TestS3(LandingsOnAnObjectStore):
