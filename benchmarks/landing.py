@@ -15,13 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.machine import machine
+from benchmarks.server import sandbox
 
 PAGE_ROWS = 1000
 #: Seconds that each page takes longer in the second round.
@@ -72,26 +72,11 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = (20_000, 40_000, 1) if arguments.quick else (200_000, 2_000_000, 5)
     plan = Plan(*sizes, dlt_python=arguments.dlt_python)
-    with tempfile.TemporaryDirectory() as directory, sandbox(Path(directory)) as url:
-        report(plan, Bench(url, Path(directory) / "landed", plan.dlt_python))
+    # all rows stay ready to be sent
+    with sandbox("--no-limits", "--cache-mb", "1000") as server, tempfile.TemporaryDirectory() as directory:
+        report(plan, Bench(server.url, Path(directory) / "landed", plan.dlt_python))
     if arguments.quick:
         print("\nThis was --quick: what is fixed weighs too much in it for the targets to mean anything.")
-
-
-@contextlib.contextmanager
-def sandbox(directory: Path) -> Iterator[str]:
-    """Run a sandbox that keeps all rows ready to send."""
-    ready = directory / "url"
-    command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0", "--no-limits"]
-    command += ["--cache-mb", "1000", "--ready-file", str(ready)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        while not ready.exists():
-            time.sleep(0.02)
-        yield ready.read_text()
-    finally:
-        server.terminate()
-        server.wait()
 
 
 class Bench:

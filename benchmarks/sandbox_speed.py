@@ -9,14 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.sandbox import Control, demo
+from benchmarks.server import sandbox
 
 
 def main() -> None:
@@ -25,17 +23,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the task (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="per measurement (default: %(default)s)")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        ready = Path(directory) / "url"
-        command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0", "--no-limits"]
-        server = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=subprocess.DEVNULL)
-        try:
-            while not ready.exists():
-                time.sleep(0.02)
-            measure(ready.read_text(), server.pid, arguments.rows, arguments.seconds)
-        finally:
-            server.terminate()
-            server.wait()
+    with sandbox("--no-limits") as server:
+        measure(server.url, server.pid, arguments.rows, arguments.seconds)
 
 
 def measure(url: str, pid: int, rows: int, seconds: float) -> None:

@@ -18,12 +18,9 @@ import os
 import random
 import resource
 import selectors
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -35,6 +32,7 @@ import httpx
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.service.pace import STATUS_INTERVALS, Pace
 from benchmarks.machine import machine
+from benchmarks.server import sandbox
 
 T = TypeVar("T")
 #: What was measured, the target, the value, and whether it is met.
@@ -89,7 +87,8 @@ def main() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         nothing = process.submit(bare, plan.waits).result()
     quiet_logs()
-    with sandbox() as url:
+    with sandbox() as server:
+        url = server.url
         control = Control(url)
         # nothing ends but what the measurement ends
         control.configure(run_seconds=3600)
@@ -106,22 +105,6 @@ def quiet_logs() -> None:
     from airflow.sdk.log import configure_logging
 
     configure_logging(json_output=True, output=Path(os.devnull).open("wb"))  # noqa: SIM115  # for good
-
-
-@contextlib.contextmanager
-def sandbox() -> Iterator[str]:
-    """Run a sandbox in another process; yield its URL."""
-    with tempfile.TemporaryDirectory() as directory:
-        ready = Path(directory) / "url"
-        command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0"]
-        server = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=subprocess.DEVNULL)
-        try:
-            while not ready.exists():
-                time.sleep(0.02)
-            yield ready.read_text()
-        finally:
-            server.terminate()
-            server.wait()
 
 
 def connect(url: str) -> None:

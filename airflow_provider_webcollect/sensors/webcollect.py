@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -219,7 +218,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         return WebCollectTaskStatusTrigger(
             wait=as_json(self._wait()),
             poke_interval=self.poke_interval,
-            began=time.time(),
             webcollect_conn_id=self.webcollect_conn_id,
         )
 
@@ -287,7 +285,6 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         return WebCollectSubTaskStatusTrigger(
             wait=as_json(self._wait()),
             poke_interval=self.poke_interval,
-            began=time.time(),
             webcollect_conn_id=self.webcollect_conn_id,
         )
 

@@ -106,12 +106,12 @@ def words(argument: str, values: object, known: type[W], *, may_be_empty: bool =
 
 def seconds(argument: str, value: object, *, may_be_zero: bool = False) -> float:
     """Return ``value`` if it is a finite number of seconds."""
+    if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf:
+        number = float(value)
+        if number or may_be_zero:
+            return number
     rule = f"it must be a number of seconds{', 0 or more' if may_be_zero else ' above 0'}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidArgument(argument, value, rule)
-    if value == 0 and not may_be_zero:
-        raise InvalidArgument(argument, value, rule)
-    return float(value)
+    raise InvalidArgument(argument, value, rule)
 
 
 def boolean(argument: str, value: object) -> bool:
