@@ -1,4 +1,4 @@
-"""A real Airflow 3 in a folder of its own: scheduler, dag processor, triggerer, API server, on loopback."""
+"""A real Airflow 3 in a folder of its own: scheduler, dag processor, triggerer, API servers, on loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import requests
 
@@ -26,8 +26,13 @@ START_TIMEOUT_SECONDS = 120.0
 DAG_TIMEOUT_SECONDS = 60.0
 DATABASE_TRIES = 5
 DATABASE_ERROR = "Database error"
+EXECUTION_API = "execution-api"
 COMPONENTS = {
-    "api-server": ("api-server", "--workers", "1"),
+    "api-server": ("api-server", "--workers", "1", "--apps", "core"),
+    # A server of its own for what tasks ask: Airflow logs a user's action in the event loop, and SQLite has
+    # one writer. Were that a task's request to the same server, nobody would be left to finish it, and both
+    # would stand still until SQLite gives up.
+    EXECUTION_API: ("api-server", "--workers", "1", "--apps", "execution"),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
@@ -67,8 +72,9 @@ class RealAirflow:
     def __init__(self, home: Path, dags_folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.home = home.resolve()
         self.url = f"http://127.0.0.1:{_free_port()}"
+        self._execution_url = f"http://127.0.0.1:{_free_port()}/execution/"
         self._environment = {
-            **_environment(self.home, dags_folder.resolve(), self.url),
+            **_environment(self.home, dags_folder.resolve(), self.url, self._execution_url),
             **(environment or {}),
         }
         self._processes = Processes()
@@ -110,11 +116,12 @@ class RealAirflow:
 
     def start(self, component: str) -> None:
         """Start a component of Airflow, one of ``COMPONENTS``; entering the context has started each."""
+        url = self._execution_url if component == EXECUTION_API else self.url
         self._processes.start(
             component,
             _airflow(*COMPONENTS[component]),
             log=self.home / "output" / f"{component}.log",
-            env=self._environment,
+            env={**self._environment, "AIRFLOW__API__PORT": str(urlsplit(url).port)},
             cwd=self.home,
         )
 
@@ -245,9 +252,10 @@ class RealAirflow:
     def _is_healthy(self) -> bool:
         try:
             health = self.get("monitor/health")
+            tasks_can_ask = self._ask("GET", urljoin(self._execution_url, "health")).ok
         except AirflowProblem:
             return False
-        return all(component["status"] == "healthy" for component in health.values())
+        return tasks_can_ask and all(component["status"] == "healthy" for component in health.values())
 
     def _is_known(self, dag_id: str) -> bool:
         if errors := self.import_errors():
@@ -258,7 +266,7 @@ class RealAirflow:
     def _api(self, method: str, path: str, **arguments: Any) -> Any:
         for _ in range(DATABASE_TRIES):
             response = self._ask(method, path, **arguments)
-            # SQLite refuses who waits too long for his turn to write, and nothing of it has happened
+            # SQLite refuses who would write after another has since he read, and nothing of it has happened
             if (
                 response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR
                 or DATABASE_ERROR not in response.text
@@ -301,7 +309,7 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _environment(home: Path, dags_folder: Path, url: str) -> dict[str, str]:
+def _environment(home: Path, dags_folder: Path, url: str, execution_url: str) -> dict[str, str]:
     return {
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
         "HOME": str(home),
@@ -310,11 +318,10 @@ def _environment(home: Path, dags_folder: Path, url: str) -> dict[str, str]:
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": url.rpartition(":")[2],
         "AIRFLOW__API__SECRET_KEY": secrets.token_hex(),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": execution_url,
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -330,6 +337,8 @@ def _environment(home: Path, dags_folder: Path, url: str) -> dict[str, str]:
         # A worker that has deferred a task tells so late, by up to this many seconds. If the task goes on by
         # then, the scheduler takes it for lost.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        # A request that is repeated because its answer came late is refused, and the task fails.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
     }
 
 
