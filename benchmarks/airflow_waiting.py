@@ -1,10 +1,10 @@
 """Waits in a real Airflow: ``python -m benchmarks.airflow_waiting [--waits N] [--interval S]``.
 
-Airflow (scheduler, triggerer, API server; LocalExecutor, SQLite) and a sandbox that enforces the service's
+Airflow (scheduler, triggerer, API servers; LocalExecutor, SQLite) and a sandbox that enforces the service's
 limits, on loopback. First the waits are deferred by a worker and ended by one, then they are the triggerer's
 from their start to their end. While all are in flight, the worker slots and the service's requests are
-counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some six
-minutes and needs a quiet machine.
+counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some
+eight minutes and needs a quiet machine.
 """
 
 from __future__ import annotations
