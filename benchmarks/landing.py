@@ -2,7 +2,8 @@
 
 One sandbox in its own process serves all ways, without its rate limit; nobody keeps to a pace. Every
 measurement is a fresh process, and the ways take turns. Seconds and memory are medians, without the imports.
-The files go to the folder for temporary files. Needs Linux, a quiet machine and some eleven minutes.
+The files go to the folder for temporary files, and for the memory that they take to an S3 server (moto) too.
+Needs Linux, a quiet machine and some thirteen minutes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -21,7 +23,7 @@ from pathlib import Path
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.machine import machine
-from benchmarks.server import sandbox
+from benchmarks.server import S3, s3, sandbox
 
 PAGE_ROWS = 1000
 #: Seconds that each page takes longer in the second round.
@@ -37,6 +39,8 @@ NAMES = {
     "dlt jsonl gzip": "dlt, JSON lines, gzip (its default)",
     "dlt parquet": "dlt, Parquet",
 }
+#: Ways whose memory is measured, with what they may take over the imports, in MB.
+MEMORY = {"jsonl": 64, "parquet": 200, "s3 jsonl": 64, "s3 parquet": 200}
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,12 @@ def main() -> None:
     sizes = (20_000, 40_000, 1) if arguments.quick else (200_000, 2_000_000, 5)
     plan = Plan(*sizes, dlt_python=arguments.dlt_python)
     # all rows stay ready to be sent
-    with sandbox("--no-limits", "--cache-mb", "1000") as server, tempfile.TemporaryDirectory() as directory:
-        report(plan, Bench(server.url, Path(directory) / "landed", plan.dlt_python))
+    with (
+        sandbox("--no-limits", "--cache-mb", "1000") as server,
+        s3() as bucket,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        report(plan, Bench(server.url, Path(directory) / "landed", bucket, plan.dlt_python))
     if arguments.quick:
         print("\nThis was --quick: what is fixed weighs too much in it for the targets to mean anything.")
 
@@ -82,9 +90,10 @@ def main() -> None:
 class Bench:
     """Takes measurements."""
 
-    def __init__(self, url: str, folder: Path, dlt_python: str | None) -> None:
+    def __init__(self, url: str, folder: Path, s3: S3, dlt_python: str | None) -> None:
         self._url = url
         self._folder = folder
+        self._s3 = s3
         self._dlt_python = dlt_python
         self.control = Control(url)
 
@@ -100,13 +109,18 @@ class Bench:
         return {way: _median([turn[way] for turn in taken]) for way in taken[0]}
 
     def _once(self, way: str, tasks: Sequence[str]) -> Result:
-        python, module, last = sys.executable, "benchmarks.landers", list(tasks)
+        python, module, last, folder = sys.executable, "benchmarks.landers", list(tasks), str(self._folder)
         if way.startswith("dlt "):
             assert self._dlt_python
             python, module, last = self._dlt_python, "benchmarks.lander_dlt", [*tasks, demo.ACCESS_TOKEN]
-        command = [python, "-m", module, way.removeprefix("dlt "), self._url, str(self._folder), *last]
+        if way.startswith("s3 "):
+            folder = f"{self._s3.bucket}/landed"
+            self._s3.empty()
+        way = way.removeprefix("dlt ").removeprefix("s3 ")
+        command = [python, "-m", module, way, self._url, folder, *last]
+        environment = {**os.environ, **self._s3.environment}
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         return Result(**json.loads(done.stdout.splitlines()[-1]))
@@ -129,7 +143,7 @@ def report(plan: Plan, bench: Bench) -> None:
         print("dlt is left out: there is no --dlt-python.\n")
     now = one_round(plan, bench, task, 0.0)
     delayed = one_round(plan, bench, task, DELAY)
-    grown = memory(plan, bench, now)
+    grown = memory(plan, bench, task)
     concurrent = several(plan, bench)
     targets(now, delayed, grown, concurrent)
 
@@ -151,16 +165,23 @@ def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Re
     return results
 
 
-def memory(plan: Plan, bench: Bench, few: dict[str, Result]) -> dict[str, tuple[Result, Result]]:
-    """Measure what this provider needs for many rows."""
-    many = bench.take_turns(plan.turns, ["jsonl", "parquet"], [bench.task(plan.many_rows)])
+def memory(plan: Plan, bench: Bench, task: str) -> dict[str, tuple[Result, Result]]:
+    """Measure what this provider needs for few rows and for many."""
+    few = bench.take_turns(plan.turns, MEMORY, [task])
+    many = bench.take_turns(plan.turns, MEMORY, [bench.task(plan.many_rows)])
     print("Memory at the peak\n")
-    row("", f"{plan.rows:,} rows", f"{plan.many_rows:,} rows", "over the imports")
-    row(*["---"] * 4)
+    row("", f"{plan.rows:,} rows", f"{plan.many_rows:,} rows", "over the imports", "seconds for many")
+    row(*["---"] * 5)
     for way, result in many.items():
-        row(NAMES[way], *(f"{each.peak:.1f} MB" for each in (few[way], result)), f"{result.over:.1f} MB")
+        peaks = (f"{each.peak:.1f} MB" for each in (few[way], result))
+        row(memory_name(way), *peaks, f"{result.over:.1f} MB", f"{result.seconds:.1f}")
     print(flush=True)
-    return {way: (few[way], many[way]) for way in many}
+    return {way: (few[way], many[way]) for way in MEMORY}
+
+
+def memory_name(way: str) -> str:
+    """Return the name of a way whose memory is measured."""
+    return NAMES[way.removeprefix("s3 ")] + (" on S3" if way.startswith("s3 ") else "")
 
 
 def several(plan: Plan, bench: Bench) -> float:
@@ -196,10 +217,10 @@ def targets(
         at_least("JSON lines, no delay, faster than dlt, both with gzip", gzip, 20)
         at_least("JSON lines, no delay, faster than dlt, both without", times("dlt jsonl", "jsonl", now), 20)
         at_least("Parquet, no delay, faster than dlt", times("dlt parquet", "parquet", now), 6)
-    for way, most in {"jsonl": 64, "parquet": 200}.items():
+    for way, most in MEMORY.items():
         few, many = grown[way]
-        at_most(f"{NAMES[way]}: MB over the imports, many rows", many.over, most)
-        at_most(f"{NAMES[way]}: memory for ten times the rows, x", many.peak / few.peak, 1.05)
+        at_most(f"{memory_name(way)}: MB over the imports, many rows", many.over, most)
+        at_most(f"{memory_name(way)}: memory for ten times the rows, x", many.peak / few.peak, 1.05)
     at_most(f"{SOURCES} sources at once, x ideal", concurrent, 1.25)
 
 

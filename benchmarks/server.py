@@ -1,4 +1,4 @@
-"""The sandbox in a process of its own, so that what it takes is not the client's."""
+"""Servers in processes of their own, so that what they take is not the client's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import requests
+
+from demo.ports import free_port
 
 
 class Server(NamedTuple):
@@ -36,3 +40,47 @@ def sandbox(*options: str) -> Iterator[Server]:
         finally:
             process.terminate()
             process.wait()
+
+
+class S3:
+    """An S3 service with one bucket.
+
+    :ivar environment: what a client finds it by.
+    :ivar bucket: its URL.
+    """
+
+    bucket = "s3://landings"
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.environment = {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def empty(self) -> None:
+        """Begin anew, with nothing in the bucket."""
+        requests.post(f"{self._url}/moto-api/reset", timeout=60).raise_for_status()
+        requests.put(f"{self._url}/{self.bucket.removeprefix('s3://')}", timeout=60).raise_for_status()
+
+
+@contextlib.contextmanager
+def s3() -> Iterator[S3]:
+    """Run an S3 server while the block runs."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = S3(f"http://127.0.0.1:{port}")
+    try:
+        while True:
+            assert process.poll() is None, "the S3 server has ended"
+            with contextlib.suppress(requests.ConnectionError):
+                server.empty()
+                break
+            time.sleep(0.1)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
