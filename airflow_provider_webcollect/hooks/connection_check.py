@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 #: Stands for a token that the service surely does not know.
 NO_TOKEN = "connection-test"
+UNTRIED = (
+    "The refresh token itself was not tried, since that would spend it: the first task that needs an access "
+    "token proves it."
+)
 
 
 def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
@@ -45,12 +49,17 @@ def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
 
 def _prove(connection: WebCollectConnection) -> str:
     credentials = _without_refresh_token(connection)
+    has_refresh_token = bool(connection.credentials.refresh_token)
     with _client(connection, credentials) as client:
-        if credentials.access_token == NO_TOKEN:
-            return _prove_service(client)
         if _key_only(credentials) and credentials.api_key:
-            return _prove_key(client)
-        counts = client.send(endpoints.get_running_counts())
+            return _prove_key(client, has_refresh_token)
+        try:
+            counts = client.send(endpoints.get_running_counts())
+        except TokenRejected as rejection:
+            if not has_refresh_token or not rejection.enveloped:
+                raise
+            # the refresh token may lead to a token that is not rejected
+            return f"The service answers. {UNTRIED}"
     return f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
 
 
@@ -73,26 +82,15 @@ def _client(connection: WebCollectConnection, credentials: Credentials) -> Clien
     return Client(make_wire(settings, credentials, name, learned=mask_secret), MemoryTokenStore(name))
 
 
-def _prove_service(client: Client) -> str:
-    try:
-        client.send(endpoints.get_running_counts())
-    except TokenRejected as rejection:
-        if not rejection.enveloped:
-            raise
-    return (
-        "The service answers. The refresh token itself was not tried, since that would spend it: the first "
-        "task proves it."
-    )
-
-
-def _prove_key(client: Client) -> str:
+def _prove_key(client: Client, has_refresh_token: bool) -> str:
     try:
         # a key is taken by five endpoints only, and this is the only one of them that changes nothing
         client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
     except NotFound as unknown:
         if not unknown.enveloped:
             raise
-    return "Connected; the API key is accepted. Operations that take an access token will not work with it."
+    rest = UNTRIED if has_refresh_token else "Operations that take an access token will not work with it."
+    return f"Connected; the API key is accepted. {rest}"
 
 
 def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.effects import (
     Steps,
 )
 from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
-from airflow_provider_webcollect.service.exchange import exchange
+from airflow_provider_webcollect.service.exchange import exchange, is_accepted
 from airflow_provider_webcollect.service.transport import ca_bundle, content_of, is_untrusted
 
 if TYPE_CHECKING:
@@ -89,12 +89,19 @@ class Client:
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and share it, if at least this share of its life has passed.
 
-        See the contract, endpoint 1.
+        See the contract, endpoint 1. With a share above 0, the service is asked whether it still takes a
+        token that is young enough (endpoint 16); one that it rejects is renewed.
 
         :return: the token that is valid now, new or not.
         """
         with self._renewing:
-            return self.run(self.wire.tokens.renew(lambda call: exchange(call, self.wire), after_share))
+            return self.run(
+                self.wire.tokens.renew(
+                    lambda call: exchange(call, self.wire),
+                    after_share,
+                    lambda token: is_accepted(token, self.wire),
+                )
+            )
 
     def close(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
@@ -195,12 +202,18 @@ def _transport_error(error: Exception) -> TransportError:
     reason = getattr(error.args[0], "reason", None) if error.args else None
     if isinstance(error, failures.SSLError) and is_untrusted(error):
         return TlsError(f"no trusted connection: {reason or error}")
-    unsent = (
-        failures.ConnectTimeout,
-        failures.ProxyError,
-        failures.InvalidURL,
-        urllib3.exceptions.NewConnectionError,
-    )
-    if isinstance(error, unsent) or isinstance(reason, unsent):
+    unsent = (failures.ConnectTimeout, failures.InvalidURL, urllib3.exceptions.NewConnectionError)
+    if isinstance(error, unsent) or isinstance(reason, unsent) or _is_refused_by_proxy(reason):
         return ServiceUnreachable(f"no connection: {reason or error}")
     return NoAnswer(f"no complete answer: {reason or error}")
+
+
+def _is_refused_by_proxy(reason: Any) -> bool:
+    """Return whether a proxy took no request: a cut connection counts as a failure of the proxy too."""
+    import urllib3.exceptions
+
+    if not isinstance(reason, urllib3.exceptions.ProxyError):
+        return False
+    cause = reason.original_error
+    not_connected = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+    return isinstance(cause, not_connected) or str(cause).startswith("Tunnel connection failed")

@@ -12,6 +12,7 @@ import msgspec
 import tenacity
 
 import airflow_provider_webcollect
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.answers import Answer, read_answer
 from airflow_provider_webcollect.service.call import Call, Credential, Repeat
 from airflow_provider_webcollect.service.effects import Authorize, Request, Send, Sleep, Steps
@@ -78,6 +79,20 @@ def _attempt(call: Call[T], wire: Wire) -> Steps[T]:
             raise
     fresh = yield from _token(call, wire, token)
     return (yield from _send(call, wire, fresh))
+
+
+def is_accepted(token: str, wire: Wire) -> Steps[bool]:
+    """Find out, with a call that changes nothing, whether the service takes an access token.
+
+    Only its word counts: a service in trouble says nothing of the token.
+    """
+    try:
+        yield from _send(endpoints.get_running_counts(), wire, token)
+    except TokenRejected as rejection:
+        return not rejection.enveloped
+    except WebCollectError:
+        return True
+    return True
 
 
 def _token(call: Call[Any], wire: Wire, rejected: str | None) -> Steps[str | None]:

@@ -48,6 +48,9 @@ PATIENCE = 60.0
 ADOPTION = 15.0
 #: Seconds before an early renewal that failed is tried again.
 POSTPONEMENT = 60.0
+#: Share of a token's life after which a keeper sends a refresh token again whose answer was lost: should the
+#: service revoke the access token for it, little is lost.
+LATE_SHARE = 0.9
 #: Looks at an empty store before the connection's own refresh token is taken for unspent: a store in trouble
 #: may seem empty for a moment.
 FIRST_LOOKS = 2
@@ -63,6 +66,8 @@ LOOK_INTERVAL = 0.2
 
 #: Carries a token call out.
 SendToken = Callable[["Call[TokenRecord]"], Steps[TokenRecord]]
+#: Finds out whether the service takes an access token.
+AskService = Callable[[str], Steps[bool]]
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +153,7 @@ class Tokens:
     :param credentials: what the connection holds.
     :param name: names the connection; processes of a host with one name renew one at a time.
     :param base_url: where the credentials are good.
-    :param keeper_only: never renew here, wait for the keeper's record.
+    :param keeper_only: never write the record here unless told to renew, wait for the keeper's.
     :param learned: told every token obtained, for masking it in logs.
     """
 
@@ -170,6 +175,7 @@ class Tokens:
         self._now = now
         self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
+        self._is_superseded = False
         self._postponed_until = 0.0
         self._replaced_young_at = -YOUTH
 
@@ -183,7 +189,8 @@ class Tokens:
         The driver runs one of these at a time.
 
         :raises CredentialError: if no credential of the connection leads to a token.
-        :raises TokenUnavailable: if another process was to provide it and did not.
+        :raises TokenUnavailable: if another process was to provide it and did not, or has one of a newer
+            credential than this one.
         """
         if token := self.current(rejected):
             return token
@@ -204,20 +211,33 @@ class Tokens:
             raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
         self._replaced_young_at = now
 
-    def renew(self, send: SendToken, after_share: float) -> Steps[StoredToken]:
-        """Renew the token if at least this share of its life has passed, and return it.
+    def renew(self, send: SendToken, after_share: float, is_accepted: AskService) -> Steps[StoredToken]:
+        """Renew the token if at least this share of its life has passed or the service rejects it; return it.
 
         :param after_share: 0 for in any case, 0.5 for from half of its life on.
+        :param is_accepted: asked about a token that is young enough.
         :raises CredentialError: if no credential of the connection leads to a token.
         """
         yield from self._locked(lambda: False)
         try:
             yield from self._look()
-            if self._held and self._usable(None) and self._age_share(self._held) < after_share:
-                return self._held
-            return (yield from self._fresh(send))
+            rejected = None
+            if after_share and (young := self._younger_than(after_share)):
+                if (yield from is_accepted(young.access_token)):
+                    return young
+                rejected = young.access_token
+            return (yield from self._fresh(send, rejected))
         finally:
             self._lock.release()
+
+    def _younger_than(self, share: float) -> StoredToken | None:
+        held = self._held
+        if held is None or not self._usable(None):
+            return None
+        if held.uncertain_at and self._age_share(held) >= share:
+            log.warning("The answer to the last renewal was lost; the token is used on and renewed later.")
+            share = max(share, LATE_SHARE)
+        return held if self._age_share(held) < share else None
 
     def _age_share(self, token: StoredToken) -> float:
         """Return how much of a token's life has passed; all of it where that is not known."""
@@ -243,10 +263,17 @@ class Tokens:
     def _look(self) -> Steps[None]:
         """Take over what the store holds, unless it is older or came of another credential."""
         stored: StoredToken | None = yield Load()
+        self._is_superseded = (
+            stored is not None
+            and stored.fingerprint != self._fingerprint
+            and self._held is not None
+            # the connection's own access token has no time, and so cannot be older than anything
+            and 0 < self._held.obtained_at < stored.obtained_at
+        )
         if stored is not None and stored.fingerprint == self._fingerprint:
             if self._held is None or stored.obtained_at >= self._held.obtained_at:
                 self._hold(stored)
-            else:
+            elif not self._keeper_only:
                 # whoever wrote it did not know of ours, which must not be lost with this process
                 yield Save(self._held)
         elif self._held is None and self._credentials.access_token:
@@ -302,28 +329,41 @@ class Tokens:
         """Obtain a new token from what the connection has: refresh tokens first, then login and password."""
         if found := (yield from self._look_again()):
             return found
-        credentials = self._credentials
-        refusal: WebCollectError | None = None
-        for spent in self._refresh_tokens():
+        login, password = self._credentials.login, self._credentials.password
+        refused: list[str] = []
+        refusal: GrantRejected | None = None
+        wait_until = 0.0
+        while spent := self._unspent(refused):
             try:
-                record = yield from self._exchanged(spent, rejected, send)
-                return (yield from self._keep(record, spent))
+                return (yield from self._exchanged(spent, rejected, send))
+            except TokenUnavailable:
+                if newer := (yield from self._doubted(spent, rejected)):
+                    return newer
+                if not (login and password):
+                    raise
+                break
             except GrantRejected as error:
                 refusal = error
-                if adopted := (yield from self._adopted(spent)):
-                    return adopted
-                if self._usable(rejected):
-                    break
-            except TokenUnavailable as error:
-                refusal = error
+                wait_until = wait_until or self._now() + ADOPTION
+                refused.append(spent)
+            if adopted := (yield from self._adopted(refused, rejected, wait_until)):
+                return adopted
+            if self._usable(rejected):
                 break
-        if credentials.login and credentials.password:
-            record = yield from send(endpoints.first_token(credentials.login, credentials.password))
+        if login and password:
+            record = yield from send(endpoints.first_token(login, password))
             return (yield from self._keep(record, None))
-        return (yield from self._given_up(refusal))
+        yield from self._give_up(refused)
+        raise self._explained(refusal) from refusal
 
     def _look_again(self) -> Steps[StoredToken | None]:
-        """Make sure that an empty store is empty; return the token if it is not."""
+        """Make sure that an empty store is empty; return the token if it is not.
+
+        :raises TokenUnavailable: if what is stored came of a newer credential. Its refresh token must not be
+            overwritten: it may be the only one that still works.
+        """
+        if self._is_superseded:
+            raise TokenUnavailable("the connection has a new credential, which is not used here yet")
         for _ in range(FIRST_LOOKS):
             if self._held is not None or not self._credentials.refresh_token:
                 return None
@@ -331,15 +371,15 @@ class Tokens:
             yield from self._look()
         return self._held if self._usable(None) else None
 
-    def _refresh_tokens(self) -> list[str]:
-        """Return what may still be exchanged: the stored token, then the connection's own."""
+    def _unspent(self, refused: list[str]) -> str | None:
+        """Return what may still be exchanged: the stored refresh token, then the connection's own."""
         held, own = self._held, self._credentials.refresh_token
         if held is not None and held.refused_at:
-            return []
+            return None
         stored = None if held is None else held.refresh_token
-        return [token for token in dict.fromkeys((stored, own)) if token]
+        return next((token for token in (stored, own) if token and token not in refused), None)
 
-    def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Steps[TokenRecord]:
+    def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Steps[StoredToken]:
         """Exchange a refresh token.
 
         :raises GrantRejected: if the service refuses it.
@@ -348,15 +388,13 @@ class Tokens:
         call = endpoints.refresh_token(spent)
         try:
             try:
-                return (yield from send(call))
+                record = yield from send(call)
             except OutcomeUnknown:
-                if self._held and self._usable(rejected):
-                    self._hold(msgspec.structs.replace(self._held, uncertain_at=self._now()))
-                    yield Save(self._held)
+                if self._usable(rejected):
                     raise
-            # there is no other way to a token, and nothing left to lose
-            yield Sleep(LOST_ANSWER_PAUSE)
-            return (yield from send(call))
+                # there is no other way to a token, and nothing left to lose
+                yield Sleep(LOST_ANSWER_PAUSE)
+                record = yield from send(call)
         except OutcomeUnknown as lost:
             raise TokenUnavailable(f"the answer to a renewal was lost: {lost.message}") from lost
         except ServiceError as refusal:
@@ -368,6 +406,27 @@ class Tokens:
                 code=refusal.code,
                 request_id=refusal.request_id,
             ) from refusal
+        return (yield from self._keep(record, spent))
+
+    def _doubted(self, spent: str, rejected: str | None) -> Steps[StoredToken | None]:
+        """Tell the others not to send ``spent`` again while its access token lives; or return a newer token.
+
+        Its answer may have taken a minute to be lost, and another host may have renewed the token meanwhile.
+        """
+        yield from self._look()
+        held = self._held
+        if held is None or not self._usable(rejected):
+            return None
+        if held.refresh_token != spent:
+            return held
+        yield from self._share(msgspec.structs.replace(held, uncertain_at=self._now()))
+        return None
+
+    def _share(self, token: StoredToken) -> Steps[None]:
+        """Hold a token and store it, unless what is stored came of a newer credential."""
+        self._hold(token)
+        if not self._is_superseded:
+            yield Save(token)
 
     def _keep(self, record: TokenRecord, spent: str | None) -> Steps[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
@@ -379,29 +438,26 @@ class Tokens:
             expires_at=None if record.expires_in is None else now + record.expires_in,
             fingerprint=self._fingerprint,
         )
-        self._hold(token)
-        yield Save(token)
+        yield from self._share(token)
         return token
 
-    def _adopted(self, spent: str) -> Steps[StoredToken | None]:
-        """Wait, bounded, for the record of whoever used ``spent`` before us; None if none comes."""
-        gives_up_at = self._now() + ADOPTION
-        while self._now() < gives_up_at:
+    def _adopted(
+        self, refused: list[str], rejected: str | None, wait_until: float
+    ) -> Steps[StoredToken | None]:
+        """Wait, bounded, for the record of whoever used a refused token before us; None if none comes."""
+        while True:
             yield from self._look()
             held = self._held
-            if held and held.refused_at:
-                return None
-            if held and held.refresh_token != spent and self._usable(None):
+            if held and held.refresh_token not in refused and self._usable(rejected):
                 return held
+            # known to be of no use, or there to be tried
+            if held and (held.refused_at or (held.refresh_token and held.refresh_token not in refused)):
+                return None
+            if self._now() >= wait_until:
+                return None
             yield Sleep(LOOK_INTERVAL)
-        return None
 
     def _wait_for_keeper(self, rejected: str | None) -> Steps[str]:
-        held = self._held
-        if held is not None and held.access_token == rejected:
-            # the keeper goes by the token's age, and has to learn that this one has ended
-            self._hold(msgspec.structs.replace(held, expires_at=self._now()))
-            yield Save(self._held or held)
         gives_up_at = self._now() + PATIENCE
         while self._now() < gives_up_at:
             yield Sleep(LOOK_INTERVAL * 5)
@@ -410,32 +466,28 @@ class Tokens:
                 return token
         raise TokenUnavailable(f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?")
 
-    def _given_up(self, refusal: WebCollectError | None) -> Steps[StoredToken]:
-        """Tell the other processes that the refresh token is of no use, and explain; or adopt after all."""
-        spent = (self._held and self._held.refresh_token) or self._credentials.refresh_token
-        if isinstance(refusal, TokenUnavailable):
-            raise refusal
-        if spent is None:
-            raise TokenRejected(
+    def _give_up(self, refused: list[str]) -> Steps[None]:
+        """Tell the other processes that the refresh token is of no use."""
+        held = self._held or StoredToken(access_token="", fingerprint=self._fingerprint)
+        if refused and not held.refused_at:
+            yield from self._share(
+                msgspec.structs.replace(
+                    held, refresh_token=held.refresh_token or refused[-1], refused_at=self._now()
+                )
+            )
+
+    def _explained(self, refusal: GrantRejected | None) -> WebCollectError:
+        if not (self._held and self._held.refused_at):
+            return TokenRejected(
                 "the access token was rejected, and the connection has nothing to obtain a new one with"
             )
-        if refusal is not None:
-            # the winner's record may have come at the last moment, and must not be overwritten
-            yield from self._look()
-            held = self._held
-            if held and held.refresh_token != spent and self._usable(None):
-                return held
-            base = held or StoredToken(access_token="", fingerprint=self._fingerprint)
-            marked = msgspec.structs.replace(base, refresh_token=spent, refused_at=self._now())
-            self._hold(marked)
-            yield Save(marked)
-        raise GrantRejected(
+        return GrantRejected(
             "the refresh token was refused, and no other process has stored a newer one. Either it was "
             "revoked, or a process ended after the service had exchanged it, before the new one was stored",
             status=refusal.status if refusal else None,
             code=refusal.code if refusal else None,
             request_id=refusal.request_id if refusal else None,
-        ) from refusal
+        )
 
 
 def _is_refusal(error: ServiceError) -> bool:

@@ -74,6 +74,35 @@ def test_a_working_key_passes_and_its_limits_are_told(answer: Any, sandbox: Sand
     assert [request["method"] for request in sandbox.control.requests()] == ["GET"]
 
 
+@pytest.mark.parametrize("beside", ["ended access token", "API key"])
+def test_what_is_beside_a_refresh_token_says_nothing_of_it(
+    answer: Any, sandbox: Sandbox, beside: str
+) -> None:
+    extra = {"ended access token": {"access_token": "yesterday's"}, "API key": {"api_key": sandbox.api_key}}
+    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **extra[beside]})
+
+    assert passed
+    assert "The refresh token itself was not tried" in said
+    assert "will not work" not in said
+    hook = WebCollectHook()
+    assert hook.get_running_counts()
+    hook.client.close()
+
+
+def test_a_stored_token_that_has_ended_says_nothing_of_the_refresh_token(
+    answer: Any, sandbox: Sandbox
+) -> None:
+    answer()
+    hook = WebCollectHook()
+    assert hook.get_running_counts()
+    sandbox.control.expire_tokens()
+    passed, said = hook.test_connection()
+
+    assert passed
+    assert "The refresh token itself was not tried" in said
+    hook.client.close()
+
+
 @pytest.mark.beyond_the_contract
 def test_a_key_that_is_taken_everywhere_is_tested_like_a_token(answer: Any, sandbox: Sandbox) -> None:
     sandbox.control.configure(api_key_everywhere=True)

@@ -311,6 +311,25 @@ class TestProxies:
         with pytest.raises(errors.ServiceUnreachable, match="proxy settings"):
             driver.send(endpoints.copy_task("t"))
 
+    def test_a_proxy_that_refuses_a_tunnel_has_sent_nothing(
+        self, drive: Drive, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with serving(lambda _: answer(b"no", status=407)) as proxy:
+            monkeypatch.setenv("https_proxy", proxy.url)
+            driver = drive(base_url="https://service.example", retries=ONCE)
+            with pytest.raises(errors.ServiceUnreachable):
+                driver.send(endpoints.copy_task("t"))
+
+    def test_what_a_proxy_was_given_before_it_cut_the_connection_may_have_been_done(
+        self, drive: Drive, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with serving(lambda _: b"") as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url)
+            driver = drive(base_url="http://service.example")
+            with pytest.raises(errors.OutcomeUnknown):
+                driver.send(endpoints.copy_task("t"))
+        assert len(proxy.received) == 1
+
 
 class TestSharing:
     def test_threads_share_one_client(self, connect: Callable[..., Client], sandbox: Sandbox) -> None:

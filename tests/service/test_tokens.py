@@ -19,6 +19,7 @@ from airflow_provider_webcollect.service.async_client import AsyncClient
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
+    NoAnswer,
     TokenRejected,
     TokenUnavailable,
 )
@@ -276,21 +277,92 @@ class TestKeeper:
         assert worker.send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200]
 
-    def test_a_rejected_token_makes_the_keeper_renew_at_its_next_look(
+    def test_the_keeper_finds_out_by_itself_that_its_token_is_rejected(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tokens, "PATIENCE", 0.1)
         monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.01)
         store = MemoryTokenStore(f"rejected:{sandbox.url}")
-        keeper = connect(credentials=with_refresh_token(sandbox), store=store)
-        keeper.renew_token(0.5)
+        keeper = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
+        rejected = keeper.renew_token(0.5)
         sandbox.control.expire_tokens()
         worker = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
         with pytest.raises(TokenUnavailable):
             worker.send(endpoints.get_running_counts())
+        assert store.load() == rejected
         keeper.renew_token(0.5)
         assert worker.send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200, 200]
+
+    def test_a_service_in_trouble_says_nothing_of_the_keepers_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        keeper = connect(credentials=with_refresh_token(sandbox), token_refresh="keeper")
+        young = keeper.renew_token(0.5)
+        for trouble in ({"status": 500}, {"kind": "html", "status": 401}, {"kind": "drop"}):
+            sandbox.control.fail("/cloudextraction/task/stats", **trouble)
+            assert keeper.renew_token(0.5) == young
+        assert refreshes(sandbox) == [200]
+
+    def test_workers_that_are_rejected_while_the_keeper_renews_write_nothing_over_its_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "PATIENCE", 0.1)
+        monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.01)
+
+        class Recording(MemoryTokenStore):
+            saved = 0
+
+            def save(self, token: StoredToken) -> None:
+                Recording.saved += 1
+                super().save(token)
+
+        name = f"rejected-together:{sandbox.url}"
+        keeper = connect(credentials=with_refresh_token(sandbox), store=MemoryTokenStore(name))
+        old = keeper.renew_token()
+        worker = connect(
+            credentials=with_refresh_token(sandbox), store=Recording(name), token_refresh="keeper"
+        )
+        worker.send(endpoints.get_running_counts())
+        keeper.renew_token()
+        worker.send(endpoints.get_running_counts())
+        MemoryTokenStore(name).save(old)  # as if it had been read the moment before
+        sandbox.control.expire_tokens()
+        with pytest.raises(TokenUnavailable):
+            worker.send(endpoints.get_running_counts())
+        assert Recording.saved == 0
+
+    @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+    def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_use(
+        self, connect: Callable[..., Client], sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = MemoryTokenStore(f"lost:{sandbox.url}")
+
+        def keeper_runs() -> StoredToken:
+            return connect(credentials=with_refresh_token(sandbox), store=store).renew_token(0.5)
+
+        first = keeper_runs()
+        store.save(changed(first, obtained_at=time.time() - 50_000, expires_at=time.time() + 36_000))
+        sandbox.control.fail("/token", kind="no_answer")
+        with pytest.raises(TokenUnavailable):
+            keeper_runs()
+        assert keeper_runs().access_token == first.access_token
+        assert "renewed later" in caplog.text
+        assert connect(credentials=with_refresh_token(sandbox), store=store).send(
+            endpoints.get_running_counts()
+        )
+        assert refreshes(sandbox) == [200, 0]
+
+    def test_a_renewal_whose_answer_was_lost_is_repeated_when_little_can_be_lost_by_it(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"late:{sandbox.url}")
+        keeper = connect(credentials=with_refresh_token(sandbox), store=store)
+        first = keeper.renew_token()
+        late = changed(first, obtained_at=time.time() - 91, expires_at=time.time() + 9, uncertain_at=1.0)
+        store.save(late)
+        keeper = connect(credentials=with_refresh_token(sandbox), store=store)
+        assert keeper.renew_token(0.5).access_token != first.access_token
 
     def test_a_worker_without_a_keeper_says_so_after_a_while(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
@@ -488,11 +560,80 @@ class TestLockedOut:
             obtained_at=time.time(),
             fingerprint=Credentials(refresh_token="seed").fingerprint_at("https://a"),
         )
-        steps = mine._given_up(GrantRejected("spent"))
+        steps = mine._adopted(["seed"], rejected=None, wait_until=0.0)
         assert type(next(steps)).__name__ == "Load"
         with pytest.raises(StopIteration) as end:
             steps.send(winner)
         assert end.value.value == winner
+
+    def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        class Hiccup(MemoryTokenStore):
+            loads = 0
+
+            def load(self) -> StoredToken | None:
+                Hiccup.loads += 1
+                return None if Hiccup.loads <= 4 else super().load()
+
+        name = f"unsent:{sandbox.url}"
+        store = MemoryTokenStore(name)
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        store.save(changed(store.load(), obtained_at=time.time() - 86_400, expires_at=time.time() - 1))
+        sandbox.control.expire_tokens()
+        late = connect(credentials=with_refresh_token(sandbox), store=Hiccup(name))
+        assert late.send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200, 400, 200]
+
+    def test_a_revoked_session_is_found_out_once_and_for_all_though_its_token_is_young(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "ADOPTION", 0.2)
+        store = MemoryTokenStore(f"revoked:{sandbox.url}")
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        sandbox.control.expire_tokens(refresh_tokens=True)
+        sandbox.control.clear_requests()
+        for _ in range(3):
+            with pytest.raises(GrantRejected):
+                connect(credentials=with_refresh_token(sandbox), store=store).send(
+                    endpoints.get_running_counts()
+                )
+        assert refreshes(sandbox) == [400, 400]
+
+    def test_an_early_renewal_that_is_lost_late_does_not_overwrite_another_hosts_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"overwrite:{sandbox.url}")
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60)
+        store.save(due)
+        slow = connect(credentials=with_refresh_token(sandbox), store=store, name="host1")
+        answer = slow._exchange_bytes
+
+        def lost_when_another_host_has_renewed(request: Any) -> Any:
+            if not request.url.endswith("/token"):
+                return answer(request)
+            connect(credentials=with_refresh_token(sandbox), store=store, name="host2").renew_token()
+            raise NoAnswer("cut")
+
+        slow._exchange_bytes = lost_when_another_host_has_renewed
+        assert slow.send(endpoints.get_running_counts())
+        assert store.load().refresh_token != due.refresh_token
+        assert store.load().uncertain_at is None
+
+    def test_a_process_with_the_old_credential_does_not_overwrite_what_came_of_the_new_one(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"replaced:{sandbox.url}")
+        old = connect(credentials=with_refresh_token(sandbox), store=store)
+        old.send(endpoints.get_running_counts())
+        new = Credentials(login=sandbox.username, password=sandbox.password)
+        connect(credentials=new, store=store).send(endpoints.get_running_counts())
+        kept = store.load()
+        sandbox.control.fail("/cloudextraction/task/stats", status=401, code="Invalid.Token", message="no")
+        with pytest.raises(TokenUnavailable, match="the connection has a new credential"):
+            old.send(endpoints.get_running_counts())
+        assert store.load() == kept
 
     def test_another_service_under_the_same_connection_gets_no_token_of_the_old_one(
         self, connect: Callable[..., Client], sandbox: Sandbox
