@@ -1,7 +1,8 @@
 """The only one that renews the token of ``webcollect_default``, for those who want a single writer.
 
 Set the connection's extra ``token_refresh`` to ``keeper``: workers then never renew the token, they wait for
-this DAG to store one. It looks every hour and renews from half of the token's life on.
+this DAG to store one. It looks every hour, and renews from half of the token's life on or when the service
+rejects it.
 """
 
 from __future__ import annotations
