@@ -197,6 +197,21 @@ def test_a_value_that_is_not_of_its_type_fails_and_leaves_no_part(landing: Lande
     assert read(folder) == [{"a": 1}, {"a": None}]
 
 
+@pytest.mark.parametrize("too_large", ["9" * 39, str(2**128 + 1234), "1e38", "1e-39", "1e-2147483647"])
+def test_of_a_number_too_large_for_its_column_no_other_is_landed(
+    landing: Landed, folder: Folder, sandbox: Sandbox, too_large: str
+) -> None:
+    prices = ["12", too_large, "-" + "9" * 38]
+    task = sandbox.control.add_task(rows=[{"price": price} for price in prices], state="Finished")["task_id"]
+    types = {"price": "decimal(38,0)"}
+    with pytest.raises(CastFailed, match=f"`price` is '{too_large}' in row 2 of the part"):
+        landing(task, file_format=make_format("parquet", column_types=types))
+    assert folder.names() == {"_progress.json"}
+    folder.fs.rm_file(f"{folder.root}/_progress.json")
+    landing(task, file_format=make_format("parquet", column_types=types, on_cast_error="null"))
+    assert [row["price"] for row in read(folder)] == [12, None, -(10**38 - 1)]
+
+
 CHANGES = [
     {"file_format": "csv"},
     {"compression": "gzip"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ _FACTORIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MAX_PRECISION = 38
+_INTEGER = "^-?[0-9]+$"
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = "(?i)^[+-]?(inf|infinity|nan)$"
 RULE = (
     f"it must be one of {', '.join(_FACTORIES)}, decimal(precision,scale) with precision <= {_MAX_PRECISION}"
 )
@@ -50,16 +55,78 @@ def arrow_type(name: str) -> pa.DataType:
 def cast(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Iterator[int]]:
     """Read ``texts`` as ``kind``; white space around a text does not count, and an empty text is null.
 
+    A text that says more than the type can hold is not read: only floats are rounded. pyarrow would read
+    another value out of some of them, or crash.
+
     :return: the values, null where a text cannot be read, and where these are.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     trimmed = pc.utf8_trim_whitespace(texts)
-    readable = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
-    values = pa.concat_arrays(_runs(readable, kind))
-    unread = pc.and_(pc.is_null(values), pc.is_valid(readable))
+    given = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+    values = pa.concat_arrays(_runs(_castable(given, kind), kind))
+    if (wrong := _misread(values, given)) is not None:
+        values = pc.if_else(wrong, pa.scalar(None, kind), values)
+    unread = pc.and_(pc.is_null(values), pc.is_valid(given))
     return values, (index for index, bad in enumerate(unread.to_pylist()) if bad)
+
+
+def _castable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return ``texts`` with null for those that pyarrow must not see."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_integer(kind):
+        # it reads 0x10, and 0xFFFFFFFF as -1
+        return pc.if_else(pc.match_substring_regex(texts, _INTEGER), texts, pa.scalar(None, pa.string()))
+    return _plain_decimals(texts, kind) if pa.types.is_decimal(kind) else texts
+
+
+def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return ``texts`` with nothing but digits that ``kind`` has room for, null for those that need more.
+
+    Beyond that pyarrow computes modulo 2**128, reads 1e-39 as 0, and 1e-2147483647 outside of its memory.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = rf"^[+-]?0*[0-9]{{0,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}})?$"
+    others = pc.invert(pc.match_substring_regex(texts, plain))
+    if not pc.any(others).as_py():
+        return texts
+    context = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+    unit = Decimal(1).scaleb(-kind.scale)
+    rewritten = [_plain_decimal(text, unit, context) for text in texts.filter(others).to_pylist()]
+    return pc.replace_with_mask(texts, others, pa.array(rewritten, pa.string()))
+
+
+def _plain_decimal(text: str, unit: Decimal, context: Context) -> str | None:
+    """Return ``text`` in whole ``unit`` and without an exponent, None if it is no number or too long."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return f"{context.create_decimal(text).quantize(unit, context=context):f}"
+    except (Inexact, InvalidOperation):
+        return None
+
+
+def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
+    """Return which values are not what their text says, None for none of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
+        # infinite for 1e400 too
+        spelled = pc.match_substring_regex(texts, _NOT_FINITE)
+        return pc.invert(pc.or_(pc.is_finite(values), spelled))
+    if pa.types.is_temporal(values.type):
+        # the years that SQL has, and Python: many readers stumble over a file with others
+        first, last = (
+            pa.scalar(moment, values.type) for moment in (datetime.datetime.min, datetime.datetime.max)
+        )
+        return pc.or_(pc.less(values, first), pc.greater(values, last))
+    return None
 
 
 def _runs(texts: pa.Array, kind: pa.DataType) -> list[pa.Array]:

@@ -39,8 +39,9 @@ def make_format(
         named), ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``decimal(precision,scale)``,
         ``date32``, ``timestamp`` (microseconds, for times without a zone) or ``timestamptz`` (for times with
         one, stored in UTC). Values are read from their text (ISO 8601 for times, ``true`` or ``1`` for
-        bool); white space around it does not count, and an empty one is null.
-    :param on_cast_error: ``fail``, or ``null`` for null where a value is not of its column's type.
+        bool); white space around it does not count, and an empty one is null. Only floats are rounded.
+    :param on_cast_error: ``fail``, or ``null`` for null where a value is not of its column's type, or more
+        than that can hold.
     :param sanitize_formulas: for CSV: put ``'`` before what a spreadsheet may take for a formula.
     :raises InvalidArgument: if an argument is wrong, or does not go with the format.
     """

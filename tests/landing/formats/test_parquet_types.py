@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import math
 import pickle
 from decimal import Decimal
 
@@ -39,6 +40,16 @@ def typed(kind, *values, on_cast_error="fail"):
         ("timestamptz", ["2024-02-29T15:05:01.250+02:00", "2024-02-29 13:05:01.25Z"], [IN_UTC, IN_UTC]),
         ("decimal(10,2)", ["12.5", 3, "-0.01"], [Decimal("12.50"), Decimal("3.00"), Decimal("-0.01")]),
         ("decimal(38, 0)", ["9" * 38], [Decimal("9" * 38)]),
+        ("decimal(5,2)", ["1.5e2", "1.500", "0" * 50 + "7", "1" + "0" * 40 + "e-40", "0e-99"], [
+            Decimal("150.00"), Decimal("1.50"), Decimal("7.00"), Decimal("1.00"), Decimal("0.00"),
+        ]),
+        ("decimal(3,3)", [".125", "-0.5", "+5.e-3"], [Decimal("0.125"), Decimal("-0.500"), Decimal("0.005")]),
+        ("float64", ["inf", "-Infinity", "1e-400"], [math.inf, -math.inf, 0.0]),
+        ("float32", ["+INF", "16777217"], [math.inf, 16777216.0]),
+        ("date32", ["0001-01-01", "9999-12-31"], [datetime.date.min, datetime.date.max]),
+        ("timestamp", ["0001-01-01", "9999-12-31T23:59:59.999999"], [
+            datetime.datetime.min, datetime.datetime.max,
+        ]),
     ],
 )  # fmt: skip
 def test_texts_and_numbers_are_read_as_the_type(kind, given, read):
@@ -66,6 +77,37 @@ def test_null_absent_and_empty_are_null(kind):
         ("decimal(4,2)", "123.45"),
         ("decimal(4,2)", "1.234"),
         ("int64", [1]),
+        ("int64", True),
+        ("int64", {"a": 1}),
+        ("int32", "0x10"),
+        ("int64", "0XFFFFFFFFFFFFFFFF"),
+        ("int64", "1.0"),
+        ("int64", str(10**40)),
+        ("decimal(38,0)", "9" * 39),
+        ("decimal(38,0)", "1" + "0" * 60),
+        ("decimal(38,0)", str(2**128 + 1234)),
+        ("decimal(38,0)", "3.4e38"),
+        ("decimal(38,30)", "1" * 20),
+        ("decimal(38,0)", "1e-39"),
+        ("decimal(5,2)", "1e-77"),
+        ("decimal(5,2)", "1e-2147483647"),
+        ("decimal(5,2)", "1e99999999999999999999"),
+        ("decimal(5,2)", "inf"),
+        ("decimal(5,2)", "1_0"),
+        ("decimal(4,2)", "."),
+        ("float64", "1e400"),
+        ("float64", "-1e309"),
+        ("float32", "1e39"),
+        ("float32", "3.4028236e38"),
+        ("float64", "nan(1)"),
+        ("bool", "2"),
+        ("date32", "0000-01-01"),
+        ("date32", "10000-01-01"),
+        ("date32", "2024-02-29T00:00:00"),
+        ("timestamp", "0000-12-31T23:59:59"),
+        ("timestamp", "2024-02-29T13:05:01.0000001"),
+        ("timestamptz", "9999-12-31T23:59:59-00:01"),
+        ("timestamptz", "0001-01-01T00:00:00+00:01"),
     ],
 )
 def test_a_value_of_another_type_fails_or_becomes_null_alone(kind, bad):
