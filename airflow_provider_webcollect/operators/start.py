@@ -149,8 +149,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return status is not None and not start.after.running and start.after.precedes(status)
 
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
-        after = Baseline.of(self._status(hook))
+        before = Baseline.of(self._status(hook))
         states = self._states(hook)
+        # a run that has ended since the status was read is one to tell the new run from, not one to join
+        goes_on = before.running and not ACTIVE_SUBTASK_STATES.isdisjoint(states.values())
+        after = msgspec.structs.replace(before, running=goes_on)
         wanted = list(states) if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not wanted:
             raise InvalidArgument(

@@ -31,7 +31,7 @@ Seen = TypeVar("Seen", contravariant=True)
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What a task's status showed before a start.
 
-    :ivar running: a run was going on, and the start joined it.
+    :ivar running: a run is going on, and what is started joins it: that run's end counts.
     """
 
     executed_times: int | None = None

@@ -32,6 +32,7 @@ pytestmark = [
 
 START = "/cloudextraction/subtasks:start"
 STATUS = "/cloudextraction/statuses/v2"
+SUBTASKS = "/cloudextraction/task/subtasks"
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
 
 
@@ -66,16 +67,16 @@ def remembered(run: FinishedRun) -> int:
 
 
 @contextlib.contextmanager
-def stopped_after_start(sandbox: Sandbox, task_id: str) -> Iterator[None]:
-    """Stop the task's run once it was started, as a person would."""
+def once(happened: Callable[[], bool], action: Callable[..., Any], *arguments: Any) -> Iterator[None]:
+    """Do something as soon as something else has happened, as a person would, or else at the end."""
 
-    def stop() -> None:
-        while not starts(sandbox) and not ended.wait(0.05):
+    def act() -> None:
+        while not happened() and not ended.wait(0.05):
             continue
-        sandbox.control.stop_task(task_id)
+        action(*arguments)
 
     ended = threading.Event()
-    person = threading.Thread(target=stop)
+    person = threading.Thread(target=act)
     person.start()
     yield
     ended.set()
@@ -104,12 +105,39 @@ class TestWaiting:
         self, sandbox: Sandbox, task: dict[str, Any], deferrable: bool, said: Callable[[], str]
     ) -> None:
         sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
-        with stopped_after_start(sandbox, task["task_id"]):
+        with once(lambda: starts(sandbox) > 0, sandbox.control.stop_task, task["task_id"]):
             run = start(task, deferrable=deferrable)
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert f"{task['task_id']} is Stopped" in said()
         assert remembered(run) == 0
+
+
+@pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=4, stale_seconds=2, enforce_limits=False)
+class TestARunThatIsGoingOn:
+    def test_its_end_counts_if_there_is_nothing_to_start(self, sandbox: Sandbox) -> None:
+        sandbox.control.configure(run_seconds=10_000)
+        going_on = sandbox.control.add_task(state="Extracting")
+        with once(lambda: len(sandbox.control.requests(STATUS)) > 1, sandbox.control.advance, 10_000):
+            run = start(going_on)
+
+        assert run.states == {"start": "success"}
+        assert run.xcoms["start"]["started"] == []
+        assert run.xcoms["start"]["status"]["executed_times"] == 1
+
+    def test_it_is_not_the_run_that_was_started_if_it_ends_before_the_start(self, sandbox: Sandbox) -> None:
+        sandbox.control.configure(run_seconds=10_000)
+        ending = sandbox.control.add_task(state="Extracting")
+        sandbox.control.configure(run_seconds=4)
+        # between the look at the status and the one at the sub-tasks
+        sandbox.control.fail(SUBTASKS, kind="slow", seconds=3)
+        with once(lambda: len(sandbox.control.requests(STATUS)) > 0, sandbox.control.advance, 10_000):
+            run = start(ending)
+
+        assert run.states == {"start": "success"}
+        assert len(run.xcoms["start"]["started"]) == len(ending["subtasks"])
+        assert run.xcoms["start"]["status"]["executed_times"] == 2
+        assert sandbox.control.task(ending["task_id"])["state"] == "Finished"
 
 
 class TestCrashes:
