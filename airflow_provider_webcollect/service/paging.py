@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +28,8 @@ T = TypeVar("T")
 
 #: Tries of a page that may be too large, before half of it is asked for.
 TRIES_PER_SIZE = 3
+#: Seconds after which such a page is not tried again: what takes so long to fail is halved at once.
+LONG_FAILURE = 10.0
 #: Good pages after which twice as many rows are asked for again.
 GOOD_PAGES = 5
 #: Times that a page is asked for again before a cursor that stands still is an error.
@@ -92,12 +93,16 @@ def iter_pages(
 class PageSize:
     """How many rows a page is asked for: fewer after failures for size, then more again.
 
+    Finding out that more rows still fail may take a timeout, so it takes twice as many good pages each time.
+
     :param most: the size to return to.
     """
 
     most: int
     now: int = field(init=False)
     _good: int = field(init=False, default=0)
+    _wanted: int = field(init=False, default=GOOD_PAGES)
+    _raised: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.now = self.most
@@ -106,13 +111,20 @@ class PageSize:
         """Ask for half as many rows."""
         self.now = max(1, self.now // 2)
         self._good = 0
+        if self._raised:
+            self._raised = False
+            self._wanted *= 2
 
     def worked(self) -> None:
         """Ask for twice as many rows, once a few pages have come."""
         self._good += 1
-        if self.now < self.most and self._good >= GOOD_PAGES:
+        if self._raised and self._good >= GOOD_PAGES:
+            self._raised = False
+            self._wanted = GOOD_PAGES
+        if self.now < self.most and self._good >= self._wanted:
             self.now = min(self.most, self.now * 2)
             self._good = 0
+            self._raised = True
 
 
 def read_fitting_page(
@@ -120,42 +132,49 @@ def read_fitting_page(
 ) -> Steps[DataPage]:
     """Read the page at ``offset`` with as many rows as the service manages to send.
 
-    A page that is refused or cut, or fails in the service, may be too large: after a few tries half of it is
-    asked for, down to a single row, which is tried as often as any call.
+    A page that is refused or cut, or fails in the service, may be too large: half of it is asked for, after a
+    few tries or at once if the failure took long. That goes down to a single row, however long it takes;
+    what is tried as often as any call is that row, and a page whose failure has nothing to do with its size.
 
     :param hasty: ``wire`` with fewer tries, for pages that may be too large.
     :raises WebCollectError: the last one, if nothing helps.
     """
-    began = time.monotonic()
-    while size.now > 1:
+    patient = False
+    while True:
         try:
-            page = yield from read_page(hasty, task_id, lotno, offset, size.now)
+            page = yield from read_page(
+                wire if patient or size.now == 1 else hasty, task_id, lotno, offset, size.now
+            )
         except WebCollectError as error:
-            if not _may_be_size(error):
-                if error.retryable:
-                    break
+            if _may_be_size(error) and size.now > 1:
+                size.halve()
+                patient = False
+            elif error.retryable and size.now > 1 and not patient:
+                patient = True
+            else:
                 raise
-            if time.monotonic() - began > wire.settings.retries.deadline:
-                raise
-            size.halve()
         else:
             size.worked()
             return page
-    page = yield from read_page(wire, task_id, lotno, offset, size.now)
-    size.worked()
-    return page
 
 
 def _may_be_size(error: WebCollectError) -> bool:
     """Return whether fewer rows may help."""
     if isinstance(error, NoAnswer | MalformedAnswer):
         return True
+    if isinstance(error, ServiceFailure) and (error.code or "").lower() == "servererror":
+        # the service's own failure mostly comes with HTTP 400 (field notes, Errors)
+        return True
     return error.status in {413, 504} or (error.status == 500 and isinstance(error, ServiceFailure))
 
 
 def _hasty(wire: Wire) -> Wire:
     patience = wire.settings.retries
-    retries = dataclasses.replace(patience, attempts=min(TRIES_PER_SIZE, patience.attempts))
+    retries = dataclasses.replace(
+        patience,
+        attempts=min(TRIES_PER_SIZE, patience.attempts),
+        deadline=min(LONG_FAILURE, patience.deadline),
+    )
     return dataclasses.replace(wire, settings=dataclasses.replace(wire.settings, retries=retries))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.service import paging
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, ServiceFailure
+from airflow_provider_webcollect.service.errors import NoAnswer, NotFound, RequestRejected, ServiceFailure
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.wire import make_wire
@@ -27,10 +28,10 @@ def sizes(server: Server) -> list[int]:
     ]
 
 
-def limited(most: int, refusal: bytes, recovers_at: int = ROWS) -> Callable[[bytes], bytes]:
+def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callable[[bytes], bytes | None]:
     """Answer with rows, but with ``refusal`` where more than ``most`` are asked for before a row."""
 
-    def respond(request: bytes) -> bytes:
+    def respond(request: bytes) -> bytes | None:
         query = dict(re.findall(rb"[?&](\w+)=(\d+)", request))
         offset, size = int(query[b"offset"]), int(query[b"size"])
         if size > most and offset < recovers_at:
@@ -42,9 +43,9 @@ def limited(most: int, refusal: bytes, recovers_at: int = ROWS) -> Callable[[byt
     return respond
 
 
-def client_of(server: Server, **retries: float) -> Client:
+def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -> Client:
     quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
-    settings = Settings(base_url=server.url, requests_per_second=0, retries=quick)
+    settings = Settings(base_url=server.url, requests_per_second=0, read_timeout=read_timeout, retries=quick)
     name = f"pages:{server.url}"
     return Client(make_wire(settings, Credentials(access_token="t"), name), MemoryTokenStore(name))
 
@@ -52,6 +53,7 @@ def client_of(server: Server, **retries: float) -> Client:
 REFUSALS = {
     "too large": answer(b"<html>", 413, Content_Type="text/html"),
     "failing": answer({}, 500),
+    "failing, said as usual": answer(b'{"error":{"code":"ServerError","message":"no"},"requestId":"r"}', 400),
     "timing out": answer(b"<html>", 504, Content_Type="text/html"),
     "cut": answer(b'{"data":{"offset":1', Content_Length="9000"),
     "torn": answer(b'{"data":{"offset":1'),
@@ -101,8 +103,73 @@ def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -
         assert set(sizes(server)) == {1000}
 
 
-def test_making_pages_smaller_ends_with_the_deadline() -> None:
-    with serving(limited(0, REFUSALS["failing"])) as server, client_of(server, deadline=0.0) as client:
-        with pytest.raises(ServiceFailure):
-            list(paging.iter_pages(client, "t", size=1000))
-        assert set(sizes(server)) == {1000}
+def test_a_page_that_is_not_answered_in_time_is_halved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "LONG_FAILURE", 0.1)
+    # three tries of one page alone would take longer than the deadline
+    slow = limited(30, None)
+    with serving(slow) as server, client_of(server, read_timeout=0.2, deadline=0.5) as client:
+        pages = list(paging.iter_pages(client, "t", size=1000))
+        assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
+        assert sizes(server)[:7] == [1000, 500, 250, 125, 62, 31, 15]
+
+
+def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "LONG_FAILURE", 0.1)
+    respond = limited(30, REFUSALS["timing out"])
+
+    def late(request: bytes) -> bytes | None:
+        said = respond(request)
+        if said == REFUSALS["timing out"]:
+            time.sleep(0.2)
+        return said
+
+    with serving(late) as server, client_of(server, deadline=0.5) as client:
+        pages = list(paging.iter_pages(client, "t", size=200))
+        assert sum(len(page.rows) for page in pages) == ROWS
+        assert sizes(server)[:4] == [200, 100, 50, 25]
+
+
+def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paging, "LONG_FAILURE", 0.05)
+    with (
+        serving(limited(0, None)) as server,
+        client_of(server, read_timeout=0.1, deadline=0.25) as client,
+        pytest.raises(NoAnswer),
+    ):
+        list(paging.iter_pages(client, "t", size=100))
+    assert sizes(server) == [100, 50, 25, 12, 6, 3, 1, 1, 1]
+
+
+def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:
+    size = paging.PageSize(1000)
+    for _ in range(6):
+        size.halve()
+    failed_after = []
+    for good in range(1, 400):
+        size.worked()
+        if size.now > 15:
+            failed_after.append(good)
+            size.halve()
+    assert failed_after == [5, 15, 35, 75, 155, 315]
+
+
+def test_a_size_that_holds_is_soon_doubled_again() -> None:
+    size = paging.PageSize(1000)
+    for _ in range(3):
+        size.halve()
+    for _ in range(3 * paging.GOOD_PAGES):
+        size.worked()
+    assert size.now == 1000
+
+
+def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_smaller() -> None:
+    answers = [answer({}, 503)] * (paging.TRIES_PER_SIZE + 1)
+    respond = limited(30, REFUSALS["failing"])
+    with (
+        serving(lambda request: answers.pop() if answers else respond(request)) as server,
+        client_of(server) as client,
+    ):
+        pages = list(paging.iter_pages(client, "t", size=200))
+    assert sum(len(page.rows) for page in pages) == ROWS
