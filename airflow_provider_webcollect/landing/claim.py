@@ -92,18 +92,18 @@ class Claim:
 
     def release(self) -> None:
         """Let other runs go on from here at once. Whatever goes wrong with that is passed over."""
-        with contextlib.suppress(Exception):
-            if self._is_ours():
-                self._destination.record(msgspec.structs.replace(self.progress, touched_at=None))
+        # with the lock, so that a sign of life that is being written does not come after it
+        with contextlib.suppress(Exception), self._lock:
+            self._leave(self.progress)
 
     def forget(self) -> None:
         """Let the next landing begin anew; the parts written so far are removed with its commit.
 
         Whatever goes wrong with that is passed over.
         """
-        with contextlib.suppress(Exception):
-            if self._is_ours():
-                self._destination.forget_progress()
+        with contextlib.suppress(Exception), self._lock:
+            # the file stays: else turns would begin again, and an older try win against its successor
+            self._leave(msgspec.structs.replace(self.progress, parts=()))
 
     def _touch(self, ended: threading.Event) -> None:
         while self._lost is None and not ended.wait(TOUCH_INTERVAL):
@@ -117,6 +117,10 @@ class Claim:
             except Exception as error:
                 # if it lasts, the landing itself meets it when it next records
                 log.warning("No sign of life could be given: %s", error)
+
+    def _leave(self, progress: Progress) -> None:
+        if self._is_ours():
+            self._destination.record(msgspec.structs.replace(progress, touched_at=None))
 
     def _is_ours(self) -> bool:
         found = self._destination.progress()

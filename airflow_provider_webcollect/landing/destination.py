@@ -100,11 +100,6 @@ class Destination:
         """Write the progress."""
         self._write(PROGRESS, progress)
 
-    def forget_progress(self) -> None:
-        """Remove the progress."""
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(PROGRESS))
-
     def intact(self, parts: Sequence[P]) -> tuple[P, ...]:
         """Return the parts up to the first that is not there any more, or not as long as it was."""
         sizes = {name: entry["size"] for name, entry in self._entries().items()}

@@ -54,6 +54,8 @@ class Landing:
     """One source, one destination, one run.
 
     :param pages: gives the source's pages from an offset on, see :func:`~.pages.all_pages`.
+    :param late: gives those of rows that appear while one is ready to wait, see :func:`~.pages.late_pages`;
+        asked where an incremental landing finds nothing new, and before a mark.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier
         runs have landed.
     :param on_reset: for ``incremental``: what to do if the source no longer begins with what was landed.
@@ -68,6 +70,7 @@ class Landing:
     destination: Destination
     run: Run
     pages: ReadPages
+    late: ReadPages = lambda offset, rows: iter(())
     file_format: FileFormat = field(default_factory=make_format)
     mode: Mode = "full"
     on_reset: OnReset = "fail"
@@ -119,18 +122,22 @@ def _landed(landing: Landing, committed: Manifest | None) -> Manifest:
             case Verdict.REPLACED:
                 fresh = anew(landing, committed)
     progress = begin(landing, fresh)
-    last = progress.last_page
-    pages = _pages(landing, last.offset, progress.rows - last.rows)
+    pages = _pages(landing, 0, 0)
     if progress.continues or progress.parts:
+        last = progress.last_page
         try:
-            new = what_follows(progress, pages)
+            new, pages = what_follows(
+                progress, lambda: _pages(landing, last.offset, progress.rows - last.rows)
+            )
         except SourceReset as reset:
             _refuse_reset(landing, progress, reset)
             progress = anew(landing, committed)
-            pages = _pages(landing, 0, 0)
         else:
             if committed is not None and _has_nothing_new(progress, committed, new):
-                return _nothing_new(landing, committed, progress)
+                pages = _late(landing, new.offset, progress.rows)
+                new = next((page for page in pages if page.rows), new)
+                if not new.rows:
+                    return _nothing_new(landing, committed, progress)
             pages = itertools.chain((new,), pages)
     return _moved(landing, committed, _claim(landing, progress), pages)
 
@@ -163,8 +170,9 @@ def _moved(landing: Landing, committed: Manifest | None, claim: Claim, pages: It
             total = write_parts(landing, claim, columns, pages)
             if landing.mark is not None and claim.progress.rows:
                 # what the source has gained while the last part was written must not be marked without it
-                rest = _pages(landing, claim.progress.next_offset, claim.progress.rows)
-                total = write_parts(landing, claim, columns, rest) or total
+                for look in (_pages, _late):
+                    rest = look(landing, claim.progress.next_offset, claim.progress.rows)
+                    total = write_parts(landing, claim, columns, rest) or total
             manifest = commit(landing, claim, committed, columns, total or 0)
         return mark(landing, claim, manifest)
     except RowsMissing:
@@ -178,6 +186,11 @@ def _moved(landing: Landing, committed: Manifest | None, claim: Claim, pages: It
 
 def _pages(landing: Landing, offset: int, rows: int) -> Iterator[DataPage]:
     return counted(landing.pages(offset, rows), rows, landing.source)
+
+
+def _late(landing: Landing, offset: int, rows: int) -> Iterator[DataPage]:
+    # a source without any rows was waited for when it was read
+    return counted(landing.late(offset, rows) if rows else iter(()), rows, landing.source)
 
 
 def _nothing_new(landing: Landing, committed: Manifest, progress: Progress) -> Manifest:

@@ -9,8 +9,39 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.records import DataPage
 
-#: Seconds between two looks at a source that still shows no rows.
+#: Seconds between two looks at a source that may not show all of its rows yet.
 SETTLE_INTERVAL = 2.0
+
+
+def late_pages(
+    pages: Callable[[int, int], Iterator[DataPage]],
+    offset: int,
+    rows: int,
+    *,
+    settle: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[DataPage]:
+    """Yield the pages of what appears after ``offset`` within ``settle`` seconds.
+
+    While older batches are shown, those of a run that has just finished may still be missing, and nothing
+    tells that they will come.
+
+    :param pages: gives the pages from an offset, before which there are so many rows, to the end.
+    :param rows: how many rows come before ``offset``.
+    """
+    for pause in _pauses(settle):
+        sleep(pause)
+        for page in pages(offset, rows):
+            yield page
+            rows += len(page.rows)
+            offset = page.offset
+
+
+def _pauses(settle: float) -> Iterator[float]:
+    while settle > 0:
+        pause = min(settle, SETTLE_INTERVAL)
+        settle -= pause
+        yield pause
 
 
 def all_pages(
@@ -30,19 +61,20 @@ def all_pages(
     :param read: gives the pages from an offset to the end that is seen then.
     :param rows: how many rows come before ``offset``.
     """
+    pauses = _pauses(settle)
+    pause = next(pauses, None)
     while True:
         came = 0
         for page in read(offset):
-            if not page.rows and page.total < max(rows + came, 1) and settle > 0:
+            if not page.rows and page.total < max(rows + came, 1) and pause is not None:
                 # not the truth yet, so nobody shall count with it
                 break
             yield page
             came += len(page.rows)
             offset = page.offset
         rows += came
-        if not came and page.total < max(rows, 1) and settle > 0:
-            pause = min(settle, SETTLE_INTERVAL)
-            settle -= pause
+        if not came and page.total < max(rows, 1) and pause is not None:
             sleep(pause)
+            pause = next(pauses, None)
         elif not came or rows >= page.total:
             return

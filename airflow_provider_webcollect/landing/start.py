@@ -80,19 +80,25 @@ def begin(landing: Landing, fresh: Progress) -> Progress:
     """Return the progress to go on with: of an unfinished landing, or ``fresh``. Nothing is written yet.
 
     :raises DestinationBusy: if another run is landing.
-    :raises DestinationTaken: if another source's landing is unfinished, or there are foreign files.
+    :raises DestinationTaken: if parts of another source were landed, or there are foreign files.
+    :raises FormatChanged: if a landing that was killed has written parts with other format options.
     """
     destination = landing.destination
     destination.refuse_foreign_files()
     found = destination.progress()
-    if found is not None and found.source != landing.source:
+    if found is not None and found.parts and found.source != landing.source:
         raise DestinationTaken(f"the destination holds a part of {found.source}, not of {landing.source}")
     refuse_if_busy(found, landing.run, landing.abandoned_after)
-    if found is None or not _goes_on(found, fresh):
+    # without parts nothing was landed, whatever it was that was to be landed, and how
+    if found is None or not found.parts or not _goes_on(found, fresh):
+        return fresh
+    if found.touched_at is None and found.encoding != fresh.encoding:
+        # the way out of an error that other options avoid
+        log.warning("%d rows were written with other format options; all is landed anew.", found.rows)
         return fresh
     refuse_another(landing.file_format, found.encoding, "the unfinished landing at the destination")
     resumed = found.resumed(destination.intact(found.parts))
-    if len(resumed.parts) < len(fresh.parts):
+    if found.continues and len(resumed.parts) < len(fresh.parts):
         # a rewritten part has vanished, and the commit has the one that it was made of
         return fresh
     if len(resumed.parts) < len(found.parts):

@@ -82,8 +82,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param page_size: rows per request, 1 to 1000; fewer are asked for while pages fail for their size.
     :param max_part_bytes: a part is ended with the page that reaches this size.
     :param max_concurrency: how many ``sources`` are landed at once, 1 to 32; all share the connection's pace.
-    :param settle: seconds to wait for rows if the source shows none, as it may right after a task has
-        finished.
+    :param settle: seconds to wait for rows that the source may not show yet, as right after a task has
+        finished. A run takes so much longer if the source shows no rows, if ``mode="incremental"`` finds
+        nothing new, and, with ``mark_exported``, before every mark; 0 does not wait. A ``full`` landing of
+        the whole history without a mark takes a source that shows older batches as it is: give ``lotno`` to
+        wait for the rows of one.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
 
@@ -266,17 +269,20 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         stop: threading.Event | None,
     ) -> Landed:
         from airflow_provider_webcollect.landing.engine import Landing, land
+        from airflow_provider_webcollect.landing.pages import late_pages
         from airflow_provider_webcollect.service.endpoints import mark_exported
 
         task_id = place.source.collection_task_id
         began = time.monotonic()
         watch.stop = stop
+        pages = functools.partial(self._pages, client, place.source, watch)
         manifest = land(
             Landing(
                 source=place.source,
                 destination=destination,
                 run=run,
-                pages=functools.partial(self._pages, client, place.source, watch),
+                pages=functools.partial(pages, self.settle),
+                late=functools.partial(late_pages, functools.partial(pages, 0.0), settle=self.settle),
                 file_format=self._format(),
                 mode=self.mode,
                 on_reset=self.on_reset,
@@ -301,7 +307,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return Destination(path.fs, path.path)
 
     def _pages(
-        self, client: Client, source: Source, watch: reporting.Watch, offset: int, rows: int
+        self, client: Client, source: Source, watch: reporting.Watch, settle: float, offset: int, rows: int
     ) -> Iterator[DataPage]:
         from airflow_provider_webcollect.landing.pages import all_pages
         from airflow_provider_webcollect.service.paging import iter_pages
@@ -319,7 +325,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 watch.pages += 1
                 yield page
 
-        return all_pages(read, offset, rows, settle=self.settle)
+        return all_pages(read, offset, rows, settle=settle)
 
 
 def _one_of(argument: str, value: object, choices: tuple[str, ...]) -> None:

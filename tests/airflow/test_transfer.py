@@ -193,6 +193,26 @@ def test_rows_that_come_late_are_waited_for(sandbox: Sandbox, destination: str) 
     assert run.xcoms["land"]["rows"] == 40
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "incremental", "settle": 10}, {"mark_exported": True, "settle": 3}],
+    ids=["incremental", "marked"],
+)
+def test_rows_that_come_late_are_waited_for_also_beside_older_batches(
+    sandbox: Sandbox, destination: str, options: dict[str, Any]
+) -> None:
+    source = sandbox.control.add_task(lots=[30], rows=40)
+    if "mode" in options:
+        land(destination, source, **options)
+    sandbox.control.configure(empty_after_finish_seconds=2.5)
+    sandbox.control.start_task(source["task_id"])
+    # the run has ended a second ago
+    sandbox.control.advance(271)
+    land(destination, source, **options)
+
+    assert len(landed(destination)) == 70
+
+
 def test_it_can_be_mapped(sandbox: Sandbox, tmp_path: Path) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
     run = run_tasks(

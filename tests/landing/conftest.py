@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.engine import Landing, land
 from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
-from airflow_provider_webcollect.landing.pages import all_pages
+from airflow_provider_webcollect.landing.pages import all_pages, late_pages
 from airflow_provider_webcollect.service.paging import iter_pages
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def landing(client: Client, folder: Folder, sandbox: Sandbox) -> Landed:
         read: Callable[[Iterator[DataPage]], Iterator[DataPage]] = lambda pages: pages,
         **changes: Any,
     ) -> Manifest:
-        def from_service(offset: int, rows: int) -> Iterator[DataPage]:
+        def from_service(settle: float, offset: int, rows: int) -> Iterator[DataPage]:
             return all_pages(
                 lambda start: read(iter_pages(client, task_id, lotno, offset=start, size=size)),
                 offset,
@@ -200,7 +201,13 @@ def landing(client: Client, folder: Folder, sandbox: Sandbox) -> Landed:
         return land(
             Landing(
                 source=Source(collection_task_id=task_id, lotno=lotno),
-                pages=pages or from_service,
+                pages=pages or functools.partial(from_service, settle),
+                late=functools.partial(
+                    late_pages,
+                    pages or functools.partial(from_service, 0.0),
+                    settle=settle,
+                    sleep=sleep,
+                ),
                 **{"destination": folder.destination, "run": RUN, **changes},
             )
         )

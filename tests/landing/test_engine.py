@@ -14,15 +14,17 @@ import pytest
 import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.errors import (
+    DestinationBusy,
     DestinationTaken,
     DestinationUnreadable,
     PartsMissing,
     RowsMissing,
 )
-from airflow_provider_webcollect.landing.manifest import Progress, Source
+from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.manifest import LastPage, Manifest, Progress, RecordedPart, Source
 from airflow_provider_webcollect.service.answers import Answer, read_answer
 from airflow_provider_webcollect.service.endpoints import read_data
-from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
+from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure, WebCollectError
 from airflow_provider_webcollect.service.records import DataPage
 from tests.landing.conftest import (
     OTHER_RUN,
@@ -483,11 +485,76 @@ class TestWhatIsThereAlready:
     def test_an_unfinished_landing_of_another_source_is_refused(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
-        other = Progress(source=Source(collection_task_id="other"), started_at="")
+        part = RecordedPart(
+            name="part-00001-01234567.jsonl",
+            rows=1,
+            bytes=2,
+            sha256="",
+            start_offset=0,
+            next_offset=1,
+            last_page=LastPage(),
+        )
+        other = Progress(source=Source(collection_task_id="other"), parts=(part,), started_at="")
         folder.write("_progress.json", msgspec.json.encode(other))
         with pytest.raises(DestinationTaken, match="a part of task other"):
             landing(task)
         assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
+    def test_a_try_that_landed_nothing_of_another_source_is_not_in_the_way(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, if_exists: str
+    ) -> None:
+        for typo in (("typo", None), (task, "999999")):
+            with pytest.raises(WebCollectError):
+                landing(*typo, if_exists=if_exists)
+        landing(task, run=OTHER_RUN, if_exists=if_exists)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_one_that_was_killed_before_it_landed_anything_is_in_the_way_for_a_while_only(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        with pytest.raises(Crash):
+            landing(task, "000001", read=crashing_at(1))
+        with pytest.raises(DestinationBusy):
+            landing(task, run=OTHER_RUN)
+        landing(task, run=OTHER_RUN, abandoned_after=0)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["parts landed", "nothing landed"])
+    @pytest.mark.parametrize(
+        "remedy", [{"on_cast_error": "null"}, {"column_types": None}], ids=["lenient", "as texts"]
+    )
+    @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
+    def test_other_format_options_are_a_way_out_of_a_value_that_is_not_of_its_type(
+        self,
+        landing: Landed,
+        folder: Folder,
+        max_part_bytes: int,
+        remedy: dict[str, Any],
+        if_exists: str,
+    ) -> None:
+        values = ["1", "2", "x"]
+        pages = [page([{"a": value}], number, 3, 3 - number) for number, value in enumerate(values, 1)]
+        options: dict[str, Any] = {"column_types": {"a": "int64"}}
+
+        def land(**changes: Any) -> Manifest:
+            return landing(
+                "t",
+                pages=lambda offset, rows: iter(pages[offset:]),
+                file_format=make_format("parquet", **{**options, **changes}),
+                max_part_bytes=max_part_bytes,
+                if_exists=if_exists,
+            )
+
+        with pytest.raises(CastFailed):
+            land()
+        left = {name for name in folder.names() if name.startswith("part-")}
+        assert len(left) == (2 if max_part_bytes == 1 else 0)
+        manifest = land(**remedy)
+        assert manifest.rows == 3
+        assert manifest.encoding["column_types"] == ({"a": "int64"} if "on_cast_error" in remedy else {})
+        assert left.isdisjoint(part.name for part in manifest.parts)
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
     @pytest.mark.parametrize(
         "name", ["data.csv", "part-1.jsonl", "part-00001-xyz.jsonl", "landing", "_SUCCESS", "sub/file"]

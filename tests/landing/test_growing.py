@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import threading
@@ -12,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import claim
+from airflow_provider_webcollect.landing import claim, last_page
 from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.errors import DestinationBusy, DestinationTaken, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Progress, Source
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.records import DataPage
-from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, offsets_asked
+from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, offsets_asked
 from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
 
 if TYPE_CHECKING:
@@ -235,6 +237,67 @@ class TestReset:
         assert len(offsets_asked(sandbox)) < 5
         assert folder.rows() == sandbox.control.true_rows(task)
 
+    def test_landing_anew_goes_on_also_while_it_has_fewer_parts_than_the_old_landing(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing(size=30, max_part_bytes=1)
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, 250)
+        options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 25, "max_part_bytes": 1}
+        with pytest.raises(Crash):
+            # the first page that is asked for shows the reset
+            growing(read=crashing_at(9), **options)
+        assert len(folder.destination.progress().parts) < len(folder.manifest()["parts"])
+        sandbox.control.clear_requests()
+        growing(**options)
+        assert 0 not in offsets_asked(sandbox)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize(
+        ("total", "rest"), [(0, -1), (-1, 0)], ids=["rest counted early", "total counted early"]
+    )
+    @pytest.mark.parametrize("on_reset", ["fail", "full"])
+    def test_counts_of_two_moments_are_not_taken_for_a_reset(
+        self,
+        growing: Landed,
+        folder: Folder,
+        sandbox: Sandbox,
+        task: str,
+        monkeypatch: pytest.MonkeyPatch,
+        total: int,
+        rest: int,
+        on_reset: str,
+    ) -> None:
+        monkeypatch.setattr(last_page, "LOOK_INTERVAL", 0)
+        growing()
+        sandbox.control.grow(task, 30)
+        skewed = iter([True] * (last_page.LOOKS - 1))
+
+        def counted_twice(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                counts = {"total": each.total + total, "rest_total": each.rest_total + rest}
+                yield msgspec.structs.replace(each, **counts) if next(skewed, False) else each
+
+        manifest = growing(run=OTHER_RUN, on_reset=on_reset, read=counted_twice)
+        assert sum(part.rows for part in manifest.added()) == 30
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_counts_that_go_on_to_contradict_the_rows_are_believed(
+        self, growing: Landed, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(last_page, "LOOK_INTERVAL", 0)
+        growing()
+        sandbox.control.clear_requests()
+
+        def more(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            # rows have come in before those that were landed last
+            for each in pages:
+                yield msgspec.structs.replace(each, total=each.total + 5)
+
+        with pytest.raises(SourceReset, match="305 rows now, 300 were landed"):
+            growing(run=OTHER_RUN, read=more)
+        assert len(offsets_asked(sandbox)) == last_page.LOOKS
+
     def test_rows_that_are_only_late_are_waited_for(
         self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
@@ -250,6 +313,92 @@ class TestReset:
         sandbox.control.grow(task, 30)
         growing(run=OTHER_RUN, read=late, settle=10)
         assert folder.rows() == sandbox.control.true_rows(task)
+
+
+@dataclasses.dataclass
+class FinishedLate:
+    """A task with 300 rows in a batch, and 40 of a run that has finished but shows them after a few looks."""
+
+    sandbox: Sandbox
+    task: str
+    looks: int
+    slept: list[float] = dataclasses.field(default_factory=list)
+
+    def finish(self) -> None:
+        # queued for 30 seconds, then at work for 240
+        self.sandbox.control.configure(empty_after_finish_seconds=3600)
+        self.sandbox.control.start_task(self.task)
+        self.sandbox.control.advance(271)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if len(self.slept) == self.looks:
+            self.sandbox.control.configure(empty_after_finish_seconds=0)
+
+    def exported(self) -> int:
+        return sum(run["exported_rows"] for run in self.sandbox.control.task(self.task)["runs"])
+
+
+class TestLateRows:
+    """Rows of a run that has just finished, which the source shows later than those of older runs."""
+
+    @pytest.fixture
+    def late(self, sandbox: Sandbox) -> FinishedLate:
+        return FinishedLate(sandbox, sandbox.control.add_task(lots=[300], rows=40)["task_id"], looks=3)
+
+    @pytest.fixture
+    def options(self, late: FinishedLate, client: Client) -> dict[str, Any]:
+        return {"settle": 15, "sleep": late.sleep, "mark": lambda: client.send(mark_exported(late.task))}
+
+    @pytest.mark.parametrize("marks", [False, True], ids=["", "marks"])
+    def test_a_growing_landing_waits_for_them(
+        self, landing: Landed, folder: Folder, late: FinishedLate, options: dict[str, Any], marks: bool
+    ) -> None:
+        landing(late.task, mode="incremental")
+        late.finish()
+        options["mark"] = options["mark"] if marks else None
+        manifest = landing(late.task, mode="incremental", run=OTHER_RUN, **options)
+        assert late.slept[:3] == [2, 2, 2]
+        assert sum(part.rows for part in manifest.added()) == len(folder.rows()) - 300 == 40
+        assert late.exported() == (340 if marks else 0)
+
+    @pytest.mark.parametrize("mode", ["full", "incremental"])
+    def test_they_land_before_they_are_marked(
+        self, landing: Landed, folder: Folder, late: FinishedLate, options: dict[str, Any], mode: str
+    ) -> None:
+        late.finish()
+        landing(late.task, mode=mode, **options)
+        assert len(folder.rows()) == late.exported() == 340
+        # more may come in pieces
+        assert late.slept == [2, 2, 2, 2, 2, 2, 2, 1]
+
+    def test_they_are_waited_for_no_longer_than_asked(
+        self, landing: Landed, late: FinishedLate, options: dict[str, Any]
+    ) -> None:
+        first = landing(late.task, mode="incremental")
+        late.finish()
+        options["mark"] = None
+        options["settle"] = 5
+        late.looks = 4
+        assert landing(late.task, mode="incremental", run=OTHER_RUN, **options) == first
+        assert late.slept == [2, 2, 1]
+
+    def test_a_growing_landing_that_finds_rows_at_once_does_not_wait(
+        self, landing: Landed, late: FinishedLate, sandbox: Sandbox, options: dict[str, Any]
+    ) -> None:
+        landing(late.task, mode="incremental")
+        sandbox.control.grow(late.task, 5)
+        options["mark"] = None
+        assert landing(late.task, mode="incremental", run=OTHER_RUN, **options).rows == 305
+        assert late.slept == []
+
+    def test_an_empty_source_is_waited_for_once(
+        self, landing: Landed, sandbox: Sandbox, late: FinishedLate, options: dict[str, Any]
+    ) -> None:
+        empty = sandbox.control.add_task()["task_id"]
+        for run in (RUN, OTHER_RUN):
+            landing(empty, mode="incremental", run=run, **{**options, "settle": 2})
+        assert late.slept == [2, 2]
 
 
 class TestTwoAtOnce:
@@ -323,6 +472,18 @@ class TestTwoAtOnce:
             landing(task, run=OTHER_RUN)
         assert landing(task, run=OTHER_RUN, abandoned_after=0).run == OTHER_RUN
         assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_who_was_taken_over_stays_so_after_a_try_that_lets_all_begin_anew(
+        self, folder: Folder, task: str
+    ) -> None:
+        progress = Progress(source=Source(collection_task_id=task), started_at="")
+        claims = [claim.Claim(folder.destination, progress, RUN, 60) for _ in range(3)]
+        claims[-1].forget()
+        successor = claim.Claim(folder.destination, progress, RUN, 60)
+        for each in claims:
+            with pytest.raises(DestinationBusy):
+                each.record(progress)
+        successor.record(progress)
 
 
 class TestMark:

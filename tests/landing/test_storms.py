@@ -69,7 +69,7 @@ class TestCountsThatMakeNoSense:
         with pytest.raises(RowsMissing, match="announced 10 rows, and then 9"):
             landing("t", pages=lambda offset, rows: iter(pages))
         assert "_manifest.json" not in folder.names()
-        assert "_progress.json" not in folder.names()
+        assert json.loads(folder.read("_progress.json"))["parts"] == []
 
     def test_more_rows_than_announced_with_more_to_come(self, landing: Landed) -> None:
         def endless() -> Iterator[DataPage]:
