@@ -1,10 +1,11 @@
 """CSV that gives back what went in.
 
 UTF-8, commas, a header in every part, lines that end with a line feed; quoting as in RFC 4180. Texts are
-always quoted; numbers, ``true`` and ``false`` never are, and stand as they came. So null (nothing between the
-commas) differs from the empty text (``""``), and ``"1.50"`` from ``1.50``. Objects and lists are texts of
-compact JSON. An absent key is null. In a part that begins with a single column null is ``""`` too, since most
-readers skip empty lines.
+always quoted; numbers, ``true`` and ``false`` never are, and stand as they came, but for ``-0``, which is
+``0``. So null (nothing between the commas) differs from the empty text (``""``), and ``"1.50"`` from
+``1.50``. Objects and lists are texts of compact JSON; of a key that comes twice the last value counts. An
+absent key is null. In a part that begins with a single column null is ``""`` too, since most readers skip
+empty lines.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ class JsonLines(FileFormat):
     """One JSON object per line.
 
     With columns given, a row keeps those of them that it has, in their order, with the values as they came.
+    Bytes of values that are no UTF-8 stay as they came too; in the other formats they are U+FFFD.
     """
 
     name: ClassVar[str] = "jsonl"

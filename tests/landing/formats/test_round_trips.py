@@ -161,6 +161,14 @@ def test_bytes_that_are_no_utf_8_are_marked_as_such(file_format, read):
     assert read(part) == [{"a": "x\ufffdy", "b": "z"}]
 
 
+@pytest.mark.parametrize("columns", [None, ["a"]])
+def test_in_json_lines_such_bytes_stay(columns):
+    import msgspec
+
+    (part,) = land(make_format("jsonl", columns=columns), [msgspec.Raw(b'{"a":"x\xffy"}')])
+    assert part == b'{"a":"x\xffy"}\n'
+
+
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 def test_the_same_rows_give_the_same_bytes(file_format):
     rows = page(*({"id": n, "name": f"n{n}"} for n in range(500)))
