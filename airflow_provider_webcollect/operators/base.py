@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
@@ -14,9 +15,19 @@ from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_lin
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service import checks
 from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError
+from airflow_provider_webcollect.service.exchange import unknown_outcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+
+
+#: What Airflow 2 has to get as it is: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow looks whether
+#: somebody has set the task's state. Airflow 3 takes them for any failure, or raises nothing at all.
+_FROM_OUTSIDE: tuple[type[BaseException], ...] = ()
+if not AIRFLOW_V_3_0_PLUS:
+    from airflow.exceptions import AirflowTaskTerminated
+
+    _FROM_OUTSIDE = (KeyboardInterrupt, AirflowTaskTerminated)
 
 
 def check_now(operator: BaseOperator, check: Callable[[], Any]) -> None:
@@ -58,28 +69,21 @@ def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectSt
 
 
 @contextlib.contextmanager
-def airflow_errors(
-    *, retry_unknown_outcome: bool = False, what_to_check: Callable[[], str] = str
-) -> Iterator[None]:
+def airflow_errors() -> Iterator[None]:
     """End the task without retries where a retry would be in vain; leave other errors to its retries.
 
-    :param retry_unknown_outcome: leave also an :class:`OutcomeUnknown` to the retries.
-    :param what_to_check: returns what a person should look at before an operation of unknown outcome is
-        repeated.
+    :raises AirflowFailException: for an error that is permanent.
     """
     try:
         yield
-    except OutcomeUnknown as error:
-        if retry_unknown_outcome:
-            raise
-        hint = " ".join(filter(None, (str(error), what_to_check())))
-        raise AirflowFailException(
-            f"{hint} Clear the task to repeat it, or set `retry_unknown_outcome=True` to have retries do so."
-        ) from error
-    except (WebCollectError, LandingError) as error:
-        if error.permanent:
-            raise AirflowFailException(str(error)) from error
+    except Exception as error:
+        _fail_if_permanent(error)
         raise
+
+
+def _fail_if_permanent(error: BaseException) -> None:
+    if isinstance(error, WebCollectError | LandingError) and error.permanent:
+        raise AirflowFailException(str(error)) from error
 
 
 class WebCollectOperator(BaseOperator):
@@ -112,11 +116,35 @@ class WebCollectOperator(BaseOperator):
         with self.errors():
             return self.perform(WebCollectHook(self.webcollect_conn_id))
 
-    def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Give the context in which the service's errors end the task as they should."""
-        return airflow_errors(
-            retry_unknown_outcome=self.retry_unknown_outcome, what_to_check=self.what_to_check
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Give the context in which the service's errors end the task as they should.
+
+        :raises AirflowFailException: for an error that is permanent, and if it is not known whether an
+            operation that must not be repeated blindly took effect, whatever has ended it (a lost answer, the
+            task's `execution_timeout`).
+        """
+        try:
+            yield
+        except BaseException as error:
+            unknown = unknown_outcome(error)
+            if unknown is None:
+                _fail_if_permanent(error)
+            elif not self.retry_unknown_outcome:
+                self._end(unknown, error)
+            raise
+
+    def _end(self, unknown: OutcomeUnknown, error: BaseException) -> None:
+        """End the task without retries."""
+        hint = " ".join(filter(None, (str(unknown), self.what_to_check())))
+        message = (
+            f"{hint} Clear the task to repeat it, or set `retry_unknown_outcome=True` to have retries do so."
         )
+        if isinstance(error, _FROM_OUTSIDE):
+            self.log.error("%s", message)
+            self.retries = 0
+            return
+        raise AirflowFailException(message) from error
 
     def perform(self, hook: WebCollectHook) -> Any:
         """Do the operation and return its result as plain JSON."""

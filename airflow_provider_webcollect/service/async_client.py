@@ -76,7 +76,7 @@ class AsyncClient:
             while True:
                 try:
                     outcome = await self._perform(effect)
-                except Exception as error:  # whatever happens is the logic's to judge
+                except BaseException as error:  # whatever happens is the logic's to judge
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(outcome)

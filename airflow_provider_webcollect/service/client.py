@@ -77,7 +77,7 @@ class Client:
             while True:
                 try:
                     outcome = self._perform(effect)
-                except Exception as error:  # whatever happens is the logic's to judge
+                except BaseException as error:  # whatever happens is the logic's to judge
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(outcome)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The attribute of an exception that has interrupted a call; it holds an OutcomeUnknown.
+_UNKNOWN = "webcollect_unknown_outcome"
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
@@ -38,6 +40,10 @@ def exchange(call: Call[T], wire: Wire) -> Steps[T]:
     """Carry ``call`` out and return its result.
 
     tenacity decides whether and when to try again; the waiting itself is left to the driver.
+
+    What interrupts it from outside (a signal's exception, a cancellation) stays what it is. If it came while
+    the answer to a call that must not be repeated blindly was outstanding, a note on it says so, and
+    :func:`unknown_outcome` tells.
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
@@ -48,6 +54,11 @@ def exchange(call: Call[T], wire: Wire) -> Steps[T]:
         with attempt:
             return (yield from _attempt(call, wire))
     raise AssertionError("tenacity ends with a result or an error")
+
+
+def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
+    """Return what is unknown after ``error``, which is that itself or has interrupted a call; or None."""
+    return error if isinstance(error, OutcomeUnknown) else getattr(error, _UNKNOWN, None)
 
 
 def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
@@ -181,7 +192,27 @@ def _paced(call: Call[Any], wire: Wire, request: Request) -> Steps[Answer]:
     for pacer in wire.paces.of(call.endpoint.pace):
         if wait := pacer.reserve():
             yield Sleep(wait)
-    return (yield Send(request))  # type: ignore[no-any-return]
+    try:
+        return (yield Send(request))  # type: ignore[no-any-return]
+    except WebCollectError:
+        raise
+    except BaseException as interruption:
+        _note(call, interruption)
+        raise
+
+
+def _note(call: Call[Any], interruption: BaseException) -> None:
+    """Have an interruption say that the outcome of ``call`` is unknown, if that matters."""
+    # what an unfinished renewal of the token means for the next one is its own matter, not the caller's
+    if call.repeat is not Repeat.IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
+        return
+    unknown = OutcomeUnknown(
+        "sent, but it is not known whether the service acted on it: interrupted before it answered "
+        f"({type(interruption).__name__})",
+        endpoint=call.endpoint.name,
+    )
+    interruption.add_note(str(unknown))
+    setattr(interruption, _UNKNOWN, unknown)
 
 
 def _is_redirect(answer: Answer) -> bool:

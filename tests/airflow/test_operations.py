@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.standard.operators import PythonOperator
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.settings import Session
+from sqlalchemy import text
 
+from airflow_provider_webcollect.operators.base import _FROM_OUTSIDE
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCopyTaskOperator,
     WebCollectCopyTasksOperator,
@@ -83,6 +92,32 @@ def run_each(task: dict[str, Any], names: Any = MAKE, **arguments: Any) -> Finis
 def sent(sandbox: Sandbox, name: str) -> int:
     """Return how often an endpoint was asked."""
     return len(sandbox.control.requests(PATHS[name]))
+
+
+def await_requests(sandbox: Sandbox, counts: dict[str, int]) -> None:
+    """Wait until the service has acted on requests that nobody waited for."""
+    deadline = time.monotonic() + 10
+    while any(sent(sandbox, name) < count for name, count in counts.items()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert {name: sent(sandbox, name) for name in counts} == counts
+
+
+def shut_down(dag_id: str, marked: str | None) -> None:
+    """Do to this process what Airflow does to a task's; before that, a person may mark the task."""
+    if marked:
+        with Session() as session:
+            update = text("update task_instance set state = :marked where dag_id = :dag_id")
+            session.execute(update, {"marked": marked, "dag_id": dag_id})
+            session.commit()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def state_of(dag_id: str) -> str:
+    """Return the state of a DAG's only task."""
+    query = text("select state from task_instance where dag_id = :dag_id")
+    with Session() as session:
+        return str(session.execute(query, {"dag_id": dag_id}).scalar_one())
 
 
 def in_group(sandbox: Sandbox) -> int:
@@ -277,6 +312,54 @@ class TestErrors:
         run = run_each(task, UNSAFE, retry_unknown_outcome=True)
 
         assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "success"), dict.fromkeys(UNSAFE, 2))
+
+    def test_a_timeout_that_interrupts_one_counts_as_an_unknown_outcome(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        for name in UNSAFE:
+            sandbox.control.fail(PATHS[name], kind="slow", seconds=4)
+        count = in_group(sandbox)
+        run = run_each(task, UNSAFE, execution_timeout=timedelta(seconds=2))
+
+        assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "failed"), dict.fromkeys(UNSAFE, 1))
+        await_requests(sandbox, dict.fromkeys(UNSAFE, 1))
+        assert in_group(sandbox) - count == 2
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "x"]
+        log = said()
+        assert "interrupted before it answered (AirflowTaskTimeout)" in log
+        assert f"A copy of task {task['task_id']} may be in its own group by now. Clear the task" in log
+
+    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="`dag.test()` of Airflow 2 ends with a timeout")
+    def test_a_timeout_leaves_to_retries_what_may_be_repeated(
+        self, sandbox: Sandbox, task: dict[str, Any]
+    ) -> None:
+        expected = {"copy_task": 2, "get_actions": 2}
+        for name in expected:
+            sandbox.control.fail(PATHS[name], kind="slow", seconds=4)
+        run = run_each(task, expected, execution_timeout=timedelta(seconds=2), retry_unknown_outcome=True)
+
+        assert (run.states, run.tries) == (dict.fromkeys(expected, "success"), expected)
+        await_requests(sandbox, expected)
+
+    @pytest.mark.parametrize("marked", [None, "success"])
+    def test_a_worker_that_is_shut_down_makes_no_second_copy(
+        self, sandbox: Sandbox, task: dict[str, Any], marked: str | None
+    ) -> None:
+        sandbox.control.fail(PATHS["copy_task"], kind="slow", seconds=4)
+        count = in_group(sandbox)
+        with make_dag() as dag:
+            MAKE["copy_task"](task, task_id="copy", **RETRIES)
+        shutdown = threading.Timer(2, shut_down, [dag.dag_id, marked])
+        shutdown.start()
+        # `dag.test()` of Airflow 2 ends with it
+        with contextlib.suppress(*_FROM_OUTSIDE):
+            run_dag(dag)
+        shutdown.join()
+
+        # Airflow 3 lets the task end by itself
+        assert state_of(dag.dag_id) == (marked or ("success" if AIRFLOW_V_3_0_PLUS else "failed"))
+        await_requests(sandbox, {"copy_task": 1})
+        assert in_group(sandbox) - count == 1
 
     def test_a_rate_limit_is_waited_out_even_where_repeating_is_not_safe(
         self, sandbox: Sandbox, task: dict[str, Any]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
+import os
+import signal
+import threading
 import time
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -11,13 +16,17 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.async_client import AsyncClient
 from airflow_provider_webcollect.service.call import Repeat
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.exchange import unknown_outcome
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.tokens import MemoryTokenStore
 from airflow_provider_webcollect.service.url_file import url_list
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.call import Call
@@ -294,6 +303,95 @@ def _listening_on(port: int) -> Any:
     server.listener = socket.create_server(("127.0.0.1", port))
     threading.Thread(target=server.serve, args=(server.listener,), daemon=True).start()
     return server
+
+
+class Signalled(BaseException):
+    """What the handler of a signal raises, as Airflow's does at a task's `execution_timeout`."""
+
+
+@contextlib.contextmanager
+def signalled_when(happened: Callable[[], object]) -> Iterator[None]:
+    """Have a signal interrupt this thread once something has happened."""
+
+    def interrupt(*_: object) -> None:
+        raise Signalled
+
+    def watch() -> None:
+        while not happened():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.join(10)
+        signal.signal(signal.SIGUSR1, before)
+
+
+class TestInterruptions:
+    """What a signal raises is no error of the client's, and still may leave an outcome unknown."""
+
+    def test_a_call_that_must_not_be_repeated_has_an_unknown_outcome(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        for call in unsafe_calls(sandbox):
+            with serving(lambda _: None) as server:
+                client = connect(base_url=server.url)
+                received = server.received
+                with signalled_when(lambda: received), pytest.raises(Signalled) as interruption:  # noqa: B023
+                    client.send(call)
+            unknown = unknown_outcome(interruption.value)
+            assert unknown is not None
+            assert unknown.endpoint == call.endpoint.name
+            assert interruption.value.__notes__ == [str(unknown)]
+            assert "interrupted before it answered (Signalled) Look at the service" in str(unknown)
+
+    async def test_a_cancellation_is_told_of_too(self, connect: Callable[..., Client]) -> None:
+        with serving(lambda _: None) as server:
+            async with AsyncClient(connect(base_url=server.url).wire, MemoryTokenStore("test")) as client:
+                sending = asyncio.create_task(client.send(endpoints.copy_task("t")))
+                while not server.received:
+                    await asyncio.sleep(0.01)
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError) as interruption:
+                    await sending
+        assert unknown_outcome(interruption.value) is not None
+
+    @pytest.mark.parametrize(
+        ("call", "credentials"),
+        [
+            (endpoints.get_running_counts(), Credentials(access_token="a")),
+            # what is outstanding here is the answer to the renewal of the token
+            (endpoints.copy_task("t"), Credentials(refresh_token="r")),
+        ],
+        ids=["safe", "unsent"],
+    )
+    def test_nothing_is_unknown_of_a_call_that_may_be_repeated(
+        self, connect: Callable[..., Client], call: Call[Any], credentials: Credentials
+    ) -> None:
+        with serving(lambda _: None) as server:
+            client = connect(base_url=server.url, credentials=credentials)
+            with signalled_when(lambda: server.received), pytest.raises(Signalled) as interruption:
+                client.send(call)
+        assert len(server.received) == 1
+        assert unknown_outcome(interruption.value) is None
+
+    def test_nothing_is_unknown_between_two_attempts(self, connect: Callable[..., Client]) -> None:
+        def interrupt(_: float) -> None:
+            raise Signalled
+
+        with serving(lambda _: answer({}, status=429)) as server:
+            wire = connect(base_url=server.url).wire
+            with (
+                Client(wire, MemoryTokenStore("test"), sleep=interrupt) as client,
+                pytest.raises(Signalled) as interruption,
+            ):
+                client.send(endpoints.copy_task("t"))
+        assert len(server.received) == 1
+        assert unknown_outcome(interruption.value) is None
 
 
 class TestTimeouts:
