@@ -53,6 +53,8 @@ _METRICS = {
 }
 #: The keys of a row, the same for every row and file.
 COLUMNS = (*_TEXTS, *_METRICS)
+#: Of what is compared with a threshold: tenths have no exact sums, and 1 - 0.7 is more than 0.3.
+DIGITS = 6
 
 
 class _AnalyticsOperator(WebCollectOperator):
@@ -230,13 +232,20 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by
     id.
 
+    A number that the service leaves out is not taken for 0: a row's successes are also read off its failures
+    or its rate, and a metric that no row has is None.
+
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
-    :param min_success_rate: least share of runs that succeed, from 0 to 1. No run at all is a violation.
+    :param min_success_rate: least share of runs that succeed, from 0 to 1. No run at all is a violation, and
+        so is a rate that the service's numbers do not give.
     :param max_volume_drop: most by which the rows collected may fall behind those of the period of equal
-        length just before, as a share of them from 0 to 1. Nothing is compared if there were none.
-    :param max_cost: most that the period may cost (the service's ``balance``).
-    :param per_task: hold each task to the thresholds, not all of them together.
+        length just before, as a share of them from 0 to 1. Nothing is compared if there were none; if the
+        service has no number for the period itself, that is a violation.
+    :param max_cost: most that the period may cost (the service's ``balance``). A cost that the service does
+        not give is logged, and no violation.
+    :param per_task: hold each task to the thresholds, not all of them together; each of
+        ``collection_task_ids`` also if there is nothing of it.
     :param on_violation: ``fail`` the task, without retries, or ``warn`` in the log.
     :param collection_task_ids: at most 100; None for all tasks. (templated)
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
@@ -285,7 +294,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         self._check()
         found = self._by_task(self._rows(hook, self.start, self.end))
         before = self._by_task(self._rows(hook, *self._previous())) if self._compares else {}
-        names = sorted({*found, *before}) if self.per_task else [""]
+        names = sorted({*found, *before, *self._asked_for()}) if self.per_task else [""]
         sums = {name: _Sums.of(found[name], before.get(name, [])) for name in names}
         violations = [
             f"task {name}: {violation}" if name else violation
@@ -305,6 +314,12 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             **({"tasks": metrics} if self.per_task else metrics[""]),
             "violations": violations,
         }
+
+    def _asked_for(self) -> list[str]:
+        """Return the ids that were given: a task that did not run has no row."""
+        if self.collection_task_ids is None:
+            return []
+        return checks.texts("collection_task_ids", self.collection_task_ids)
 
     @property
     def _compares(self) -> bool:
@@ -331,51 +346,75 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             found[row.task_id if self.per_task else ""].append(row)
         return found
 
-    def _violations(self, sums: _Sums) -> Iterable[str]:
-        rate, least = sums.success_rate, self.min_success_rate
-        if least is not None and rate is None:
-            yield f"there was no run, so the success rate is not the {least:.1%} that is asked for"
-        elif least is not None and rate is not None and rate < least:
-            yield f"the success rate is {rate:.1%}, below {least:.1%}"
-        drop, most = sums.volume_drop, self.max_volume_drop
-        if most is not None and drop is not None and drop > most:
-            yield (
-                f"{sums.volume:.0f} rows were collected, {sums.previous_volume:.0f} in the period before: "
-                f"a drop by {drop:.1%}, above {most:.1%}"
+    def _violations(self, sums: _Sums) -> list[str]:
+        found = (self._low_success(sums), self._lost_volume(sums), self._high_cost(sums))
+        return [violation for violation in found if violation]
+
+    def _low_success(self, sums: _Sums) -> str | None:
+        least, rate = self.min_success_rate, sums.success_rate
+        if least is None or (rate is not None and rate >= least):
+            return None
+        if rate is not None:
+            return f"the success rate is {rate:.1%}, below {least:.1%}"
+        reason = "the service does not say how many runs succeeded" if sums.untold else "there was no run"
+        return f"{reason}, so the success rate is not the {least:.1%} that is asked for"
+
+    def _lost_volume(self, sums: _Sums) -> str | None:
+        most, before = self.max_volume_drop, sums.previous_volume
+        if most is None or not before:
+            return None
+        if sums.volume is None:
+            return (
+                f"the service does not say how many rows were collected; in the period before, {before:.0f}"
             )
-        if self.max_cost is not None and sums.cost > self.max_cost:
-            yield f"the cost is {sums.cost:g}, above {self.max_cost:g}"
+        drop = round(1 - sums.volume / before, DIGITS)
+        if drop <= most:
+            return None
+        return (
+            f"{sums.volume:.0f} rows were collected, {before:.0f} in the period before: "
+            f"a drop by {drop:.1%}, above {most:.1%}"
+        )
+
+    def _high_cost(self, sums: _Sums) -> str | None:
+        if self.max_cost is None:
+            return None
+        if sums.cost is None:
+            self.log.warning("The service gives no cost to compare with %g.", self.max_cost)
+            return None
+        return f"the cost is {sums.cost:g}, above {self.max_cost:g}" if sums.cost > self.max_cost else None
 
 
 class _Sums(NamedTuple):
-    """A period's metrics, summed."""
+    """A period's metrics, summed; None where there are rows and none has a number.
+
+    :ivar runs: those of which it is known whether they succeeded.
+    :ivar untold: rows of which it is not; they are left out of ``runs`` and ``successes``.
+    """
 
     runs: float
     successes: float
-    volume: float
-    cost: float
-    previous_volume: float
+    untold: int
+    volume: float | None
+    cost: float | None
+    previous_volume: float | None
 
     @classmethod
     def of(cls, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> _Sums:
         """Sum ``rows``, and the volume of the rows ``before``."""
+        told = [ends for row in rows if (ends := _runs_and_successes(row.execution_metrics)) is not None]
         return cls(
-            runs=_total(row.execution_metrics.run_count for row in rows),
-            successes=_total(row.execution_metrics.success_count for row in rows),
+            runs=sum(runs for runs, _ in told),
+            successes=sum(successes for _, successes in told),
+            untold=len(rows) - len(told),
             volume=_total(row.data_volume_metrics.total_collected for row in rows),
-            cost=round(_total(row.resource_usage_metrics.balance for row in rows), 6),
+            cost=_total(row.resource_usage_metrics.balance for row in rows),
             previous_volume=_total(row.data_volume_metrics.total_collected for row in before),
         )
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the runs that succeeded; None without a run."""
-        return self.successes / self.runs if self.runs else None
-
-    @property
-    def volume_drop(self) -> float | None:
-        """Share of the previous volume that is missing; negative for a rise, None without one."""
-        return 1 - self.volume / self.previous_volume if self.previous_volume else None
+        """Share of the runs that succeeded; None without one of which that is known."""
+        return round(self.successes / self.runs, DIGITS) if self.runs else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics as plain JSON."""
@@ -387,6 +426,20 @@ class _Sums(NamedTuple):
         }
 
 
+def _runs_and_successes(metrics: ExecutionMetrics) -> tuple[float, float] | None:
+    """Return how many runs there were and how many of them succeeded; None if the service does not say."""
+    runs, successes, failures = metrics.run_count, metrics.success_count, metrics.failure_count
+    if runs is None:
+        return None if successes is None or failures is None else (successes + failures, successes)
+    if successes is not None or runs == 0:
+        return runs, successes or 0
+    if failures is not None:
+        return runs, runs - failures
+    if metrics.success_rate is not None:
+        return runs, runs * metrics.success_rate
+    return None if metrics.failure_rate is None else (runs, runs * (1 - metrics.failure_rate))
+
+
 def flat(row: AnalyticsRow) -> dict[str, Any]:
     """Return a row as a plain dict with the keys :data:`COLUMNS`."""
     return {name: getattr(row, name) for name in _TEXTS} | {
@@ -394,8 +447,11 @@ def flat(row: AnalyticsRow) -> dict[str, Any]:
     }
 
 
-def _total(values: Iterable[float | None]) -> float:
-    return sum(value for value in values if value is not None)
+def _total(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the numbers; None if there are values and all are None."""
+    given = list(values)
+    numbers = [value for value in given if value is not None]
+    return round(sum(numbers), DIGITS) if numbers or not given else None
 
 
 def _is_number(value: object) -> bool:

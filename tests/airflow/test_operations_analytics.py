@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from datetime import timedelta
@@ -19,9 +20,10 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -40,11 +42,28 @@ WEEK: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(0),
 }
+#: A row without metrics.
+ROW: dict[str, Any] = {
+    "taskId": "t",
+    "dayKey": WEEK["start"],
+    "collectionMethod": "Cloud",
+    "dataVolumeMetrics": {},
+    "executionMetrics": {},
+    "resourceUsageMetrics": {},
+}
 
 
 def query(**arguments: Any) -> FinishedRun:
     """Run the query operator as a DAG run."""
     return run_tasks(lambda: WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}))
+
+
+def check(**arguments: Any) -> dict[str, Any]:
+    """Run the check as a DAG run, which must succeed, and return its result."""
+    run = run_tasks(lambda: WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments}))
+    assert run.states == {"check": "success"}
+    result: dict[str, Any] = run.xcoms["check"]
+    return result
 
 
 def truth(client: Client, **arguments: Any) -> list[Any]:
@@ -227,16 +246,15 @@ class TestCheck:
         assert all(violation.startswith("task ") for violation in tasks["violations"])
         assert sum(each["volume"] for each in tasks["tasks"].values()) == sums["volume"]
 
-    def test_a_drop_to_nothing_and_a_week_without_runs_are_violations(self) -> None:
-        sums = analytics._Sums(runs=0, successes=0, volume=0, cost=0, previous_volume=50)
-        with make_dag():
-            check = WebCollectMetricsCheckOperator(
-                task_id="check", **WEEK, min_success_rate=0.5, max_volume_drop=0.5, max_cost=1
-            )
+    def test_tasks_that_did_not_run_are_held_to_it_too(self, sandbox: Sandbox, client: Client) -> None:
+        ran = next(row.task_id for row in truth(client) if row.execution_metrics.run_count)
+        checked = check(
+            min_success_rate=0, per_task=True, collection_task_ids=[ran, "idle"], on_violation="warn"
+        )
 
-        assert list(check._violations(sums)) == [
-            "there was no run, so the success rate is not the 50.0% that is asked for",
-            "0 rows were collected, 50 in the period before: a drop by 100.0%, above 50.0%",
+        assert set(checked["tasks"]) == {ran, "idle"}
+        assert checked["violations"] == [
+            "task idle: there was no run, so the success rate is not the 0.0% that is asked for"
         ]
 
     def test_a_period_whose_predecessor_is_too_old_is_explained(self, said: Callable[[], str]) -> None:
@@ -249,3 +267,85 @@ class TestCheck:
 
         assert (run.states, run.tries) == ({"check": "failed"}, {"check": 1})
         assert "the days before, from " in said()
+
+
+#: Metrics of two rows of one period, and the success rate that follows.
+ENDS: list[tuple[dict[str, Any], dict[str, Any], float | None]] = [
+    ({"runCount": 4, "successCount": 3}, {"runCount": 6, "successCount": None, "failureCount": 0}, 0.9),
+    ({"runCount": 4, "failureCount": 1}, {"runCount": 4, "successRate": 0.25}, 0.5),
+    ({"successCount": 1, "failureCount": 3}, {"runCount": 6, "failureRate": 0.5}, 0.4),
+    ({"runCount": 10, "successRate": 0.7}, {"runCount": 0}, 0.7),
+    # of these it is not known, and they do not count
+    ({"runCount": 4, "successCount": 3}, {"runCount": 96}, 0.75),
+    ({"runCount": 4, "successCount": 3}, {"successRate": 0.1}, 0.75),
+    ({"runCount": 4}, {"runCount": 0}, None),
+    ({}, {"successCount": 5}, None),
+]
+
+
+class TestMetricsThatTheServiceLeavesOut:
+    @pytest.fixture
+    def serve(self, set_connection: Callable[..., None]) -> Iterator[Callable[..., None]]:
+        """Has a service answer with rows of one task, each given by its metrics; and with others before."""
+        with contextlib.ExitStack() as servers:
+
+            def serve(*rows: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> None:
+                def respond(request: bytes) -> bytes:
+                    asked = json.loads(request.partition(b"\r\n\r\n")[2])
+                    found = rows if asked["end"] == WEEK["end"] else before
+                    return answer({"total": len(found), "data": [{**ROW, **row} for row in found]})
+
+                server = servers.enter_context(serving(respond))
+                set_connection(host=server.url, extra={"access_token": "any"})
+
+            yield serve
+
+    @pytest.mark.parametrize(("one", "other", "rate"), ENDS)
+    def test_successes_are_read_off_what_there_is(
+        self, serve: Callable[..., None], one: dict[str, Any], other: dict[str, Any], rate: float | None
+    ) -> None:
+        serve({"executionMetrics": one}, {"executionMetrics": other})
+        checked = check(min_success_rate=rate or 0, on_violation="warn")
+
+        assert checked["success_rate"] == rate
+        if rate is None:
+            (violation,) = checked["violations"]
+            assert violation.startswith("the service does not say how many runs succeeded, so the success")
+        else:
+            assert checked["violations"] == []
+
+    def test_no_run_is_told_from_runs_of_which_nothing_is_known(self, serve: Callable[..., None]) -> None:
+        serve({"executionMetrics": {"runCount": 0}})
+
+        (violation,) = check(min_success_rate=0.5, on_violation="warn")["violations"]
+        assert violation.startswith("there was no run, so the success rate is not the 50.0%")
+
+    def test_a_volume_that_is_not_known_is_not_compared_as_0(self, serve: Callable[..., None]) -> None:
+        week: dict[str, Any] = {"dataVolumeMetrics": {"totalCollected": 50}}
+        unknown: dict[str, Any] = {"dataVolumeMetrics": {"totalCollected": None}}
+        arguments: dict[str, Any] = {"max_volume_drop": 0.3, "on_violation": "warn"}
+
+        serve(unknown, before=[week])
+        checked = check(**arguments)
+        assert (checked["volume"], checked["previous_volume"]) == (None, 50)
+        assert checked["violations"] == [
+            "the service does not say how many rows were collected; in the period before, 50"
+        ]
+        serve(before=[week])
+        assert check(**arguments)["violations"] == [
+            "0 rows were collected, 50 in the period before: a drop by 100.0%, above 30.0%"
+        ]
+        serve(week, before=[unknown])
+        assert check(**arguments)["violations"] == []
+        # 1 - 35 / 50 is a little more than 0.3
+        serve({"dataVolumeMetrics": {"totalCollected": 35}}, unknown, before=[week])
+        assert check(**arguments)["violations"] == []
+
+    def test_a_cost_that_is_not_known_is_told_and_no_violation(
+        self, serve: Callable[..., None], said: Callable[[], str]
+    ) -> None:
+        serve({}, {})
+        checked = check(max_cost=0)
+
+        assert (checked["cost"], checked["violations"]) == (None, [])
+        assert "The service gives no cost to compare with 0." in said()
