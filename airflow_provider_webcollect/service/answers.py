@@ -21,7 +21,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
     service_error_type,
 )
-from airflow_provider_webcollect.service.records import DataPage, Record, read_record
+from airflow_provider_webcollect.service.records import DataPage, Record, TaskStatus, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,6 +89,31 @@ def one(record: type[R]) -> Result[R]:
 def many(record: type[R]) -> Result[list[R]]:
     """``data`` is a list of objects; null counts as an empty one."""
     return Result(_ANY, lambda data, timezone: [read_record(item, record, timezone) for item in data or ()])
+
+
+class _TaskId(Record, frozen=True):
+    task_id: str
+
+
+def _status_apart(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedAnswer]:
+    task_id = read_record(item, _TaskId).task_id
+    try:
+        return task_id, read_record(item, TaskStatus, timezone)
+    except (msgspec.ValidationError, TypeError) as mismatch:
+        return task_id, MalformedAnswer(f"a record is not what the contract promises: {mismatch}")
+
+
+def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus | MalformedAnswer]:
+    try:
+        statuses = [read_record(item, TaskStatus, timezone) for item in data or ()]
+    except (msgspec.ValidationError, TypeError):
+        return dict(_status_apart(item, timezone) for item in data)
+    return {status.task_id: status for status in statuses}
+
+
+#: ``data`` is a list of status records, given by the tasks' ids. One that cannot be read, but for its id, is
+#: an error in its own place.
+STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedAnswer]] = Result(_ANY, _statuses_by_task)
 
 
 #: ``data`` is null or ``[]``: the operation has no result.

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service import endpoints, paging
+from airflow_provider_webcollect.service.answers import STATUSES_BY_TASK
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.exchange import exchange
 from airflow_provider_webcollect.service.poll import Poll
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_webcollect.service.async_client import AsyncClient
+    from airflow_provider_webcollect.service.call import Call
     from airflow_provider_webcollect.service.records import RunningCounts, SubTask, TaskStatus
+    from airflow_provider_webcollect.service.wire import Wire
+
+T = TypeVar("T")
 
 #: Tasks whose sub-tasks are asked for at the same time.
 SUBTASKS_AT_ONCE = 4
+#: Tries of a call: one more, for the lost connection that the next try does not have.
+TRIES = 2
 #: The one key of the account's running counts.
 ACCOUNT = "account"
 
@@ -41,20 +53,38 @@ class StatusFeed:
         await self.counts.aclose()
         await self._client.aclose()
 
-    async def _ask_tasks(self, task_ids: list[str]) -> dict[str, TaskStatus]:
-        statuses = await self._client.send(endpoints.get_task_statuses_v2(task_ids))
-        return {status.task_id: status for status in statuses}
+    async def _ask_tasks(self, task_ids: list[str]) -> Mapping[str, TaskStatus | WebCollectError]:
+        call: Call[Any] = endpoints.get_task_statuses_v2(task_ids)
+        call = dataclasses.replace(call, result=STATUSES_BY_TASK)
+        return await self._client.run(exchange(call, self._wire()))
 
-    async def _ask_subtasks(self, task_ids: list[str]) -> dict[str, list[SubTask]]:
-        wire = self._client.wire
+    async def _ask_subtasks(self, task_ids: list[str]) -> dict[str, list[SubTask] | WebCollectError]:
+        wire = self._wire()
         asked = [
             asyncio.ensure_future(self._client.run(paging.all_subtasks(wire, task_id)))
             for task_id in task_ids
         ]
         # one that has failed is told when all have ended, so none goes on behind the poll's back
         await asyncio.gather(*asked, return_exceptions=True)
-        return {task_id: answer.result() for task_id, answer in zip(task_ids, asked, strict=True)}
+        answers = zip(task_ids, map(_result_or_error, asked), strict=True)
+        # a batch without sub-tasks is nothing to go by, as is a task without a status
+        return {task_id: answer for task_id, answer in answers if answer}
 
     async def _ask_counts(self, keys: list[str]) -> dict[str, RunningCounts]:
-        counts = await self._client.send(endpoints.get_running_counts())
+        counts = await self._client.run(exchange(endpoints.get_running_counts(), self._wire()))
         return dict.fromkeys(keys, counts)
+
+    def _wire(self) -> Wire:
+        """Return the client's wire, with few tries of each call: a poll repeats what fails by itself."""
+        wire = self._client.wire
+        retries = dataclasses.replace(
+            wire.settings.retries, attempts=min(TRIES, wire.settings.retries.attempts)
+        )
+        return dataclasses.replace(wire, settings=dataclasses.replace(wire.settings, retries=retries))
+
+
+def _result_or_error(asked: asyncio.Future[T]) -> T | WebCollectError:
+    try:
+        return asked.result()
+    except WebCollectError as error:
+        return error

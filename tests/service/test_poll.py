@@ -5,25 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from airflow_provider_webcollect.service import poll as poll_module
-from airflow_provider_webcollect.service.errors import NotFound, PermissionDenied, ServiceFailure
+from airflow_provider_webcollect.service.errors import (
+    MalformedAnswer,
+    NotFound,
+    PermissionDenied,
+    ServiceFailure,
+    ServiceUnreachable,
+    TooManyRequests,
+    WebCollectError,
+)
 from airflow_provider_webcollect.service.poll import Poll
 
 
 class Service:
-    """Answers questions from a table, and remembers them; ``failures`` are raised first."""
+    """Answers questions from a table, and remembers them; ``failures`` are raised first.
+
+    ``bad`` keys are refused, with all that is asked beside them, and ``broken`` ones make the service fail.
+    """
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.asked: list[list[str]] = []
         self.failures: list[Exception] = []
         self.bad: set[str] = set()
+        self.broken: set[str] = set()
 
     async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
         self.asked.append(keys)
@@ -32,6 +44,8 @@ class Service:
             raise self.failures.pop(0)
         if self.bad & set(keys):
             raise NotFound("no such task")
+        if self.broken & set(keys):
+            raise ServiceFailure("internal")
         return {key: self.answers[key] for key in keys if key in self.answers}
 
 
@@ -47,6 +61,7 @@ async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Poll
 def moments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_module, "FIRST_BACKOFF", 0.005)
     monkeypatch.setattr(poll_module, "GATHERING", 0.02)
+    monkeypatch.setattr(poll_module, "CONFIRMING", 0.02)
 
 
 async def test_all_who_ask_at_once_share_full_batches() -> None:
@@ -200,17 +215,123 @@ async def test_nothing_to_wait_for_is_refused() -> None:
             await poll.until([], 60, dict)
 
 
-async def test_what_the_answer_leaves_out_is_seen_as_none() -> None:
-    async with polling(Service()) as poll:
-        assert await poll.until(["a"], 60, dict) == {"a": None}
-
-
-async def test_a_failing_service_is_survived_together() -> None:
-    service = Service(a=1, b=2)
-    service.failures = [ServiceFailure("down")] * 3
+async def test_what_two_answers_leave_out_is_seen_as_none() -> None:
+    service = Service()
     async with polling(service) as poll:
-        await asyncio.gather(poll.until(["a"], 60, dict), poll.until(["b"], 60, dict))
-    assert len(service.asked) == 4
+        assert await poll.until(["a"], 60, dict) == {"a": None}
+    assert len(service.asked) == 2
+
+
+async def test_what_a_single_answer_leaves_out_is_asked_about_again() -> None:
+    answers: Iterator[dict[str, int]] = iter([{}, {"a": 1}, {}, {"a": 2}, {}, {}])
+    seen: list[int | None] = []
+
+    async def ask(keys: list[str]) -> dict[str, int]:
+        return next(answers)
+
+    def see(now: Mapping[str, int | None]) -> bool | None:
+        seen.append(now["a"])
+        return True if now["a"] is None else None
+
+    poll: Poll[int] = Poll(ask, 100)
+    await poll.until(["a"], 0.01, see)
+    assert seen == [1, 2, None]
+
+
+@pytest.mark.parametrize("trouble", [ServiceFailure, TooManyRequests, ServiceUnreachable, MalformedAnswer])
+async def test_a_failing_service_is_asked_once_a_pause_however_many_wait(
+    trouble: type[WebCollectError], caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(**{f"k{n}": n for n in range(100)})
+    service.failures = [trouble("down")] * 6
+    async with polling(service) as poll:
+        await asyncio.gather(*(poll.until([key], 60, dict) for key in service.answers))
+    assert caplog.text.count("A status query failed") == 6
+    # then one to see that it answers, and what is left in two halves
+    assert len(service.asked) <= 6 + 1 + 2
+    assert {len(keys) for keys in service.asked[1:7]} == {1}
+
+
+async def test_a_failing_service_is_found_well_by_the_next_key_if_one_is_broken() -> None:
+    service = Service(**{f"k{n}": n for n in range(10)})
+    service.broken = {"k0", "k1", "k2"}
+    async with polling(service) as poll, asyncio.timeout(30):
+        broken = [asyncio.create_task(poll.until([key], 60, dict)) for key in sorted(service.broken)]
+        fine = [poll.until([key], 60, dict) for key in sorted(service.answers.keys() - service.broken)]
+        await asyncio.gather(*fine)
+        assert not any(wait.done() for wait in broken)
+        service.broken.clear()
+        await asyncio.gather(*broken)
+
+
+@pytest.mark.parametrize("place", [0, 41, 99])
+async def test_a_key_that_fails_on_its_own_costs_the_others_a_few_pauses_once(
+    place: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(**{f"k{n}": 0 for n in range(100)})
+    service.broken = {f"k{place}"}
+    rounds = Counter[str]()
+
+    def see(seen: Mapping[str, int | None]) -> bool | None:
+        rounds.update(seen.keys())
+        return True if rounds[next(iter(seen))] == 20 else None
+
+    async with polling(service) as poll, asyncio.timeout(60):
+        waits = {key: asyncio.create_task(poll.until([key], 0.05, see)) for key in service.answers}
+        odd = waits.pop(f"k{place}")
+        await asyncio.gather(*waits.values())
+        assert not odd.done()
+        failed = [keys for keys in service.asked if service.broken & set(keys)]
+        # the whole batch, its halvings, and from then on alone
+        assert len([keys for keys in failed if len(keys) > 1]) <= 7
+        # one for each of these, and a few more where the single key after a pause was the broken one
+        assert caplog.text.count("A status query failed") <= 14
+        assert caplog.text.count(f"k{place}: a status query failed") >= 2
+        service.broken.clear()
+        monkeypatch.setattr(poll_module, "LONGEST_BACKOFF", 0.01)
+        await odd
+
+
+async def test_an_error_in_place_of_an_answer_counts_against_its_key_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors = {"a": MalformedAnswer("odd"), "b": NotFound("no such task")}
+    service = Service(c=3, d=4, **errors)
+    async with polling(service) as poll:
+        odd = asyncio.create_task(poll.until(["a"], 60, dict))
+        refused, *fine = await asyncio.gather(
+            *(poll.until([key], 60, dict) for key in "bcd"), return_exceptions=True
+        )
+        assert isinstance(refused, NotFound)
+        assert fine == [{"c": 3}, {"d": 4}]
+        while caplog.text.count("a: a status query failed") < 3:
+            await asyncio.sleep(0.001)
+        service.answers["a"] = 1
+        assert await odd == {"a": 1}
+    assert "A status query failed" not in caplog.text
+
+
+async def test_a_limit_that_some_of_a_question_met_stops_the_whole_poll(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Service(a=1, b=TooManyRequests("slowly"))
+    async with polling(service) as poll:
+        limited = asyncio.create_task(poll.until(["b"], 60, dict))
+        await poll.until(["a"], 60, dict)
+        while len(service.asked) < 2:
+            await asyncio.sleep(0.001)
+        service.answers["b"] = 2
+        assert await limited == {"b": 2}
+    assert "A status query failed" in caplog.text
+    assert "b: a status query failed" not in caplog.text
+
+
+async def test_pauses_have_a_bound_however_long_a_service_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_module, "LONGEST_BACKOFF", 0.0)
+    service = Service(a=1)
+    service.failures = [ServiceFailure("down")] * 1100
+    async with polling(service) as poll, asyncio.timeout(30):
+        assert await poll.until(["a"], 60, dict) == {"a": 1}
 
 
 async def test_a_refusal_for_good_reaches_everybody() -> None:

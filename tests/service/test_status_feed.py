@@ -31,6 +31,7 @@ Feeds = Callable[..., Any]
 def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> Feeds:
     """Opens feeds on the sandbox that try each call twice and back off for moments only."""
     monkeypatch.setattr(poll, "FIRST_BACKOFF", 0.02)
+    monkeypatch.setattr(poll, "CONFIRMING", 0.02)
     wire = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).wire
 
     @asynccontextmanager
