@@ -12,6 +12,8 @@ from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.waiting import Outcome, Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.records import TaskStatus
     from airflow_provider_webcollect.service.waiting import TaskWait
@@ -24,11 +26,19 @@ class RunFailed(AirflowFailException):
 
 
 def look(hook: WebCollectHook, wait: TaskWait) -> dict[str, TaskStatus]:
-    """Return the tasks' statuses, in their order; tasks that the service leaves out are absent."""
-    statuses = hook.client.run(
-        paging.all_statuses(hook.client.wire, wait.task_ids, hook.connection.status_batch_size)
-    )
+    """Return the tasks' statuses, in their order; tasks that the service leaves out twice are absent.
+
+    :raises WebCollectError: if the service cannot be asked.
+    """
+    statuses = _ask(hook, wait.task_ids)
+    if missing := tuple(wait.missing(statuses)):
+        # one odd answer must not end a wait, and a rescheduled sensor does not know of its earlier looks
+        statuses |= _ask(hook, missing)
     return {task_id: statuses[task_id] for task_id in wait.task_ids if task_id in statuses}
+
+
+def _ask(hook: WebCollectHook, task_ids: Sequence[str]) -> dict[str, TaskStatus]:
+    return hook.client.run(paging.all_statuses(hook.client.wire, task_ids, hook.connection.status_batch_size))
 
 
 def wait_here(

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ MISSING_TIMEOUT = 600.0
 _RUNNING = (TaskState.WAITING, TaskState.EXTRACTING)
 
 Seen = TypeVar("Seen", contravariant=True)
+_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
     :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
     :ivar after: what was seen of each task before it was started, by id; empty to take any final state.
     :ivar settle: seconds after which a final state counts whatever ``after`` says.
-    :ivar missing_timeout: seconds after which a missing or Unexecuted task ends the wait.
+    :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
     """
 
     task_ids: tuple[str, ...]
@@ -92,14 +94,33 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
     settle: float = SETTLE
     missing_timeout: float = MISSING_TIMEOUT
 
-    def judge(self, statuses: Mapping[str, TaskStatus], waited: float) -> Verdict:
+    def missing(self, statuses: Mapping[str, TaskStatus]) -> Iterable[str]:
+        """Return the tasks that are missing from the answers, or Unexecuted."""
+        for task_id in self.task_ids:
+            status = statuses.get(task_id)
+            if status is None or status.status == TaskState.UNEXECUTED:
+                yield task_id
+
+    def judge(
+        self,
+        statuses: Mapping[str, TaskStatus],
+        waited: float,
+        missing: Mapping[str, float] | None = None,
+    ) -> Verdict:
         """Return how the wait stands.
 
         :param statuses: the latest status of each task, by id; tasks that the service left out are absent.
         :param waited: seconds since the wait began.
+        :param missing: for how many seconds each missing task has been so without interruption; by default
+            all of them since the wait began.
         """
+        if missing is None:
+            missing = dict.fromkeys(self.missing(statuses), waited)
         single = {
-            task_id: self._judge_one(task_id, statuses.get(task_id), waited) for task_id in self.task_ids
+            task_id: self._judge_unstarted(statuses.get(task_id), missing[task_id])
+            if task_id in missing
+            else self._judge_one(task_id, statuses[task_id], waited)
+            for task_id in self.task_ids
         }
         outcomes = [verdict.outcome for verdict in single.values()]
         reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worth_telling(single))
@@ -111,9 +132,7 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
             return Verdict(Outcome.FAILED, reason)
         return Verdict(Outcome.WAIT, reason)
 
-    def _judge_one(self, task_id: str, status: TaskStatus | None, waited: float) -> Verdict:
-        if status is None or status.status == TaskState.UNEXECUTED:
-            return self._judge_unstarted(status, waited)
+    def _judge_one(self, task_id: str, status: TaskStatus, waited: float) -> Verdict:
         baseline = self.after.get(task_id)
         if baseline and waited < self.settle and not baseline.precedes(status):
             return Verdict(Outcome.WAIT, f"still shows the run before ({status.status})")
@@ -123,15 +142,15 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
             return Verdict(Outcome.FAILED, f"is {status.status}")
         return Verdict(Outcome.WAIT, f"is {status.status}{_rows(status)}")
 
-    def _judge_unstarted(self, status: TaskStatus | None, waited: float) -> Verdict:
+    def _judge_unstarted(self, status: TaskStatus | None, missing: float) -> Verdict:
         if status is not None and status.status in self.target_states:
             return Verdict(Outcome.DONE, f"is {status.status}")
         shown = "is missing from the service's answers" if status is None else f"is {status.status}"
-        if waited < self.missing_timeout:
+        if missing < self.missing_timeout:
             return Verdict(Outcome.WAIT, shown)
         return Verdict(
             Outcome.FAILED,
-            f"{shown} since {waited:.0f} s: check the id and that something starts the task, or raise "
+            f"{shown} since {missing:.0f} s: check the id and that something starts the task, or raise "
             "`missing_timeout`",
         )
 
@@ -160,17 +179,28 @@ class SubTaskWait(msgspec.Struct, frozen=True, kw_only=True):
     failure_states: tuple[str, ...] = (SubTaskState.STOPPED,)
     missing_timeout: float = MISSING_TIMEOUT
 
-    def judge(self, subtasks: Collection[SubTask], waited: float) -> Verdict:
+    def missing(self, subtasks: Collection[SubTask]) -> Iterable[str]:
+        """Return the sub-tasks that are not in the batch, or the task's id if the batch is empty."""
+        if self.subtask_ids is None:
+            return () if subtasks else (self.task_id,)
+        return set(self.subtask_ids).difference(subtask.sub_task_id for subtask in subtasks)
+
+    def judge(
+        self, subtasks: Collection[SubTask], waited: float, missing: Mapping[str, float] | None = None
+    ) -> Verdict:
         """Return how the wait stands.
 
         :param subtasks: all sub-tasks of the latest batch.
         :param waited: seconds since the wait began.
+        :param missing: for how many seconds each missing one has been so without interruption; by default all
+            of them since the wait began.
         """
+        if missing is None:
+            missing = dict.fromkeys(self.missing(subtasks), waited)
+        if missing:
+            return self._judge_missing(missing)
         states = {subtask.sub_task_id: subtask.status for subtask in subtasks}
         wanted = tuple(states) if self.subtask_ids is None else self.subtask_ids
-        missing = [subtask_id for subtask_id in wanted if subtask_id not in states]
-        if missing or not wanted:
-            return self._judge_missing(missing, waited)
         counts = Counter(states[subtask_id] for subtask_id in wanted)
         reason = (
             f"{_count(counts, self.target_states)}/{len(wanted)} {'/'.join(self.target_states)}"
@@ -178,20 +208,20 @@ class SubTaskWait(msgspec.Struct, frozen=True, kw_only=True):
                 f", {count} {state}" for state, count in counts.items() if state not in self.target_states
             )
         )
-        if _count(counts, self.failure_states):
+        if _count(counts, set(self.failure_states).difference(self.target_states)):
             return Verdict(Outcome.FAILED, reason)
         if _count(counts, self.target_states) == len(wanted):
             return Verdict(Outcome.DONE, reason)
         return Verdict(Outcome.WAIT, reason)
 
-    def _judge_missing(self, missing: list[str], waited: float) -> Verdict:
-        shown = (
-            f"not in the latest batch: {', '.join(missing[:5])}" if missing else "the latest batch is empty"
-        )
-        if waited < self.missing_timeout:
+    def _judge_missing(self, missing: Mapping[str, float]) -> Verdict:
+        named = [subtask_id for subtask_id in self.subtask_ids or () if subtask_id in missing]
+        shown = f"not in the latest batch: {', '.join(named[:5])}" if named else "the latest batch is empty"
+        longest = max(missing.values())
+        if longest < self.missing_timeout:
             return Verdict(Outcome.WAIT, shown)
         return Verdict(
-            Outcome.FAILED, f"{shown} since {waited:.0f} s: check the ids, or raise `missing_timeout`"
+            Outcome.FAILED, f"{shown} since {longest:.0f} s: check the ids, or raise `missing_timeout`"
         )
 
 
@@ -206,25 +236,41 @@ class Wait(Protocol[Seen]):
 class Watch(Generic[Seen]):
     """A wait that is going on. Its log tells of changes only.
 
+    What is missing at the first look counts as missing since the wait began: earlier looks may have been
+    another process's.
+
     :param began: Unix time at which the wait began.
     :param log: a logger.
     """
 
-    __slots__ = ("_began", "_log", "_said", "_wait")
+    __slots__ = ("_began", "_log", "_missing_since", "_said", "_wait")
 
     def __init__(self, wait: Wait[Seen], began: float, log: Any) -> None:
         self._wait = wait
         self._began = began
+        self._missing_since: Mapping[str, float] | None = None
         self._log = log
         self._said = ""
 
     def look(self, seen: Seen) -> Verdict:
         """Return how the wait stands after a look."""
-        verdict = self._wait.judge(seen, time.time() - self._began)
+        verdict = self._judge(seen, time.time())
         if verdict.reason != self._said:
             self._said = verdict.reason
             self._log.info("%s", verdict.reason)
         return verdict
+
+    def _judge(self, seen: Any, now: float) -> Verdict:
+        wait: Any = self._wait
+        if not isinstance(wait, TaskWait | SubTaskWait):
+            return wait.judge(seen, now - self._began)  # type: ignore[no-any-return]
+        before = self._missing_since
+        since = {
+            each: self._began if before is None else before.get(each, now) for each in wait.missing(seen)
+        }
+        # most waits miss nothing, and share this
+        self._missing_since = since or _NOTHING
+        return wait.judge(seen, now - self._began, {each: now - start for each, start in since.items()})
 
 
 def _count(counts: Mapping[str, int], states: Iterable[str]) -> int:

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import msgspec
 import pendulum
 import pytest
 
+from airflow_provider_webcollect.service import waiting
 from airflow_provider_webcollect.service.records import SubTask, TaskStatus
-from airflow_provider_webcollect.service.waiting import Baseline, Outcome, SubTaskWait, TaskWait, as_json
+from airflow_provider_webcollect.service.waiting import (
+    Baseline,
+    Outcome,
+    SubTaskWait,
+    TaskWait,
+    Verdict,
+    Watch,
+    as_json,
+)
 
 WAIT, DONE, FAILED = Outcome.WAIT, Outcome.DONE, Outcome.FAILED
 MONDAY = pendulum.datetime(2026, 11, 16, 8)
+
+
+class Clock:
+    """Tells the time that it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def status(state: str, task_id: str = "a", **more: object) -> TaskStatus:
@@ -54,6 +73,11 @@ class TestOneTask:
         verdict = wait.judge({status.task_id: status for status in statuses}, 100)
         assert verdict.outcome is FAILED
         assert "check the id" in verdict.reason
+
+    def test_how_long_it_has_been_missing_is_what_counts(self) -> None:
+        wait = TaskWait(task_ids=("a",), missing_timeout=100)
+        assert wait.judge({}, 1000, {"a": 99}).outcome is WAIT
+        assert wait.judge({}, 1000, {"a": 100}).outcome is FAILED
 
     def test_unexecuted_can_be_what_is_waited_for(self) -> None:
         assert outcome(TaskWait(task_ids=("a",), target_states=("Unexecuted",)), status("Unexecuted")) is DONE
@@ -125,6 +149,13 @@ class TestSubTasks:
     def test_a_stopped_one_fails_the_wait(self) -> None:
         assert self.judge(SubTaskWait(task_id="t"), a="Finished", b="Stopped")[0] is FAILED
 
+    def test_a_target_state_is_no_failure_whatever_the_failure_states_are(self) -> None:
+        either = ("Finished", "Stopped")
+        assert (
+            self.judge(SubTaskWait(task_id="t", target_states=either), a="Finished", b="Stopped")[0] is DONE
+        )
+        assert outcome(TaskWait(task_ids=("a",), target_states=either), status("Stopped")) is DONE
+
     def test_only_the_named_ones_count(self) -> None:
         wait = SubTaskWait(task_id="t", subtask_ids=("a",))
         assert self.judge(wait, a="Finished", b="Stopped")[0] is DONE
@@ -137,6 +168,52 @@ class TestSubTasks:
         states = {"a": "Finished"} if ids else {}
         assert self.judge(wait, 9, **states)[0] is WAIT
         assert self.judge(wait, 10, **states)[0] is FAILED
+
+
+class TestWatching:
+    """A watch remembers since when something is missing."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        clock = Clock()
+        monkeypatch.setattr(waiting.time, "time", clock)
+        return clock
+
+    def test_a_task_is_missing_since_it_was_last_there(self, clock: Clock) -> None:
+        watch = Watch(TaskWait(task_ids=("a",), missing_timeout=100), 0.0, logging.getLogger())
+        there = {"a": status("Extracting")}
+        for now, seen in ((5000, there), (5060, {}), (5120, {}), (5180, there), (5240, {}), (5330, {})):
+            clock.now = now
+            assert watch.look(seen).outcome is WAIT
+        clock.now = 5340
+        assert watch.look({"a": status("Unexecuted")}) == Verdict(
+            FAILED,
+            "a is Unexecuted since 100 s: check the id and that something starts the task, or raise "
+            "`missing_timeout`",
+        )
+
+    def test_each_task_is_missing_for_a_time_of_its_own(self, clock: Clock) -> None:
+        wait = TaskWait(task_ids=("a", "b"), missing_timeout=100, how_many="any")
+        watch = Watch(wait, 0.0, logging.getLogger())
+        for now, seen in ((1, {"b": status("Extracting", "b")}), (200, {})):
+            clock.now = now
+            assert watch.look(seen).outcome is WAIT
+        clock.now = 300
+        assert watch.look({}).outcome is FAILED
+
+    def test_subtasks_are_missing_since_they_were_last_there(self, clock: Clock) -> None:
+        watch = Watch(SubTaskWait(task_id="t", missing_timeout=100), 0.0, logging.getLogger())
+        there = [SubTask(sub_task_id="x", status="Extracting")]
+        for now, seen in ((5000, there), (5060, []), (5159, [])):
+            clock.now = now
+            assert watch.look(seen).outcome is WAIT
+        clock.now = 5160
+        assert watch.look([]).reason.startswith("the latest batch is empty since 100 s")
+
+    def test_what_is_missing_at_the_first_look_is_missing_since_the_wait_began(self, clock: Clock) -> None:
+        clock.now = 101
+        watch = Watch(TaskWait(task_ids=("a",), missing_timeout=100), 1.0, logging.getLogger())
+        assert watch.look({}).outcome is FAILED
 
 
 def test_a_wait_survives_the_way_through_json() -> None:

@@ -1,0 +1,185 @@
+"""Single answers that are odd, and tasks that always fail, do not end waits nor hold up others."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+from airflow_provider_webcollect.triggers.webcollect import (
+    WebCollectSubTaskStatusTrigger,
+    WebCollectTaskFinishedTrigger,
+    WebCollectTaskStatusTrigger,
+)
+from tests.airflow.dag_runs import run_tasks
+from tests.airflow.proxy import proxy
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False),
+]
+
+STATUS = "/cloudextraction/statuses/v2"
+SUBTASKS = "/cloudextraction/task/subtasks"
+LONG_AGO = 7200.0
+
+
+class Oddities:
+    """What becomes of the answers to status queries; they count from 1."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.edit: Callable[[str, int, Any], tuple[int, Any]] = lambda target, status, told: (status, told)
+
+    def __call__(self, target: str, status: int, told: Any) -> tuple[int, Any]:
+        if not target.startswith((STATUS, SUBTASKS)):
+            return status, told
+        self.answers += 1
+        return self.edit(target, status, told)
+
+    def leave_all_out(self, *answers: int) -> None:
+        """Leave all records out of some answers."""
+        self.edit = lambda target, status, told: (
+            (status, {**told, "data": []}) if self.answers in answers else (status, told)
+        )
+
+
+@pytest.fixture
+def odd(sandbox: Sandbox, set_connection: Callable[..., None]) -> Iterator[Oddities]:
+    """Makes answers of the service odd on their way."""
+    oddities = Oddities()
+    with proxy(sandbox.url, oddities) as url:
+        set_connection(host=url)
+        yield oddities
+
+
+async def outcome(trigger: Any) -> dict[str, Any]:
+    """Run a trigger as the triggerer does, and return its one event."""
+    async with aclosing(trigger.run()) as events:
+        (payload,) = [event.payload async for event in events]
+    return payload
+
+
+def for_task(task: dict[str, Any], began: float | None = None) -> WebCollectTaskStatusTrigger:
+    return WebCollectTaskStatusTrigger(
+        wait={"task_ids": [task["task_id"]]}, poke_interval=0.2, began=began, webcollect_conn_id=CONNECTION
+    )
+
+
+def for_subtasks(task: dict[str, Any], began: float | None = None) -> WebCollectSubTaskStatusTrigger:
+    return WebCollectSubTaskStatusTrigger(
+        wait={"task_id": task["task_id"]}, poke_interval=0.2, began=began, webcollect_conn_id=CONNECTION
+    )
+
+
+CONNECTION = "webcollect_default"
+
+
+class TestOthersGoOn:
+    """One task's trouble ends no wait, and does not hold up the waits for other tasks."""
+
+    async def others_end(self, make: Callable[..., Any], bad: dict[str, Any], sandbox: Sandbox) -> None:
+        finished = [sandbox.control.add_task(lots=[1]) for _ in range(3)]
+        trouble = asyncio.create_task(outcome(make(bad)))
+        events = await asyncio.wait_for(asyncio.gather(*(outcome(make(task)) for task in finished)), 30)
+
+        assert {event["outcome"] for event in events} == {"done"}
+        assert not trouble.done()
+        trouble.cancel()
+        await asyncio.gather(trouble, return_exceptions=True)
+
+    async def test_beside_a_record_that_cannot_be_read(self, sandbox: Sandbox, odd: Oddities) -> None:
+        bad = sandbox.control.add_task(lots=[1])
+
+        def without_status(target: str, status: int, told: Any) -> tuple[int, Any]:
+            for record in told["data"]:
+                if record["taskId"] == bad["task_id"]:
+                    record["status"] = None
+            return status, told
+
+        odd.edit = without_status
+        await self.others_end(for_task, bad, sandbox)
+
+    async def test_beside_a_task_that_the_service_fails_at(self, sandbox: Sandbox, odd: Oddities) -> None:
+        bad = sandbox.control.add_task(lots=[1])
+        failure = {"error": {"code": "ServerError", "message": "internal"}, "requestId": "x"}
+        odd.edit = lambda target, status, told: (400, failure) if bad["task_id"] in target else (status, told)
+        await self.others_end(for_subtasks, bad, sandbox)
+
+
+class TestMissing:
+    @pytest.mark.parametrize("make", [for_task, for_subtasks])
+    async def test_what_is_missing_for_a_moment_does_not_end_a_long_wait(
+        self, make: Callable[..., Any], sandbox: Sandbox, odd: Oddities
+    ) -> None:
+        running = sandbox.control.add_task(state="Extracting", subtasks=2)
+        # the first, one in between, and several in a row
+        odd.leave_all_out(1, 4, 6, 7, 8)
+        waiting = asyncio.create_task(outcome(make(running, began=time.time() - LONG_AGO)))
+        async with asyncio.timeout(30):
+            while odd.answers < 10 and not waiting.done():
+                await asyncio.sleep(0.05)
+        sandbox.control.advance(100_000)
+
+        assert (await waiting)["outcome"] == "done"
+
+    def test_what_one_answer_leaves_out_does_not_fail_a_rescheduled_sensor(
+        self, sandbox: Sandbox, odd: Oddities
+    ) -> None:
+        running = sandbox.control.add_task(state="Extracting")
+
+        def end_later(target: str, status: int, told: Any) -> tuple[int, Any]:
+            if odd.answers == 5:
+                sandbox.control.advance(100_000)
+            return status, {**told, "data": []} if odd.answers in (1, 3) else told
+
+        odd.edit = end_later
+        run = run_tasks(
+            lambda: WebCollectTaskStatusSensor(
+                task_id="wait",
+                collection_task_id=running["task_id"],
+                mode="reschedule",
+                poke_interval=0.1,
+                # over since the first look
+                missing_timeout=0,
+                retries=1,
+                retry_delay=datetime.timedelta(0),
+            )
+        )
+
+        assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
+
+    async def test_a_task_that_the_first_answer_leaves_out_has_not_thereby_never_run(
+        self, sandbox: Sandbox, odd: Oddities
+    ) -> None:
+        task = sandbox.control.add_task(lots=[1, 1])
+        odd.leave_all_out(1)
+        told: list[Any] = []
+
+        async def watch() -> None:
+            trigger = WebCollectTaskFinishedTrigger(collection_task_id=task["task_id"], poke_interval=0.1)
+            async for event in trigger.run():
+                told.append(event.payload["run"])
+
+        watching = asyncio.create_task(watch())
+        async with asyncio.timeout(30):
+            while odd.answers < 4:
+                await asyncio.sleep(0.05)
+            assert told == []
+            sandbox.control.start_task(task["task_id"])
+            sandbox.control.advance(100_000)
+            while not told:
+                await asyncio.sleep(0.05)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+        assert told == [3]
