@@ -14,7 +14,8 @@ from airflow_provider_webcollect.links import store_task_link
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.operators.waiting import RunFailed, awaited, wait_here
 from airflow_provider_webcollect.service import checks
-from airflow_provider_webcollect.service.errors import InvalidArgument, OutcomeUnknown, WebCollectError
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.exchange import unknown_outcome
 from airflow_provider_webcollect.service.states import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.waiting import Baseline, TaskWait, as_json
 
@@ -135,8 +136,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
         """Return what an earlier try has started, or None if it surely has not."""
         start = memory.recall()
-        if start is None or not (start.sent or self._has_begun(hook, start)):
+        if start is None:
             return None
+        if not start.sent:
+            if not self._has_begun(hook, start):
+                return None
+            start = memory.confirm(start)
         self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
         return start
 
@@ -170,10 +175,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 "after": msgspec.structs.asdict(after),
             },
         )
-        memory.keep(start)
         if idle:
+            memory.keep(start)
             self._send(hook, idle, memory)
-        memory.keep(msgspec.structs.replace(start, sent=True))
+        start = memory.confirm(start)
         self.log.info(
             "Started %d sub-tasks of task %s; %d ran already.",
             len(idle),
@@ -185,10 +190,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _send(self, hook: WebCollectHook, idle: list[str], memory: _Memory) -> None:
         try:
             hook.start_subtasks(self.collection_task_id, idle)
-        except WebCollectError as error:
-            retried = isinstance(error, OutcomeUnknown) and self.retry_unknown_outcome
-            if error.permanent and not retried:
-                # a person looks first; when the task is cleared then, it is to start anew
+        except BaseException as error:
+            if not (self.retry_unknown_outcome and unknown_outcome(error)):
+                # a run that begins now is somebody else's; or a person looks first, and then begins anew
                 memory.forget()
             raise
 
@@ -228,9 +232,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """A start of sub-tasks.
 
-    :ivar began: Unix time of it.
+    :ivar began: Unix time from which the wait counts: not before the service has acted, once that is known.
     :ivar result: what the operator returns.
-    :ivar sent: the service has confirmed it; otherwise it was about to be sent.
+    :ivar sent: it took effect, by the service's word or its status; otherwise it was about to be sent.
     :ivar max_tries: Airflow's last try of the task; clearing the task gives it more.
     """
 
@@ -269,6 +273,12 @@ class _Memory:
         if self._store is not None:
             kept = msgspec.structs.replace(start, max_tries=self._max_tries)
             self._store.set(self.key, msgspec.to_builtins(kept))
+
+    def confirm(self, start: _Start) -> _Start:
+        """Remember that ``start`` took effect, and return it as of now: sending it may have taken minutes."""
+        confirmed = msgspec.structs.replace(start, sent=True, began=time.time())
+        self.keep(confirmed)
+        return confirmed
 
     def forget(self) -> None:
         """Let the next run of the task start anew."""

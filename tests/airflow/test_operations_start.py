@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ import pytest
 from airflow.settings import Session
 from sqlalchemy import inspect, text
 
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.waiting import SETTLE
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:
@@ -140,6 +143,22 @@ class TestARunThatIsGoingOn:
         assert sandbox.control.task(ending["task_id"])["state"] == "Finished"
 
 
+@pytest.mark.parametrize("fault", [{"kind": "slow", "seconds": 0.1}, {"kind": "no_answer"}])
+def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
+    sandbox: Sandbox, task: dict[str, Any], fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what the status shows counts in any case SETTLE seconds after the start: by this clock, it took longer
+    clock = SimpleNamespace(time=lambda: time.time() - (0 if starts(sandbox) else SETTLE + 10))
+    monkeypatch.setattr("airflow_provider_webcollect.operators.start.time", clock)
+    sandbox.control.configure(stale_seconds=100)
+    sandbox.control.fail(START, **fault)
+    run = start(task, retry_unknown_outcome=True)
+
+    assert run.states == {"start": "success"}
+    assert run.xcoms["start"]["status"]["executed_times"] == 2
+    assert starts(sandbox) == 1
+
+
 class TestCrashes:
     def test_a_retry_joins_the_run_that_an_earlier_try_started(
         self, sandbox: Sandbox, task: dict[str, Any]
@@ -182,6 +201,49 @@ class TestCrashes:
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 2
         assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
+
+    @pytest.mark.parametrize(
+        ("refusal", "arguments"),
+        [
+            ({"code": "TaskExecuting"}, {}),
+            # the timeout strikes while the client waits to send the start again
+            (
+                {"status": 429, "headers": {"Retry-After": "30"}},
+                {"execution_timeout": timedelta(seconds=2), "retry_unknown_outcome": True},
+            ),
+        ],
+        ids=["refused", "interrupted"],
+    )
+    def test_somebody_elses_start_is_not_taken_for_one_that_had_no_effect(
+        self, sandbox: Sandbox, task: dict[str, Any], refusal: dict[str, Any], arguments: dict[str, Any]
+    ) -> None:
+        if not has_memory():
+            pytest.skip("this Airflow can take nothing for its own start")
+        sandbox.control.configure(run_seconds=10_000)
+        sandbox.control.fail(START, **{"status": 400, **refusal})
+        first, *others = [subtask["subtask_id"] for subtask in task["subtasks"]]
+
+        def start_first(context: Any) -> None:
+            WebCollectHook().start_subtasks(task["task_id"], [first])
+
+        run = start(task, wait_for_completion=False, on_retry_callback=start_first, **arguments)
+
+        assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
+        result = run.xcoms["start"]
+        assert (result["already_active"], result["started"]) == ([first], others)
+        states = {each["status"] for each in sandbox.control.task(task["task_id"])["subtasks"]}
+        assert states <= {"Waiting", "Extracting"}
+        assert remembered(run) == 0
+
+    def test_a_timeout_during_the_start_leaves_its_outcome_unknown(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        sandbox.control.fail(START, kind="slow", seconds=4)
+        run = start(task, execution_timeout=timedelta(seconds=2))
+
+        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
+        assert remembered(run) == 0
+        assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in said()
 
     def test_after_an_unknown_outcome_nothing_is_remembered(
         self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
