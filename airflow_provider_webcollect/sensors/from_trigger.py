@@ -1,23 +1,24 @@
 """Whether Airflow can start a sensor's wait in the triggerer, and what the triggerer gets for it.
 
-The triggerer renders templates with less than a worker has: to texts alone, without macros of the DAG's own,
-and without an answer to what it must not ask, such as the XComs of all map indexes. What it cannot do is left
-to a worker.
+The triggerer renders templates with less than a worker has: to texts alone, without what the DAG adds to
+Jinja, and without an answer to what it must not ask, such as the XComs of all map indexes. What it cannot do
+is left to a worker.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.triggers.asked import NOW
+from airflow_provider_webcollect.triggers.asked import NOW, NOW_IS_FOR_A_WORKER, XCOM_PULL
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseSensorOperator
     from airflow.triggers.base import StartTriggerArgs
+
+    from airflow_provider_webcollect.sensors.base import WaitSensor
 
 #: The triggerer ends a wait at its timeout; so long after it Airflow does, should the triggerer be unable to.
 GRACE = datetime.timedelta(seconds=60)
@@ -27,7 +28,7 @@ class NotFromTrigger(Exception):
     """Airflow cannot start the wait in the triggerer. The message says why."""
 
 
-def start_trigger_args(sensor: BaseSensorOperator, trigger: str, asked: Sequence[str]) -> StartTriggerArgs:
+def start_trigger_args(sensor: WaitSensor, trigger: str, asked: Sequence[str]) -> StartTriggerArgs:
     """Return what the triggerer needs to hold a sensor's whole wait.
 
     :param trigger: path of the trigger's class.
@@ -37,6 +38,7 @@ def start_trigger_args(sensor: BaseSensorOperator, trigger: str, asked: Sequence
     from airflow.triggers.base import StartTriggerArgs
 
     _check(sensor)
+    given = {name: value for name in asked if (value := getattr(sensor, name)) is not None}
     return StartTriggerArgs(
         trigger_cls=trigger,
         trigger_kwargs={
@@ -44,16 +46,17 @@ def start_trigger_args(sensor: BaseSensorOperator, trigger: str, asked: Sequence
             "timeout": sensor.timeout,
             "soft_fail": sensor.soft_fail,
             "never_fail": sensor.never_fail,
-            **{name: _renderable(sensor, name) for name in ("webcollect_conn_id", *asked)},
+            "webcollect_conn_id": _plain(sensor, sensor.webcollect_conn_id),
+            **{name: _plain(sensor, value) for name, value in given.items()},
         },
         next_method="execute_complete",
         timeout=datetime.timedelta(seconds=sensor.timeout) + GRACE,
     )
 
 
-def _check(sensor: BaseSensorOperator) -> None:
+def _check(sensor: WaitSensor) -> None:
     if getattr(sensor, "after", None) == NOW:
-        raise NotFromTrigger("what the status shows now is for a worker to see")
+        raise NotFromTrigger(NOW_IS_FOR_A_WORKER)
     if not AIRFLOW_V_3_3_PLUS:
         raise NotFromTrigger("Airflow before 3.3 cannot render its arguments in the triggerer")
     if getattr(sensor, "_BaseOperator__from_mapped", False) or sensor.get_closest_mapped_task_group():
@@ -62,45 +65,46 @@ def _check(sensor: BaseSensorOperator) -> None:
         raise NotFromTrigger("it has outlets, and a task that ends in the triggerer makes no asset events")
 
 
-def _renderable(sensor: BaseSensorOperator, name: str) -> Any:
-    # a list or an object comes out of the triggerer's templates as a text
-    filters = " | tojson" if name in sensor.template_fields_renderers else ""
-    return _plain(sensor, getattr(sensor, name), filters)
-
-
-def _plain(sensor: BaseSensorOperator, value: Any, filters: str) -> Any:
-    """Return ``value`` as plain JSON, with references to results of other tasks as templates."""
+def _plain(sensor: WaitSensor, value: Any) -> Any:
+    """Return ``value`` as plain JSON, with what the trigger asks for in place of other tasks' results."""
     match value:
+        case None | bool() | int() | float():
+            return value
         case str():
             if "{{" in value or "{%" in value:
                 _check_template(sensor, value)
             return value
-        case Mapping():
-            return {key: _plain(sensor, item, filters) for key, item in value.items()}
+        case dict():
+            return {key: _plain(sensor, item) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(sensor, item, filters) for item in value]
-    return _template(value, filters) if hasattr(value, "resolve") else value
+            return [_plain(sensor, item) for item in value]
+    return {XCOM_PULL: _pull(value)}
 
 
-def _check_template(sensor: BaseSensorOperator, text: str) -> None:
+def _check_template(sensor: WaitSensor, text: str) -> None:
+    from jinja2 import StrictUndefined
+
     if text.count("xcom_pull") > text.count("map_indexes"):
         raise NotFromTrigger(
             "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
         )
-    dag = sensor.get_dag()
+    dag: Any = sensor.get_dag()
     if sensor.render_template_as_native_obj or getattr(dag, "render_template_as_native_obj", False):
         raise NotFromTrigger("its templates are rendered as native objects")
     if getattr(dag, "user_defined_macros", None) or getattr(dag, "user_defined_filters", None):
         raise NotFromTrigger("its DAG has macros or filters of its own")
+    if dag and (dag.jinja_environment_kwargs or dag.template_undefined is not StrictUndefined):
+        raise NotFromTrigger("its DAG has a Jinja environment of its own")
 
 
-def _template(reference: Any, filters: str) -> str:
+def _pull(reference: Any) -> dict[str, Any]:
+    """Return the arguments of the ``xcom_pull`` that gets the result of another task."""
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     if not isinstance(reference, PlainXComArg) or _is_mapped(reference.operator):
-        raise NotFromTrigger("only results of single tasks can be had in the triggerer")
-    pull = f"task_ids={reference.operator.task_id!r}, key={reference.key!r}, map_indexes=-1"
-    return f"{{{{ ti.xcom_pull({pull}){filters} }}}}"
+        raise NotFromTrigger("only results of single tasks, and plain JSON, can be had in the triggerer")
+    # without a map index, the triggerer would ask for what it gets no answer to
+    return {"task_ids": reference.operator.task_id, "key": reference.key, "map_indexes": -1}
 
 
 def _is_mapped(operator: Any) -> bool:

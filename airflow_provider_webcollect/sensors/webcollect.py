@@ -32,7 +32,13 @@ from airflow_provider_webcollect.service.waiting import (
     Watch,
     as_json,
 )
-from airflow_provider_webcollect.triggers.asked import NOW, subtask_wait, task_result, task_wait
+from airflow_provider_webcollect.triggers.asked import (
+    NOW,
+    check_given,
+    subtask_wait,
+    task_result,
+    task_wait,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -70,13 +76,14 @@ class _StatusSensor(WaitSensor):
         self.target_states = target_states
         self.failure_states = failure_states
         self.missing_timeout = missing_timeout
-        self._given: frozenset[str] = frozenset()
+        self._given: tuple[str, ...] = ()
         self._why_from_worker = ""
 
     def _take_note(self) -> None:
         """Check the arguments that are literal, and remember which were given."""
         check_now(self, self._wait)
-        self._given = frozenset(name for name, value in self._asked.items() if value is not None)
+        names = ("webcollect_conn_id", *self._asked_names)
+        self._given = tuple(name for name in names if getattr(self, name) is not None)
 
     def _start_from_trigger(self) -> None:
         """Let Airflow start the wait in the triggerer; if it cannot, the task is going to be deferred."""
@@ -93,25 +100,22 @@ class _StatusSensor(WaitSensor):
         if self._why_from_worker:
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         with airflow_errors():
-            self._check_given()
+            check_given({name: getattr(self, name) for name in self._given})
             self._wait()
             store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
         return super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the wait in the triggerer, also after a whole wait whose end it leaves to a worker."""
+        """Go on after the wait in the triggerer, or with what a whole wait there leaves to a worker."""
         match next_kwargs:
+            case {"event": {"outcome": "left", "reason": str(reason)}}:
+                self._why_from_worker = reason
+                return self.execute(context)
             case {"event": {"outcome": "timeout", "reason": reason}}:
                 raise AirflowSensorTimeout(reason)
             case {"event": {"outcome": "refused", "reason": reason}}:
                 raise AirflowFailException(reason)
         return super().resume_execution(next_method, next_kwargs, context)
-
-    def _check_given(self) -> None:
-        """Raise if a result that was asked for is not there: without it, the wait would be another one."""
-        for name, value in self._asked.items():
-            if value is None and name in self._given:
-                raise InvalidArgument(name, None, "it was given, but there is no such result")
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -204,9 +208,12 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.settle = self.timeout
 
     def _wait(self) -> TaskWait:
-        if self.after == NOW and self.reschedule and not self.deferrable:
+        if self.after != NOW:
+            return task_wait(**self._asked)
+        if self.reschedule and not self.deferrable:
             raise InvalidArgument("after", NOW, "rescheduled, every look is the first: use deferrable=True")
-        return task_wait(**self._asked)
+        # what it is going to be is seen when the wait begins
+        return task_wait(**{**self._asked, "after": None})
 
     def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
         statuses = look(hook, self._wait())

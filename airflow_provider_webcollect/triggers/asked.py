@@ -17,16 +17,30 @@ from airflow_provider_webcollect.service.waiting import Baseline, SubTaskWait, T
 
 #: Instead of what was seen before a run: the sensor looks itself.
 NOW = "now"
+#: Why no triggerer begins a wait with :data:`NOW`.
+NOW_IS_FOR_A_WORKER = "what the status shows now is for a worker to see"
+#: In the triggerer's arguments, the one key of a mapping that stands for a result of another task.
+XCOM_PULL = "xcom_pull"
+
+
+def check_given(arguments: Mapping[str, Any]) -> None:
+    """Check arguments that were given: a result that is not there must not make the wait another one.
+
+    :raises InvalidArgument: if one of them is None.
+    """
+    for name, value in arguments.items():
+        if value is None:
+            raise InvalidArgument(name, None, "it was given, but there is no such result")
 
 
 def task_wait(
     *,
-    collection_task_id: Any,
-    collection_task_ids: Any,
+    collection_task_id: Any = None,
+    collection_task_ids: Any = None,
     wait_for: Any,
     target_states: Any,
     failure_states: Any,
-    after: Any,
+    after: Any = None,
     settle: Any,
     missing_timeout: Any,
 ) -> TaskWait:
@@ -51,7 +65,7 @@ def task_wait(
         how_many=wait_for,
         target_states=tuple(checks.words("target_states", target_states, TaskState)),
         failure_states=tuple(checks.words("failure_states", failure_states, TaskState, may_be_empty=True)),
-        after=_baselines(after),
+        after={} if after is None else _baselines(after),
         settle=checks.seconds("settle", settle, may_be_zero=True),
         missing_timeout=checks.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
@@ -67,7 +81,7 @@ def task_result(records: list[dict[str, Any]], *, many: bool) -> Any:
 def subtask_wait(
     *,
     collection_task_id: Any,
-    sub_task_ids: Any,
+    sub_task_ids: Any = None,
     target_states: Any,
     failure_states: Any,
     missing_timeout: Any,
@@ -88,21 +102,25 @@ def subtask_wait(
 
 def _baselines(after: Any) -> dict[str, Baseline]:
     """Read ``after``: what the start operator returned, once or as a list."""
-    if after == NOW:
-        return {}
-    if after is None:
-        return {}
     given = _decoded(after)
     starts = [given] if isinstance(given, Mapping) else given
     try:
-        return {
-            start["collection_task_id"]: msgspec.convert(start["after"], Baseline)
-            for start in map(_decoded, starts)
-        }
-    except (KeyError, TypeError, msgspec.ValidationError):
+        baselines = dict(map(_baseline, starts))
+    except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
+        baselines = {}
+    # without any, a final state of whichever run would end the wait
+    if not baselines:
         raise InvalidArgument(
             "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
-        ) from None
+        )
+    return baselines
+
+
+def _baseline(start: Any) -> tuple[str, Baseline]:
+    start = _decoded(start)
+    # every field of a baseline has a default: an empty mapping would pass for one
+    seen = msgspec.convert(start["after"] or None, Baseline)
+    return checks.text("collection_task_id", start["collection_task_id"]), seen
 
 
 def _decoded(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The whole wait of a sensor in the triggerer, to the end of its task, on Airflow 3.3 and later.
 
-No worker has a part in it, with two exceptions, since Airflow does these rightly only there: failing a task
-that has retries without a retry, and handing on a result that other tasks are mapped over.
+No worker has a part in it, with three exceptions. Airflow does two things rightly only there: failing a task
+that has retries without a retry, and handing on a result that other tasks are mapped over. And if ``after``
+turns out to be "now", a worker begins the wait anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from airflow.triggers.base import (
 
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.waiting import as_json
-from airflow_provider_webcollect.triggers.asked import subtask_wait, task_result, task_wait
+from airflow_provider_webcollect.triggers.asked import (
+    NOW,
+    NOW_IS_FOR_A_WORKER,
+    XCOM_PULL,
+    check_given,
+    subtask_wait,
+    task_result,
+    task_wait,
+)
 from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskStatusTrigger,
@@ -32,6 +41,9 @@ from airflow_provider_webcollect.triggers.webcollect import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import jinja2
+    from airflow.providers.common.compat.sdk import DAG, Context
 
     from airflow_provider_webcollect.service.waiting import SubTaskWait, TaskWait
 
@@ -47,8 +59,8 @@ class _WholeWait(BaseTrigger):
     :param timeout: seconds after which the wait has failed.
     :param soft_fail: skip the task if the wait fails.
     :param never_fail: skip the task also if the wait is ended by any error.
-    :param asked: the sensor's arguments that say what is waited for. The triggerer renders those that are
-        named like template fields of the sensor.
+    :param asked: those of the sensor's arguments that were given to say what is waited for. The triggerer
+        renders those that are named like template fields of the sensor.
     """
 
     #: When Airflow is going to end the wait itself; the triggerer sets it.
@@ -90,8 +102,33 @@ class _WholeWait(BaseTrigger):
             **self._asked,
         }
 
+    def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
+        """Return an environment in which templates are rendered as in a worker's."""
+        from jinja2 import StrictUndefined
+
+        environment: jinja2.Environment = super().get_template_env(dag)
+        # by default what a template names and is not there would be an empty text here
+        environment.undefined = StrictUndefined
+        environment.add_extension("jinja2.ext.do")
+        return environment
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Render templates, and get a result of another task as it is: as a text it could be another one."""
+        if isinstance(content, dict) and XCOM_PULL in content:
+            return context["ti"].xcom_pull(**content[XCOM_PULL])
+        return super().render_template(content, context, jinja_env, seen_oids)
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and end the task."""
+        if self._asked.get("after") == NOW:
+            yield TriggerEvent({"outcome": "left", "reason": NOW_IS_FOR_A_WORKER})
+            return
         try:
             waiting = self._waiting()
         except InvalidArgument as error:
@@ -154,6 +191,7 @@ class _WholeWait(BaseTrigger):
         return began.timestamp()
 
     def _waiting(self) -> _StatusTrigger:
+        check_given({"webcollect_conn_id": self.webcollect_conn_id, **self._asked})
         return self._trigger(
             wait=as_json(self._wait(**self._asked)),
             poke_interval=self.poke_interval,
@@ -172,7 +210,7 @@ class WholeTaskWait(_WholeWait):
     _wait = staticmethod(task_wait)
 
     def _result(self, records: Records) -> Any:
-        return task_result(records, many=self._asked["collection_task_ids"] is not None)
+        return task_result(records, many="collection_task_ids" in self._asked)
 
 
 class WholeSubTaskWait(_WholeWait):

@@ -21,6 +21,7 @@ from airflow.providers.common.compat.sdk import (
     task_group,
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from jinja2 import Undefined
 
 from airflow_provider_webcollect.assets import create_asset
 from airflow_provider_webcollect.operators.webcollect import (
@@ -418,6 +419,10 @@ def test_a_rendered_argument_that_is_wrong_fails_even_a_lenient_sensor(
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "failure_states": [""]}, "failure_states"),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": "start"}, "after"),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": {"executed_times": 1}}, "after"),
+        *(
+            (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": nothing}, "after")
+            for nothing in ("", [], {"collection_task_id": "a", "after": {}})
+        ),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": [1]}, "after"),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": "null"}, "after"),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": ""}, "collection_task_id"),
@@ -628,7 +633,7 @@ class TestStartingFromTheTriggererOnNewAirflow:
         assert sandbox.refresh_token not in json.dumps(kwargs)
         assert sensor.start_trigger_args.timeout == datetime.timedelta(seconds=150)
 
-    def test_results_of_other_tasks_become_templates(self) -> None:
+    def test_results_of_other_tasks_are_for_the_trigger_to_ask_for(self) -> None:
         with make_dag() as dag:
             first, second = (
                 WebCollectStartSubTasksOperator(task_id=name, collection_task_id="a")
@@ -637,11 +642,11 @@ class TestStartingFromTheTriggererOnNewAirflow:
         sensor = self.start(dag, collection_task_ids=first.output["ids"], after=[first.output, second.output])
 
         kwargs = sensor.start_trigger_args.trigger_kwargs
-        assert kwargs["collection_task_ids"] == (
-            "{{ ti.xcom_pull(task_ids='first', key='ids', map_indexes=-1) | tojson }}"
-        )
+        assert kwargs["collection_task_ids"] == {
+            "xcom_pull": {"task_ids": "first", "key": "ids", "map_indexes": -1}
+        }
         assert kwargs["after"] == [
-            f"{{{{ ti.xcom_pull(task_ids='{name}', key='return_value', map_indexes=-1) | tojson }}}}"
+            {"xcom_pull": {"task_ids": name, "key": "return_value", "map_indexes": -1}}
             for name in ("first", "second")
         ]
         assert sensor.upstream_task_ids == {"first", "second"}
@@ -658,6 +663,8 @@ class TestStartingFromTheTriggererOnNewAirflow:
             ({"render_template_as_native_obj": True}, "native objects"),
             ({"user_defined_macros": {"mine": 1}}, "macros or filters of its own"),
             ({"user_defined_filters": {"mine": str}}, "macros or filters of its own"),
+            ({"template_undefined": Undefined}, "Jinja environment of its own"),
+            ({"jinja_environment_kwargs": {"trim_blocks": True}}, "Jinja environment of its own"),
         ],
     )
     def test_templates_that_the_triggerer_renders_otherwise_are_left_to_a_worker(
@@ -689,6 +696,12 @@ class TestStartingFromTheTriggererOnNewAirflow:
 
         assert not sensor.start_from_trigger
         assert "only results of single tasks" in sensor._why_from_worker
+
+    def test_what_is_not_plain_json_is_left_to_a_worker(self) -> None:
+        sensor = self.start(collection_task_ids={"a", "b"})
+
+        assert not sensor.start_from_trigger
+        assert "and plain JSON, can be had in the triggerer" in sensor._why_from_worker
 
     def test_a_task_with_outlets_is_left_to_a_worker(self) -> None:
         sensor = self.start(outlets=[create_asset(collection_task_id="a")])

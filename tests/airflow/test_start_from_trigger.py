@@ -101,10 +101,54 @@ def handled():
     one("deferred", ENDLESS, **DEFERRED)
 
 
+@task
+def conn_id():
+    return "webcollect_default"
+
+
+@task
+def nothing():
+    return None
+
+
+@task
+def pick(index, params):
+    return params["ids"][index]
+
+
+@task
+def pick_subtasks(params):
+    return params["sub_task_ids"]
+
+
+def alike(name, sensor=WebCollectTaskStatusSensor, **arguments):
+    for way, how in {"zero": ZERO, "deferred": DEFERRED}.items():
+        sensor(task_id=f"{name}_{way}", **{**how, **RETRIES, "missing_timeout": 5, **arguments})
+
+
+@dag(schedule=None, params={"ids": [], "sub_task_ids": [], "now": "now", "empty": ""})
+def arguments():
+    task_id = "{{ params.ids[0] }}"
+    subtasks = {"sensor": WebCollectSubTaskStatusSensor, "collection_task_id": pick.override(task_id="of")(0)}
+    alike("result", collection_task_id=pick.override(task_id="one")(0))
+    alike("results", collection_task_ids=[pick.override(task_id=f"each_{index}")(index) for index in (0, 1)])
+    alike("template", collection_task_ids="{{ params.ids | tojson }}")
+    alike("subtasks", sub_task_ids=pick_subtasks(), **subtasks)
+    alike("conn_id", collection_task_id=task_id, webcollect_conn_id=conn_id())
+    alike("no_task", collection_task_id=nothing.override(task_id="no_id")())
+    alike("no_tasks", collection_task_ids=[nothing.override(task_id="no_item")()])
+    alike("no_subtasks", sub_task_ids=nothing.override(task_id="no_ids")(), **subtasks)
+    alike("no_conn_id", collection_task_id=task_id, webcollect_conn_id=nothing.override(task_id="no_conn")())
+    alike("now", collection_task_id=task_id, after="{{ params.now }}", timeout=10)
+    alike("empty", collection_task_id=task_id, after="{{ params.empty }}")
+    alike("undefined", collection_task_id=task_id + "{{ params.typo }}")
+
+
 main()
 endings()
 workers()
 handled()
+arguments()
 """
 
 STATUS = "/cloudextraction/statuses/v2"
@@ -136,7 +180,8 @@ def tasks(sandbox: Sandbox) -> dict[str, Any]:
     endless = sandbox.control.add_task(state="Dreaming")["task_id"]
     stopped = sandbox.control.add_task(state="Stopped")["task_id"]
     finished = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(2)]
-    return {"endless": endless, "stopped": stopped, "ids": finished}
+    subtasks = [subtask["subtask_id"] for subtask in sandbox.control.task(finished[0])["subtasks"]]
+    return {"endless": endless, "stopped": stopped, "ids": finished, "sub_task_ids": subtasks}
 
 
 class Run:
@@ -179,6 +224,7 @@ def runs(airflow: RealAirflow, sandbox: Sandbox, tasks: dict[str, Any]) -> dict[
         "main": Run(airflow, "main", {"fresh": fresh}),
         "endings": Run(airflow, "endings", tasks),
         "workers": Run(airflow, "workers", tasks),
+        "arguments": Run(airflow, "arguments", tasks),
     }
 
 
@@ -276,6 +322,44 @@ class TestWhatOnlyAWorkerCanDo:
 
     def test_other_tasks_can_be_mapped_over_the_result(self, run: Run) -> None:
         assert [run.xcom("read", index)["value"]["status"] for index in range(2)] == ["Finished"] * 2
+
+
+class TestArguments:
+    """The triggerer makes of the arguments what a worker makes of them."""
+
+    @pytest.fixture
+    def run(self, runs: dict[str, Run]) -> Run:
+        return runs["arguments"].wait()
+
+    @pytest.mark.parametrize("name", ["result", "results", "template", "subtasks", "conn_id"])
+    def test_results_of_other_tasks_are_had_as_they_are(self, run: Run, name: str) -> None:
+        zero, deferred = f"{name}_zero", f"{name}_deferred"
+        assert run.instances()[zero].state == "success", run.log(zero)
+        assert run.xcom(zero) == run.xcom(deferred) is not None
+        assert not run.had_a_worker(zero)
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("no_task", "`collection_task_id` is None; it was given, but there is no such result"),
+            ("no_tasks", "`collection_task_ids[0]` is None; it must be a non-empty string"),
+            ("no_subtasks", "`sub_task_ids` is None; it was given, but there is no such result"),
+            ("no_conn_id", "`webcollect_conn_id` is None; it was given, but there is no such result"),
+            ("now", "the wait was not over after 10 s"),
+            ("empty", "`after` is ''; it must be what WebCollectStartSubTasksOperator returned"),
+            ("undefined", "no attribute 'typo'"),
+        ],
+    )
+    @pytest.mark.parametrize("way", ["zero", "deferred"])
+    def test_what_cannot_be_waited_for_ends_the_wait(self, run: Run, name: str, way: str, why: str) -> None:
+        task_id = f"{name}_{way}"
+        log = run.log(task_id)
+        assert run.instances()[task_id].state == "failed", log
+        assert why in log
+
+    def test_what_the_status_shows_now_is_left_to_a_worker(self, run: Run) -> None:
+        why = "what the status shows now is for a worker to see"
+        assert f"A worker begins this wait, and then defers it: {why}." in run.log("now_zero")
 
 
 class TestActingOnADeferredWait:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from jinja2 import UndefinedError
 
+from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectSubTaskStatusSensor,
     WebCollectTaskStatusSensor,
@@ -22,6 +24,7 @@ from tests.airflow.dag_runs import make_dag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow.providers.common.compat.sdk import DAG
     from airflow.triggers.base import TriggerEvent
 
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -40,16 +43,18 @@ each_sensor = pytest.mark.parametrize("kind", SENSORS)
 
 def start(
     kind: str,
-    collection_task_id: str,
+    collection_task_id: Any,
     *,
     waited: float = 0.0,
     then: Callable[[Any], Any] = id,
+    dag: DAG | None = None,
     **arguments: Any,
 ) -> _WholeWait:
     """Return a sensor's trigger, ready to run.
 
     :param waited: how long ago Airflow began the wait, in seconds.
     :param then: adds tasks after the sensor.
+    :param dag: holds the tasks whose results are among the arguments.
     """
     from airflow.models.trigger import Trigger
     from airflow.serialization.decoders import smart_decode_trigger_kwargs
@@ -57,7 +62,7 @@ def start(
 
     # the result is stored by Airflow's triggerer, which is not here
     usual = {"poke_interval": 0.2, "timeout": 60, "do_xcom_push": False, "start_from_trigger": True}
-    with make_dag(params={"id": "from-params"}) as dag:
+    with dag or make_dag() as dag:
         then(SENSORS[kind](task_id="wait", collection_task_id=collection_task_id, **{**usual, **arguments}))
     task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("wait")
     stored = Trigger(task.start_trigger_args.trigger_cls, task.start_trigger_args.trigger_kwargs)
@@ -71,6 +76,18 @@ def start(
         + min(limit for limit in limits if limit)
         - datetime.timedelta(seconds=waited)
     )
+    return trigger
+
+
+def render(trigger: _WholeWait, results: dict[str, Any] | None = None, **params: Any) -> _WholeWait:
+    """Render a trigger's arguments as the triggerer does; ``results`` are those of other tasks."""
+
+    def pull(*, task_ids: str, key: str, map_indexes: int) -> Any:
+        assert (key, map_indexes) == ("return_value", -1)
+        return (results or {})[task_ids]
+
+    ti = SimpleNamespace(xcom_pull=pull)
+    trigger.render_template_fields({"params": params, "ti": ti})  # type: ignore[typeddict-item,typeddict-unknown-key]
     return trigger
 
 
@@ -157,9 +174,8 @@ class TestEndings:
 
     async def test_a_wrong_argument_fails_even_a_lenient_wait(self, kind: str, sandbox: Sandbox) -> None:
         trigger = start(kind, "{{ params.nothing }}", soft_fail=True)
-        trigger.render_template_fields({"params": {"nothing": ""}})  # type: ignore[typeddict-unknown-key]
 
-        assert await state(trigger) == "failed"
+        assert await state(render(trigger, nothing="")) == "failed"
         assert sandbox.control.requests() == []
 
     async def test_a_result_that_others_are_mapped_over_is_left_to_a_worker(
@@ -174,14 +190,108 @@ class TestEndings:
         assert event.payload["outcome"] == "done"
 
 
-@each_sensor
-def test_arguments_are_rendered_by_the_triggerer(kind: str, sandbox: Sandbox) -> None:
-    trigger = start(kind, "{{ params.id }}", webcollect_conn_id="{{ params.id }}_default")
-    trigger.render_template_fields({"params": {"id": "from-params"}})  # type: ignore[typeddict-unknown-key]
-    _, arguments = trigger.serialize()
+class TestArguments:
+    """What a real triggerer makes of them, and a worker too, is in ``test_start_from_trigger.py``."""
 
-    assert arguments["collection_task_id"] == "from-params"
-    assert arguments["webcollect_conn_id"] == "from-params_default"
+    @pytest.fixture
+    def dag(self) -> DAG:
+        """A DAG with two tasks whose results a wait is given."""
+        with make_dag() as dag:
+            for name in ("one", "two"):
+                WebCollectGetRunningCountsOperator(task_id=name)
+        return dag
+
+    @each_sensor
+    def test_templates_are_rendered_by_the_triggerer(self, kind: str) -> None:
+        trigger = start(kind, "{{ params.id }}", webcollect_conn_id="{% do [] %}{{ params.id }}_default")
+        _, arguments = render(trigger, id="from-params").serialize()
+
+        assert arguments["collection_task_id"] == "from-params"
+        assert arguments["webcollect_conn_id"] == "from-params_default"
+
+    @each_sensor
+    def test_a_name_that_is_not_there_is_no_empty_text(self, kind: str) -> None:
+        trigger = start(kind, "task-{{ params.typo }}")
+
+        with pytest.raises(UndefinedError, match="typo"):
+            render(trigger)
+
+    @each_sensor
+    @pytest.mark.parametrize("result", ["a", 7, ["a", 7], {"id": "a"}])
+    def test_results_of_other_tasks_are_had_as_they_are(self, kind: str, result: Any, dag: DAG) -> None:
+        trigger = start(kind, dag.get_task("one").output, dag=dag)
+
+        assert render(trigger, {"one": result}).collection_task_id == result
+
+    def test_also_those_within_lists_and_objects(self, dag: DAG) -> None:
+        one, two = dag.get_task("one").output, dag.get_task("two").output
+        trigger = start(
+            "task",
+            None,
+            collection_task_ids=[one, two, "c"],
+            after=[{"collection_task_id": one, "after": two}],
+            dag=dag,
+        )
+        render(trigger, {"one": 7, "two": {"executed_times": 1}})
+
+        assert trigger.collection_task_ids == [7, {"executed_times": 1}, "c"]
+        assert trigger.after == [{"collection_task_id": 7, "after": {"executed_times": 1}}]
+
+    @pytest.mark.parametrize(
+        ("kind", "name"),
+        [
+            ("task", "collection_task_id"),
+            ("task", "collection_task_ids"),
+            ("task", "after"),
+            ("task", "webcollect_conn_id"),
+            ("subtask", "collection_task_id"),
+            ("subtask", "sub_task_ids"),
+        ],
+    )
+    async def test_a_result_that_is_not_there_is_not_taken_for_nothing_given(
+        self, kind: str, name: str, dag: DAG, sandbox: Sandbox
+    ) -> None:
+        arguments: dict[str, Any] = {
+            "collection_task_id": None if name == "collection_task_ids" else "a",
+            name: dag.get_task("one").output,
+        }
+        trigger = start(kind, retries=1, dag=dag, **arguments)
+        event = await ending(render(trigger, {"one": None}))
+
+        assert event.payload == {
+            "outcome": "refused",
+            "reason": f"`{name}` is None; it was given, but there is no such result",
+        }
+        assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize(
+        "after", ["", "[]", "{}", "null", '"now"', "then", '[{"collection_task_id": "a"}]']
+    )
+    async def test_what_is_no_baseline_is_not_taken_for_none(self, after: str, finished: str) -> None:
+        trigger = start("task", finished, after="{{ params.after }}", retries=1)
+        event = await ending(render(trigger, after=after))
+
+        assert event.payload["outcome"] == "refused"
+        assert event.payload["reason"].startswith("`after` is ")
+
+    async def test_a_baseline_holds_for_an_id_that_is_a_number(self, dag: DAG, sandbox: Sandbox) -> None:
+        sandbox.control.add_task(task_id="7", lots=[1])
+        one = dag.get_task("one").output
+        after = {"collection_task_id": one, "after": {"executed_times": 1}}
+        trigger = start("task", one, after=after, timeout=0.5, soft_fail=True, dag=dag)
+
+        assert await state(render(trigger, {"one": 7})) == "skipped"
+
+    @pytest.mark.parametrize("after", ["template", "result"])
+    async def test_what_the_status_shows_now_is_left_to_a_worker(
+        self, after: str, dag: DAG, finished: str
+    ) -> None:
+        given = {"template": "{{ params.after }}", "result": dag.get_task("one").output}
+        trigger = start("task", finished, after=given[after], dag=dag)
+        event = await ending(render(trigger, {"one": "now"}, after="now"))
+
+        assert not hasattr(event, "task_instance_state")
+        assert event.payload["outcome"] == "left"
 
 
 @each_sensor
