@@ -136,8 +136,19 @@ class TestBothSensors:
 
         assert run.states == {"wait": "skipped"}
 
-    def test_states_may_be_chosen(self, kind: str, mode: str, stopped: dict[str, Any]) -> None:
-        run = wait(SENSORS[kind], mode, stopped, target_states=["Stopped"], failure_states=[])
+    @pytest.mark.parametrize(
+        "states",
+        [
+            {"target_states": ["Stopped"], "failure_states": []},
+            # a failure state by default, too
+            {"target_states": ["Finished", "Stopped"]},
+        ],
+        ids=["one", "two"],
+    )
+    def test_states_may_be_chosen(
+        self, kind: str, mode: str, states: dict[str, Any], stopped: dict[str, Any]
+    ) -> None:
+        run = wait(SENSORS[kind], mode, stopped, **states)
 
         assert run.states == {"wait": "success"}
 
