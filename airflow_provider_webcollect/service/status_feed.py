@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_webcollect.service import endpoints, paging
 from airflow_provider_webcollect.service.answers import STATUSES_BY_TASK
@@ -15,8 +15,8 @@ from airflow_provider_webcollect.service.poll import Poll
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_webcollect.service.async_client import AsyncClient
     from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.effects import Steps
     from airflow_provider_webcollect.service.records import RunningCounts, SubTask, TaskStatus
     from airflow_provider_webcollect.service.wire import Wire
 
@@ -30,6 +30,20 @@ TRIES = 2
 ACCOUNT = "account"
 
 
+class FeedClient(Protocol):
+    """What a feed needs of an ``AsyncClient``."""
+
+    @property
+    def wire(self) -> Wire:
+        """Settings, credentials, paces and tokens."""
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run a piece of client logic to its end and return its result."""
+
+    async def aclose(self) -> None:
+        """Close the connections to the service."""
+
+
 class StatusFeed:
     """The polls on one client: states of tasks, many per query, sub-tasks, task by task, and running counts.
 
@@ -40,7 +54,7 @@ class StatusFeed:
     :ivar counts: shows a waiter the account's :class:`RunningCounts`, under the key :data:`ACCOUNT`.
     """
 
-    def __init__(self, client: AsyncClient, batch_size: int) -> None:
+    def __init__(self, client: FeedClient, batch_size: int) -> None:
         self._client = client
         self.tasks: Poll[TaskStatus] = Poll(self._ask_tasks, batch_size)
         self.subtasks: Poll[list[SubTask]] = Poll(self._ask_subtasks, SUBTASKS_AT_ONCE)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
+from airflow_provider_webcollect.service.errors import TokenUnavailable, WebCollectError
 from airflow_provider_webcollect.service.status_feed import StatusFeed
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.service.async_client import AsyncClient
+    from airflow_provider_webcollect.service.effects import Steps
+    from airflow_provider_webcollect.service.wire import Wire
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class SharedFeed:
@@ -72,8 +83,63 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakK
 
 
 async def _open(conn_id: str) -> StatusFeed:
+    hook = await _read(conn_id)
+    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
+
+
+async def _read(conn_id: str) -> WebCollectHook:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
     hook = WebCollectHook(conn_id)
-    connection = await hook.aload()
-    return StatusFeed(hook.async_client(), connection.status_batch_size)
+    await hook.aload()
+    return hook
+
+
+class _CurrentClient:
+    """Asks the service as the connection says now: when a question fails, the connection is read anew.
+
+    A feed may live for weeks, and a person may have put a new credential into the connection meanwhile.
+    """
+
+    def __init__(self, hook: WebCollectHook) -> None:
+        self._hook = hook
+        self._clients = [hook.async_client()]
+        self._reading = asyncio.Lock()
+
+    @property
+    def wire(self) -> Wire:
+        """Settings, credentials, paces and tokens."""
+        return self._clients[-1].wire
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run a piece of client logic to its end and return its result.
+
+        :raises TokenUnavailable: if it failed, but the connection has changed and is worth another try.
+        :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
+        """
+        client = self._clients[-1]
+        try:
+            return await client.run(steps)
+        except WebCollectError as error:
+            if await self._has_successor(client):
+                raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connections to the service."""
+        # older ones may have been answering until now
+        for client in self._clients:
+            await client.aclose()
+
+    async def _has_successor(self, client: AsyncClient) -> bool:
+        async with self._reading:
+            if client is self._clients[-1]:
+                try:
+                    hook = await _read(self._hook.webcollect_conn_id)
+                except Exception as error:  # of a secrets backend, say; what is known has to do
+                    log.warning("The connection cannot be read anew. %s", error)
+                    return False
+                if hook.connection != self._hook.connection:
+                    self._hook = hook
+                    self._clients.append(hook.async_client())
+        return client is not self._clients[-1]

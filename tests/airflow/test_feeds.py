@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from airflow_provider_webcollect.service import poll, tokens
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
+from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+STATUS = "/cloudextraction/statuses/v2"
 
 pytestmark = pytest.mark.usefixtures("airflow_database", "connected")
 
@@ -44,3 +56,92 @@ async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> No
     ended = await asyncio.gather(*users, return_exceptions=True)
     assert isinstance(ended[0], asyncio.CancelledError)
     assert ended[1:] == ["used", "used"]
+
+
+class TestChangedConnection:
+    """A person puts something else into the connection while a wait is on the feed."""
+
+    pytestmark = pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False)
+
+    @pytest.fixture
+    async def waiting(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[asyncio.Task[Any]]:
+        """A wait that has looked once, with a credential of its own."""
+        monkeypatch.setattr(poll, "FIRST_BACKOFF", 0.05)
+        monkeypatch.setattr(tokens, "ADOPTION", 0.2)
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        task = sandbox.control.add_task(state="Extracting")
+        waiting = asyncio.create_task(wait_for(task["task_id"]))
+        while not sandbox.control.requests(STATUS):
+            await asyncio.sleep(0.02)
+        yield waiting
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    @pytest.mark.beyond_the_contract
+    async def test_a_new_credential_is_taken_up_when_the_old_one_is_revoked(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        sandbox.control.expire_tokens(refresh_tokens=True)
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        another = asyncio.create_task(wait_for(sandbox.control.add_task(state="Finished")["task_id"]))
+        assert (await asyncio.wait_for(another, 20))["outcome"] == "done"
+        sandbox.control.advance(20_000)
+        assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
+
+    @pytest.mark.beyond_the_contract
+    async def test_the_old_credential_does_not_lock_the_new_one_out(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        assert await asyncio.to_thread(work)
+        sandbox.control.expire_tokens()  # so that the old one is due
+        sandbox.control.advance(20_000)
+        assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
+        assert await asyncio.to_thread(work)
+
+    async def test_a_service_that_has_moved_is_found(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        sandbox.control.fail("*", times=None, status=403, code="Forbidden", message="we have moved")
+        with Sandbox(Settings(stale_seconds=0)) as elsewhere:
+            set_connection(host=elsewhere.url, extra={"refresh_token": elsewhere.refresh_token})
+            while not elsewhere.control.requests(STATUS):
+                await asyncio.sleep(0.02)
+
+    async def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(
+        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
+    ) -> None:
+        monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+        sandbox.control.fail(STATUS, times=1, status=503)
+        sandbox.control.advance(20_000)
+        assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
+
+
+def new_refresh_token(sandbox: Sandbox) -> str:
+    """Sign in, as a person does."""
+    answer = requests.post(
+        f"{sandbox.url}/token",
+        json={"grant_type": "password", "username": sandbox.username, "password": sandbox.password},
+        timeout=10,
+    )
+    return str(answer.json()["data"]["refresh_token"])
+
+
+async def wait_for(task_id: str) -> dict[str, Any]:
+    trigger = WebCollectTaskStatusTrigger(
+        wait={"task_ids": [task_id]}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
+    )
+    async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
+        (payload,) = [event.payload async for event in events]
+    return dict(payload)
+
+
+def work() -> bool:
+    """Ask the service, as a new worker does."""
+    hook = WebCollectHook()
+    try:
+        return bool(hook.get_running_counts())
+    finally:
+        hook.client.close()
