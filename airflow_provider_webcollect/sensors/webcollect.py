@@ -283,7 +283,11 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         return subtask_wait(**self._asked)
 
     def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        subtasks = hook.get_all_subtasks(self._wait().task_id)
+        wait = self._wait()
+        subtasks = hook.get_all_subtasks(wait.task_id)
+        if any(wait.missing(subtasks)):
+            # one odd answer must not end a wait, and a rescheduled sensor does not know of its earlier looks
+            subtasks = hook.get_all_subtasks(wait.task_id)
         return watch.look(subtasks), [subtask.as_dict() for subtask in subtasks]
 
     def _trigger(self) -> _StatusTrigger:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectSubTaskStatusSensor,
+    WebCollectTaskStatusSensor,
+)
 from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskFinishedTrigger,
@@ -21,6 +24,8 @@ from tests.airflow.dag_runs import run_tasks
 from tests.airflow.proxy import proxy
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseSensorOperator
+
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
@@ -132,10 +137,11 @@ class TestMissing:
 
         assert (await waiting)["outcome"] == "done"
 
+    @pytest.mark.parametrize("sensor", [WebCollectTaskStatusSensor, WebCollectSubTaskStatusSensor])
     def test_what_one_answer_leaves_out_does_not_fail_a_rescheduled_sensor(
-        self, sandbox: Sandbox, odd: Oddities
+        self, sandbox: Sandbox, odd: Oddities, sensor: type[BaseSensorOperator]
     ) -> None:
-        running = sandbox.control.add_task(state="Extracting")
+        running = sandbox.control.add_task(state="Extracting", subtasks=2)
 
         def end_later(target: str, status: int, told: Any) -> tuple[int, Any]:
             if odd.answers == 5:
@@ -144,7 +150,7 @@ class TestMissing:
 
         odd.edit = end_later
         run = run_tasks(
-            lambda: WebCollectTaskStatusSensor(
+            lambda: sensor(
                 task_id="wait",
                 collection_task_id=running["task_id"],
                 mode="reschedule",
