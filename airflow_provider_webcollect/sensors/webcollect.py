@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
 
 
+#: Seconds; a number that JSON can hold. The last look may come a while after the timeout.
+NEVER = 1e9
 WHOLE_WAITS = "airflow_provider_webcollect.triggers.whole_wait"
 
 
@@ -205,7 +207,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             for before in [Baseline.of(statuses.get(task_id))]
         ]
         # nothing was started just now, so no time makes the run before count
-        self.settle = self.timeout
+        self.settle = NEVER
 
     def _wait(self) -> TaskWait:
         if self.after != NOW:

@@ -232,7 +232,7 @@ class TestCrashes:
         result = run.xcoms["start"]
         assert (result["already_active"], result["started"]) == ([first], others)
         states = {each["status"] for each in sandbox.control.task(task["task_id"])["subtasks"]}
-        assert states <= {"Waiting", "Extracting"}
+        assert states <= {"Waiting", "Sent", "Extracting"}
         assert remembered(run) == 0
 
     def test_a_timeout_during_the_start_leaves_its_outcome_unknown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import re
@@ -568,6 +569,23 @@ class TestAfterNow:
 
         assert run.states == {"wait": "success"}
         assert run.xcoms["wait"]["executed_times"] == 2
+
+    async def test_a_look_after_the_timeout_does_not_take_the_run_before_for_the_next(
+        self, sandbox: Sandbox
+    ) -> None:
+        task = sandbox.control.add_task(lots=[1])
+        sensor = WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=task["task_id"],
+            after="now",
+            deferrable=True,
+            timeout=60,
+            poke_interval=0.1,
+        )
+        trigger = (await asyncio.to_thread(defer, sensor)).trigger
+        trigger.began -= 61  # Airflow ends the wait a while later
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(trigger.run()), 2)
 
     def test_rescheduled_it_cannot_be(self) -> None:
         with make_dag(), pytest.raises(InvalidArgument, match=r"after.*now.*use deferrable=True"):
