@@ -80,6 +80,18 @@ def store_expired(sandbox: Sandbox, path: Path) -> None:
     FileTokenStore(path).save(expired)
 
 
+class Hiccup(MemoryTokenStore):
+    """Seems to be empty for so many looks."""
+
+    def __init__(self, name: str, looks: int) -> None:
+        super().__init__(name)
+        self._looks = looks
+
+    def load(self) -> StoredToken | None:
+        self._looks -= 1
+        return super().load() if self._looks < 0 else None
+
+
 class TestObtaining:
     def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
         self, connect: Callable[..., Client], sandbox: Sandbox
@@ -483,18 +495,11 @@ class TestLockedOut:
     def test_a_store_that_seems_empty_for_a_moment_costs_no_refresh_token(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
-        class Hiccup(MemoryTokenStore):
-            loads = 0
-
-            def load(self) -> StoredToken | None:
-                Hiccup.loads += 1
-                return None if Hiccup.loads == 1 else super().load()
-
         name = f"hiccup:{sandbox.url}"
         connect(credentials=with_refresh_token(sandbox), store=MemoryTokenStore(name)).send(
             endpoints.get_running_counts()
         )
-        later = connect(credentials=with_refresh_token(sandbox), store=Hiccup(name))
+        later = connect(credentials=with_refresh_token(sandbox), store=Hiccup(name, 1))
         assert later.send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200]
 
@@ -569,19 +574,12 @@ class TestLockedOut:
     def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
-        class Hiccup(MemoryTokenStore):
-            loads = 0
-
-            def load(self) -> StoredToken | None:
-                Hiccup.loads += 1
-                return None if Hiccup.loads <= 4 else super().load()
-
         name = f"unsent:{sandbox.url}"
         store = MemoryTokenStore(name)
         connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
         store.save(changed(store.load(), obtained_at=time.time() - 86_400, expires_at=time.time() - 1))
         sandbox.control.expire_tokens()
-        late = connect(credentials=with_refresh_token(sandbox), store=Hiccup(name))
+        late = connect(credentials=with_refresh_token(sandbox), store=Hiccup(name, 4))
         assert late.send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200, 400, 200]
 
