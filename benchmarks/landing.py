@@ -3,7 +3,7 @@
 One sandbox in its own process serves all ways, without its rate limit; nobody keeps to a pace. Every
 measurement is a fresh process, and the ways take turns. Seconds and memory are medians, without the imports.
 The files go to the folder for temporary files, and for the memory that they take to an S3 server (moto) too.
-Needs Linux, a quiet machine and some thirteen minutes.
+Needs Linux, a quiet machine and some eleven minutes.
 """
 
 from __future__ import annotations
