@@ -234,10 +234,11 @@ class Tokens:
         held = self._held
         if held is None or not self._usable(None):
             return None
-        if held.uncertain_at and self._age_share(held) >= share:
+        if self._age_share(held) >= (max(share, LATE_SHARE) if held.uncertain_at else share):
+            return None
+        if held.uncertain_at:
             log.warning("The answer to the last renewal was lost; the token is used on and renewed later.")
-            share = max(share, LATE_SHARE)
-        return held if self._age_share(held) < share else None
+        return held
 
     def _age_share(self, token: StoredToken) -> float:
         """Return how much of a token's life has passed; all of it where that is not known."""
