@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.records import TaskStatus
-    from airflow_provider_webcollect.service.waiting import TaskWait
+    from airflow_provider_webcollect.service.records import SubTask, TaskStatus
+    from airflow_provider_webcollect.service.waiting import SubTaskWait, TaskWait
 
 Records = list[dict[str, Any]]
 
@@ -35,6 +35,15 @@ def look(hook: WebCollectHook, wait: TaskWait) -> dict[str, TaskStatus]:
         # one odd answer must not end a wait, and a rescheduled sensor does not know of its earlier looks
         statuses |= _ask(hook, missing)
     return {task_id: statuses[task_id] for task_id in wait.task_ids if task_id in statuses}
+
+
+def look_at_subtasks(hook: WebCollectHook, wait: SubTaskWait) -> list[SubTask]:
+    """Return all sub-tasks of the latest batch; an answer that lacks some is asked for twice, as for tasks.
+
+    :raises WebCollectError: if the service cannot be asked.
+    """
+    subtasks = hook.get_all_subtasks(wait.task_id)
+    return hook.get_all_subtasks(wait.task_id) if any(wait.missing(subtasks)) else subtasks
 
 
 def _ask(hook: WebCollectHook, task_ids: Sequence[str]) -> dict[str, TaskStatus]:

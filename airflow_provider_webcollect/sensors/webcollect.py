@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
-from airflow_provider_webcollect.operators.waiting import Records, look
+from airflow_provider_webcollect.operators.waiting import Records, look, look_at_subtasks
 from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
@@ -285,11 +285,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         return subtask_wait(**self._asked)
 
     def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        wait = self._wait()
-        subtasks = hook.get_all_subtasks(wait.task_id)
-        if any(wait.missing(subtasks)):
-            # one odd answer must not end a wait, and a rescheduled sensor does not know of its earlier looks
-            subtasks = hook.get_all_subtasks(wait.task_id)
+        subtasks = look_at_subtasks(hook, self._wait())
         return watch.look(subtasks), [subtask.as_dict() for subtask in subtasks]
 
     def _trigger(self) -> _StatusTrigger:
