@@ -25,12 +25,12 @@ from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.many import land_all
 from airflow_provider_webcollect.landing.pages import all_pages
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.paging import iter_pages
-from airflow_provider_webcollect.service.records import DataPage
+from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.paging import iter_pages
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.wire import make_wire
 from benchmarks.measured import measured
 
 PAGE_ROWS = 1000
@@ -128,8 +128,10 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
 
 def connected(url: str) -> Client:
     settings = Settings(base_url=url, requests_per_second=0)
-    wire = make_wire(settings, Credentials(access_token=demo.ACCESS_TOKEN), "benchmark")
-    return Client(wire, MemoryTokenStore("benchmark"))
+    context = make_context(
+        settings, Credentials(access_token=demo.ACCESS_TOKEN), "benchmark", MemoryTokenStore("benchmark")
+    )
+    return Client(context)
 
 
 if __name__ == "__main__":

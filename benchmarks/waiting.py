@@ -30,7 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.service.pace import STATUS_INTERVALS, Pace
+from airflow_provider_webcollect.service.client.rate_limit import STATUS_INTERVALS, RateLimit
 from benchmarks.machine import machine
 from benchmarks.server import sandbox
 
@@ -70,7 +70,7 @@ class Plan:
 
         The requests of a round take only a part of it; half of the rest lies before them, half after.
         """
-        return (self.interval - self.least * STATUS_INTERVALS[Pace.STATUS_V2]) / 2
+        return (self.interval - self.least * STATUS_INTERVALS[RateLimit.STATUS_V2]) / 2
 
 
 FULL = Plan(waits=10_000, interval=60.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_webcollect.service.call import Credential, Endpoint, Repeat
-from airflow_provider_webcollect.service.endpoints import ENDPOINTS
+from airflow_provider_webcollect.service.api.call import Credential, Endpoint, Retry
+from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
 
 PAGE = Path(__file__).with_name("endpoints.md")
 
@@ -36,7 +36,7 @@ APPENDING = {"update_loop_items", "update_task_parameters"}
 
 HEAD = """# The twenty endpoints
 
-Made from the declarations in `service/endpoints.py` by `make docs`.
+Made from the declarations in `service/api/endpoints.py` by `make docs`.
 
 "Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
 a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken
@@ -76,7 +76,7 @@ def _row(endpoint: Endpoint) -> str:
 def _repeat(endpoint: Endpoint) -> str:
     if endpoint.name in APPENDING:
         return "unless it appends"
-    return "yes" if endpoint.repeat is Repeat.SAFE else "no"
+    return "yes" if endpoint.retry is Retry.SAFE else "no"
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.wire import make_wire
 from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def connect(sandbox: Sandbox) -> Iterator[Callable[..., Client]]:
             access_token=sandbox.access_token, datahub_api_key=sandbox.datahub_api_key
         )
         name = f"{name}:{sandbox.url}"
-        client = Client(make_wire(Settings(**merged), credentials, name), store or MemoryTokenStore(name))
+        client = Client(make_context(Settings(**merged), credentials, name, store or MemoryTokenStore(name)))
         clients.append(client)
         return client
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_provider_webcollect.hooks.token_store import make_token_store
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     NotFound,
@@ -25,8 +27,6 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.wire import make_wire
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
@@ -79,7 +79,7 @@ def _client(connection: WebCollectConnection, credentials: Credentials) -> Clien
     # a person waits for the answer
     settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2))
     name = f"test-{secrets.token_hex(8)}"
-    return Client(make_wire(settings, credentials, name, learned=mask_secret), MemoryTokenStore(name))
+    return Client(make_context(settings, credentials, name, MemoryTokenStore(name), learned=mask_secret))
 
 
 def _prove_key(client: Client, has_refresh_token: bool) -> str:

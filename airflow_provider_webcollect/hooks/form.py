@@ -69,7 +69,7 @@ FIELDS = (
     Field(
         "requests_per_second",
         "Requests per second",
-        "Pace of each process; the service allows 20 per address. 0 takes the pace away.",
+        "The most that each process sends; the service allows 20 per address. 0 disables rate limiting.",
         kind="number",
         default=20,
     ),

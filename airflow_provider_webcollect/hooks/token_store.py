@@ -7,8 +7,9 @@ import time
 
 from airflow.providers.common.compat.sdk import Variable
 
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, TokenStore
+from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, TokenStore
 
 log = logging.getLogger(__name__)
 

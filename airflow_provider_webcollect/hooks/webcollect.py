@@ -15,19 +15,20 @@ from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_check import check_connection
 from airflow_provider_webcollect.hooks.token_store import make_token_store
-from airflow_provider_webcollect.service import endpoints, paging
-from airflow_provider_webcollect.service.async_client import AsyncClient
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.states import ActionType
+from airflow_provider_webcollect.service.api.url_file import url_file, url_list
+from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.client.context import ClientContext, make_context
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from airflow_provider_webcollect.service.states import ActionType
-from airflow_provider_webcollect.service.url_file import url_file, url_list
-from airflow_provider_webcollect.service.wire import Wire, make_wire
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_provider_webcollect.service.records import (
+    from airflow_provider_webcollect.service.api.records import (
         AnalyticsPage,
         CopiedTask,
         CopyResult,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         TaskStatus,
         TokenRecord,
     )
-    from airflow_provider_webcollect.service.tokens import TokenStore
 
 
 class WebCollectHook(BaseHook):
@@ -97,20 +97,20 @@ class WebCollectHook(BaseHook):
     @cached_property
     def client(self) -> Client:
         """The client that the methods use."""
-        return Client(self._wire(), self._token_store())
+        return Client(self._context())
 
     def async_client(self) -> AsyncClient:
         """Return a new client for an event loop; whoever asks for it closes it (``async with``)."""
-        return AsyncClient(self._wire(), self._token_store())
+        return AsyncClient(self._context())
 
-    def _wire(self) -> Wire:
+    def _context(self) -> ClientContext:
         connection = self.connection
         for secret in connection.credentials.secrets():
             _mask(secret)
-        return make_wire(connection.settings, connection.credentials, connection.conn_id, learned=_mask)
-
-    def _token_store(self) -> TokenStore:
-        return make_token_store(self.connection.token_store, self.connection.conn_id)
+        store = make_token_store(connection.token_store, connection.conn_id)
+        return make_context(
+            connection.settings, connection.credentials, connection.conn_id, store, learned=_mask
+        )
 
     def test_connection(self) -> tuple[bool, str]:
         """Prove the connection with a harmless call, and say what is wrong if it fails.
@@ -274,7 +274,7 @@ class WebCollectHook(BaseHook):
 
     def get_all_subtasks(self, task_id: str) -> list[SubTask]:
         """Read all sub-tasks of the task's latest batch, page by page (contract, endpoint 14)."""
-        return self.client.run(paging.all_subtasks(self.client.wire, task_id))
+        return self.client.run(paging.all_subtasks(self.client.context, task_id))
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
         """Start sub-tasks of a task (contract, endpoint 15).

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider_webcollect.landing.manifest import Source
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
 
 #: Pages in a row after which no fewer rows are left than before: such a read has no end.
 ENDLESS_PAGES = 1000

@@ -38,7 +38,7 @@ from airflow_provider_webcollect.landing.start import (
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.destination import Destination
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
 
 log = logging.getLogger(__name__)
 

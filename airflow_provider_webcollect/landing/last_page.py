@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_webcollect.landing.manifest import Progress
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
 
 log = logging.getLogger(__name__)
 #: Times that the last page is read before counts that do not fit are believed.

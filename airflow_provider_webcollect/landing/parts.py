@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.claim import Claim
     from airflow_provider_webcollect.landing.engine import Landing
     from airflow_provider_webcollect.landing.formats import Columns
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
 
 
 def write_parts(landing: Landing, claim: Claim, columns: Columns, pages: Iterator[DataPage]) -> int | None:

@@ -13,15 +13,16 @@ import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now, storage_path
-from airflow_provider_webcollect.service import checks, endpoints, paging
-from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.records import (
+from airflow_provider_webcollect.service.api import endpoints, validation
+from airflow_provider_webcollect.service.api.records import (
     AnalyticsRow,
     DataVolumeMetrics,
     ExecutionMetrics,
     ResourceUsageMetrics,
 )
-from airflow_provider_webcollect.service.states import TimeGranularity
+from airflow_provider_webcollect.service.api.states import TimeGranularity
+from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -92,11 +93,13 @@ class _AnalyticsOperator(WebCollectOperator):
 
     def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
         """Check all but how old the days are: a DAG must not break by growing old."""
-        first, last = checks.date("start", self.start), checks.date("end", self.end)
+        first, last = validation.date("start", self.start), validation.date("end", self.end)
         if last < first:
             raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
         if self.collection_task_ids is not None:
-            checks.texts("collection_task_ids", self.collection_task_ids, most=endpoints.MAX_ANALYTICS_FILTER)
+            validation.texts(
+                "collection_task_ids", self.collection_task_ids, most=endpoints.MAX_ANALYTICS_FILTER
+            )
         today = pendulum.now("UTC").date()
         endpoints.query_analytics(
             today,
@@ -111,7 +114,7 @@ class _AnalyticsOperator(WebCollectOperator):
     ) -> list[AnalyticsRow]:
         return hook.client.run(
             paging.all_analytics(
-                hook.client.wire,
+                hook.client.context,
                 start=start,
                 end=end,
                 task_ids=None if self.collection_task_ids is None else list(self.collection_task_ids),
@@ -180,9 +183,9 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
     def _check(self) -> None:
         self._check_query(self.time_granularity)
-        checks.integer("max_xcom_rows", self.max_xcom_rows, 0)
+        validation.integer("max_xcom_rows", self.max_xcom_rows, 0)
         if self.destination is not None and not hasattr(self.destination, "fs"):
-            checks.text("destination", self.destination)
+            validation.text("destination", self.destination)
             if str(self.destination).endswith("/"):
                 raise InvalidArgument("destination", self.destination, "it must name a file, not a folder")
         self._format()
@@ -309,8 +312,8 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             )
         metrics = {name: sums[name].as_dict() for name in names}
         return {
-            "start": str(checks.date("start", self.start)),
-            "end": str(checks.date("end", self.end)),
+            "start": str(validation.date("start", self.start)),
+            "end": str(validation.date("end", self.end)),
             **({"tasks": metrics} if self.per_task else metrics[""]),
             "violations": violations,
         }
@@ -319,7 +322,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         """Return the ids that were given: a task that did not run has no row."""
         if self.collection_task_ids is None:
             return []
-        return checks.texts("collection_task_ids", self.collection_task_ids)
+        return validation.texts("collection_task_ids", self.collection_task_ids)
 
     @property
     def _compares(self) -> bool:
@@ -327,11 +330,11 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
     def _previous(self) -> tuple[datetime.date, datetime.date]:
         """Return the days of the period of equal length just before."""
-        first, last = checks.date("start", self.start), checks.date("end", self.end)
+        first, last = validation.date("start", self.start), validation.date("end", self.end)
         end = first - datetime.timedelta(days=1)
         start = first - (last - first) - datetime.timedelta(days=1)
         try:
-            checks.date_range(start, end)
+            validation.date_range(start, end)
         except InvalidArgument as error:
             raise InvalidArgument(
                 "start",

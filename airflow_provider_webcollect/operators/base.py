@@ -13,9 +13,9 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
-from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError
-from airflow_provider_webcollect.service.exchange import unknown_outcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
@@ -170,7 +170,7 @@ class WebCollectTaskOperator(WebCollectOperator):
     def execute(self, context: Context) -> Any:
         """Do the operation on the linked task."""
         with self.errors():
-            self.collection_task_id = checks.text("collection_task_id", self.collection_task_id)
+            self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
             return self.perform(hook)

@@ -13,18 +13,18 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import store_task_link
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
 from airflow_provider_webcollect.operators.waiting import RunFailed, awaited, wait_here
-from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
+from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.exchange import unknown_outcome
-from airflow_provider_webcollect.service.states import ACTIVE_SUBTASK_STATES, TaskState
-from airflow_provider_webcollect.service.waiting import Baseline, TaskWait, as_json
+from airflow_provider_webcollect.waiting.conditions import Baseline, TaskWait, as_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.service.records import TaskStatus
+    from airflow_provider_webcollect.service.api.records import TaskStatus
 
 ALL = "all"
 
@@ -77,11 +77,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         check_now(self, self._check)
 
     def _check(self) -> None:
-        self.collection_task_id = checks.text("collection_task_id", self.collection_task_id)
+        self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
         if self.sub_task_ids != ALL:
-            self.sub_task_ids = checks.texts("sub_task_ids", self.sub_task_ids)
-        checks.words("failure_states", self.failure_states, TaskState, may_be_empty=True)
-        checks.seconds("poll_interval", self.poll_interval)
+            self.sub_task_ids = validation.texts("sub_task_ids", self.sub_task_ids)
+        validation.words("failure_states", self.failure_states, TaskState, may_be_empty=True)
+        validation.seconds("poll_interval", self.poll_interval)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start what does not run yet, or find what an earlier try has started, and wait if asked."""

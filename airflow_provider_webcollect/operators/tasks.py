@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_provider_webcollect.operators.base import WebCollectOperator, WebCollectTaskOperator, check_now
-from airflow_provider_webcollect.service import checks, endpoints
+from airflow_provider_webcollect.service.api import endpoints, validation
+from airflow_provider_webcollect.service.api.states import ActionType
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.states import ActionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.call import Call
-    from airflow_provider_webcollect.service.records import CopyResult
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.api.records import CopyResult
 
 OnPartialFailure = Literal["fail", "skip", "ignore"]
 JSON_RENDERER = "json"
@@ -45,7 +45,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        task_id = checks.text("collection_task_id", self.collection_task_id)
+        task_id = validation.text("collection_task_id", self.collection_task_id)
         return endpoints.copy_task(task_id, _group(self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -101,8 +101,8 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
                 "on_partial_failure", self.on_partial_failure, "it must be one of fail, skip, ignore"
             )
         return endpoints.copy_tasks(
-            checks.texts("collection_task_ids", self.collection_task_ids),
-            checks.integers("task_group_ids", self.task_group_ids),
+            validation.texts("collection_task_ids", self.collection_task_ids),
+            validation.integers("task_group_ids", self.task_group_ids),
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
@@ -154,8 +154,8 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        task_id = checks.text("collection_task_id", self.collection_task_id)
-        return endpoints.move_task(task_id, checks.integer("task_group_id", self.task_group_id))
+        task_id = validation.text("collection_task_id", self.collection_task_id)
+        return endpoints.move_task(task_id, validation.integer("task_group_id", self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Move the task."""
@@ -213,7 +213,9 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
         check_now(self, self._ids)
 
     def _ids(self) -> list[str]:
-        return checks.texts("collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty)
+        return validation.texts(
+            "collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty
+        )
 
 
 class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
@@ -237,7 +239,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
         check_now(self, self._ids)
 
     def _ids(self) -> list[int]:
-        return checks.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
+        return validation.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
 
 
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
@@ -276,7 +278,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
 
     def _call(self) -> Call[Any]:
         return endpoints.update_task_parameters(
-            checks.text("collection_task_id", self.collection_task_id),
+            validation.text("collection_task_id", self.collection_task_id),
             actions=self.actions,
             loop_items=self.loop_items,
         )
@@ -344,7 +346,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
         check_now(self, self._call)
 
     def _call(self) -> Call[Any]:
-        task_ids = checks.texts("collection_task_ids", self.collection_task_ids)
+        task_ids = validation.texts("collection_task_ids", self.collection_task_ids)
         return endpoints.get_actions(task_ids, self.action_types)
 
     def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
@@ -402,4 +404,4 @@ def _is_list(entry: Mapping[str, Any]) -> bool:
 
 def _group(value: int | str | None) -> int | None:
     # a template that renders to nothing means none
-    return None if value is None or value == "" else checks.integer("task_group_id", value)
+    return None if value is None or value == "" else validation.integer("task_group_id", value)

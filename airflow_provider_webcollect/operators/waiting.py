@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_webcollect.service import paging
+from airflow_provider_webcollect.service.client import paging
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.waiting import Outcome, Watch
+from airflow_provider_webcollect.waiting.conditions import Outcome, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.records import SubTask, TaskStatus
-    from airflow_provider_webcollect.service.waiting import SubTaskWait, TaskWait
+    from airflow_provider_webcollect.service.api.records import SubTask, TaskStatus
+    from airflow_provider_webcollect.waiting.conditions import SubTaskWait, TaskWait
 
 Records = list[dict[str, Any]]
 
@@ -47,7 +47,9 @@ def look_at_subtasks(hook: WebCollectHook, wait: SubTaskWait) -> list[SubTask]:
 
 
 def _ask(hook: WebCollectHook, task_ids: Sequence[str]) -> dict[str, TaskStatus]:
-    return hook.client.run(paging.all_statuses(hook.client.wire, task_ids, hook.connection.status_batch_size))
+    return hook.client.run(
+        paging.all_statuses(hook.client.context, task_ids, hook.connection.status_batch_size)
+    )
 
 
 def wait_here(

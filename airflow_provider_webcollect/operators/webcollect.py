@@ -22,9 +22,9 @@ from airflow_provider_webcollect.operators.tasks import (
     WebCollectUpdateTaskParametersOperator,
 )
 from airflow_provider_webcollect.operators.tokens import WebCollectRefreshTokenOperator
-from airflow_provider_webcollect.service import checks, endpoints
+from airflow_provider_webcollect.service.api import endpoints, validation
+from airflow_provider_webcollect.service.api.url_file import url_list
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         check_now(self, self._call)
 
     def _call(self) -> Any:
-        task_id = checks.text("collection_task_id", self.collection_task_id)
+        task_id = validation.text("collection_task_id", self.collection_task_id)
         return endpoints.update_loop_items(
             task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
         )
@@ -157,13 +157,13 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         check_now(self, self._check)
 
     def _check(self) -> None:
-        checks.text("collection_task_id", self.collection_task_id)
+        validation.text("collection_task_id", self.collection_task_id)
         if (self.urls is None) == (self.urls_path is None):
             raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
         if self.urls is not None:
             url_list(self.urls)
         elif isinstance(self.urls_path, str):
-            checks.text("urls_path", self.urls_path)
+            validation.text("urls_path", self.urls_path)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Upload the URLs and return how many there were."""
@@ -192,7 +192,7 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
         check_now(self, self._call)
 
     def _call(self) -> Any:
-        return endpoints.mark_exported(checks.text("collection_task_id", self.collection_task_id))
+        return endpoints.mark_exported(validation.text("collection_task_id", self.collection_task_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Confirm the export."""

@@ -21,13 +21,13 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.base import airflow_errors
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.operators.waiting import Records, awaited
-from airflow_provider_webcollect.service.waiting import Outcome, Verdict, Watch
+from airflow_provider_webcollect.waiting.conditions import Outcome, Verdict, Watch
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.service.waiting import Wait
     from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
+    from airflow_provider_webcollect.waiting.conditions import Wait
 
 
 class WaitSensor(BaseSensorOperator):

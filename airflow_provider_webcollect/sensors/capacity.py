@@ -8,17 +8,17 @@ import msgspec
 
 from airflow_provider_webcollect.operators.base import check_now
 from airflow_provider_webcollect.sensors.base import WaitSensor
-from airflow_provider_webcollect.service import checks
-from airflow_provider_webcollect.service.capacity import CapacityWait
+from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.waiting.capacity import CapacityWait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.operators.waiting import Records
-    from airflow_provider_webcollect.service.waiting import Verdict, Watch
     from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
+    from airflow_provider_webcollect.waiting.conditions import Verdict, Watch
 
 
 class WebCollectCapacitySensor(WaitSensor):
@@ -52,7 +52,7 @@ class WebCollectCapacitySensor(WaitSensor):
 
     def _wait(self) -> CapacityWait:
         limits = {
-            name: checks.integer(name, limit, 1)
+            name: validation.integer(name, limit, 1)
             for name in ("max_active_tasks", "max_active_sub_tasks")
             if (limit := getattr(self, name)) is not None
         }

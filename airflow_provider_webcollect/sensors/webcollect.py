@@ -20,9 +20,16 @@ from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
 )
 from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
+from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.states import SubTaskState, TaskState
-from airflow_provider_webcollect.service.waiting import (
+from airflow_provider_webcollect.triggers.asked import (
+    NOW,
+    check_given,
+    subtask_wait,
+    task_result,
+    task_wait,
+)
+from airflow_provider_webcollect.waiting.conditions import (
     MISSING_TIMEOUT,
     SETTLE,
     Baseline,
@@ -31,13 +38,6 @@ from airflow_provider_webcollect.service.waiting import (
     Verdict,
     Watch,
     as_json,
-)
-from airflow_provider_webcollect.triggers.asked import (
-    NOW,
-    check_given,
-    subtask_wait,
-    task_result,
-    task_wait,
 )
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a client is told: addresses, time limits, paces and credentials. Plain data, from any source."""
+"""What a client is told: addresses, time and rate limits, credentials. Plain data, from any source."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Settings:
     :param connect_timeout: seconds to wait for a connection.
     :param read_timeout: seconds to wait for each piece of an answer.
     :param ca_file: a file of certificate authorities to trust instead of the usual ones.
-    :param requests_per_second: pace of all requests of this process to the service; 0 takes the pace away.
+    :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
     :param timezone: the zone of the service's times; None leaves them naive.
     :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the keeper's new token.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.manifest import Source
-from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
     :param where: what comes before the names of the arguments in messages.
     """
     return Source(
-        collection_task_id=checks.text(f"{where}collection_task_id", collection_task_id),
-        lotno=None if lotno is None or lotno == "" else checks.text(f"{where}lotno", lotno),
+        collection_task_id=validation.text(f"{where}collection_task_id", collection_task_id),
+        lotno=None if lotno is None or lotno == "" else validation.text(f"{where}lotno", lotno),
     )
 
 
@@ -65,7 +65,7 @@ def _place(name: str, entry: object, folder: str | ObjectStoragePath) -> Place:
     own: Any = entry.get("destination")
     if own is None:
         return Place(source, _inside(folder, source))
-    return Place(source, own if hasattr(own, "fs") else checks.text(f"{name}.destination", own))
+    return Place(source, own if hasattr(own, "fs") else validation.text(f"{name}.destination", own))
 
 
 def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:

@@ -18,8 +18,8 @@ from airflow_provider_webcollect.links import (
 )
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now, storage_path
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
-from airflow_provider_webcollect.service import checks
-from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers import lineage, reporting
 from airflow_provider_webcollect.transfers.reporting import Landed
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
     from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.client.sync import Client
 
 MAX_PART_BYTES = 128 * 1024 * 1024
 #: Sources that can be landed at once at most.
@@ -81,7 +81,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         task, whatever batch was landed.
     :param page_size: rows per request, 1 to 1000; fewer are asked for while pages fail for their size.
     :param max_part_bytes: a part is ended with the page that reaches this size.
-    :param max_concurrency: how many ``sources`` are landed at once, 1 to 32; all share the connection's pace.
+    :param max_concurrency: how many ``sources`` are landed at once, 1 to 32; all share its rate limit.
     :param settle: seconds to wait for rows that the source may not show yet, as right after a task has
         finished. A run takes so much longer if the source shows no rows, if ``mode="incremental"`` finds
         nothing new, and, with ``mark_exported``, before every mark; 0 does not wait. A ``full`` landing of
@@ -169,18 +169,18 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _check(self) -> None:
         self._places()
         self._format()
-        checks.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
-        checks.integer("max_part_bytes", self.max_part_bytes, 1)
-        checks.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        checks.seconds("settle", self.settle, may_be_zero=True)
+        validation.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
+        validation.integer("max_part_bytes", self.max_part_bytes, 1)
+        validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
+        validation.seconds("settle", self.settle, may_be_zero=True)
         self._check_mode()
 
     def _check_mode(self) -> None:
         _one_of("if_exists", self.if_exists, ("fail", "overwrite", "skip"))
         _one_of("mode", self.mode, ("full", "incremental"))
         _one_of("on_reset", self.on_reset, ("fail", "full"))
-        checks.boolean("mark_exported", self.mark_exported)
-        checks.boolean("skip_if_nothing_new", self.skip_if_nothing_new)
+        validation.boolean("mark_exported", self.mark_exported)
+        validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new)
         if self.mode == "incremental" and self.if_exists != "fail":
             raise InvalidArgument("if_exists", self.if_exists, "it goes with mode='full' alone")
         if self.mode == "full" and self.on_reset != "fail":
@@ -191,7 +191,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _places(self) -> list[Place]:
         """Return what goes where."""
         if not hasattr(self.destination, "fs"):
-            checks.text("destination", self.destination)
+            validation.text("destination", self.destination)
         if self.sources is None:
             return [Place(make_source(self.collection_task_id, self.lotno), self.destination)]
         for name in ("collection_task_id", "lotno"):
@@ -270,7 +270,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     ) -> Landed:
         from airflow_provider_webcollect.landing.engine import Landing, land
         from airflow_provider_webcollect.landing.pages import late_pages
-        from airflow_provider_webcollect.service.endpoints import mark_exported
+        from airflow_provider_webcollect.service.api.endpoints import mark_exported
 
         task_id = place.source.collection_task_id
         began = time.monotonic()
@@ -310,7 +310,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self, client: Client, source: Source, watch: reporting.Watch, settle: float, offset: int, rows: int
     ) -> Iterator[DataPage]:
         from airflow_provider_webcollect.landing.pages import all_pages
-        from airflow_provider_webcollect.service.paging import iter_pages
+        from airflow_provider_webcollect.service.client.paging import iter_pages
 
         def read(start: int) -> Iterator[DataPage]:
             pages = iter_pages(

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.states import SubTaskState, TaskState
-from airflow_provider_webcollect.service.waiting import Baseline, SubTaskWait, TaskWait
+from airflow_provider_webcollect.waiting.conditions import Baseline, SubTaskWait, TaskWait
 
 #: Instead of what was seen before a run: the sensor looks itself.
 NOW = "now"
@@ -55,19 +55,21 @@ def task_wait(
             "either `collection_task_id` or `collection_task_ids` must be given",
         )
     if collection_task_ids is None:
-        ids = [checks.text("collection_task_id", collection_task_id)]
+        ids = [validation.text("collection_task_id", collection_task_id)]
     else:
-        ids = checks.texts("collection_task_ids", _decoded(collection_task_ids))
+        ids = validation.texts("collection_task_ids", _decoded(collection_task_ids))
     if wait_for not in ("all", "any"):
         raise InvalidArgument("wait_for", wait_for, "it must be one of all, any")
     return TaskWait(
         task_ids=tuple(dict.fromkeys(ids)),
         how_many=wait_for,
-        target_states=tuple(checks.words("target_states", target_states, TaskState)),
-        failure_states=tuple(checks.words("failure_states", failure_states, TaskState, may_be_empty=True)),
+        target_states=tuple(validation.words("target_states", target_states, TaskState)),
+        failure_states=tuple(
+            validation.words("failure_states", failure_states, TaskState, may_be_empty=True)
+        ),
         after={} if after is None else _baselines(after),
-        settle=checks.seconds("settle", settle, may_be_zero=True),
-        missing_timeout=checks.seconds("missing_timeout", missing_timeout, may_be_zero=True),
+        settle=validation.seconds("settle", settle, may_be_zero=True),
+        missing_timeout=validation.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
 
 
@@ -90,13 +92,15 @@ def subtask_wait(
 
     :raises InvalidArgument: if an argument breaks a rule.
     """
-    ids = None if sub_task_ids is None else checks.texts("sub_task_ids", _decoded(sub_task_ids))
+    ids = None if sub_task_ids is None else validation.texts("sub_task_ids", _decoded(sub_task_ids))
     return SubTaskWait(
-        task_id=checks.text("collection_task_id", collection_task_id),
+        task_id=validation.text("collection_task_id", collection_task_id),
         subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
-        target_states=tuple(checks.words("target_states", target_states, SubTaskState)),
-        failure_states=tuple(checks.words("failure_states", failure_states, SubTaskState, may_be_empty=True)),
-        missing_timeout=checks.seconds("missing_timeout", missing_timeout, may_be_zero=True),
+        target_states=tuple(validation.words("target_states", target_states, SubTaskState)),
+        failure_states=tuple(
+            validation.words("failure_states", failure_states, SubTaskState, may_be_empty=True)
+        ),
+        missing_timeout=validation.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
 
 
@@ -120,7 +124,7 @@ def _baseline(start: Any) -> tuple[str, Baseline]:
     start = _decoded(start)
     # every field of a baseline has a default: an empty mapping would pass for one
     seen = msgspec.convert(start["after"] or None, Baseline)
-    return checks.text("collection_task_id", start["collection_task_id"]), seen
+    return validation.text("collection_task_id", start["collection_task_id"]), seen
 
 
 def _decoded(value: Any) -> Any:

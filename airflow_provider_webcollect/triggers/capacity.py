@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.capacity import CapacityWait
-from airflow_provider_webcollect.service.status_feed import ACCOUNT
-from airflow_provider_webcollect.service.waiting import Watch
 from airflow_provider_webcollect.triggers.webcollect import _payload, _StatusTrigger
+from airflow_provider_webcollect.waiting.capacity import CapacityWait
+from airflow_provider_webcollect.waiting.conditions import Watch
+from airflow_provider_webcollect.waiting.feed import ACCOUNT
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.records import RunningCounts
-    from airflow_provider_webcollect.service.status_feed import StatusFeed
+    from airflow_provider_webcollect.service.api.records import RunningCounts
+    from airflow_provider_webcollect.waiting.feed import StatusFeed
 
 
 class WebCollectCapacityTrigger(_StatusTrigger):

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow_provider_webcollect.service.errors import TokenUnavailable, WebCollectError
-from airflow_provider_webcollect.service.status_feed import StatusFeed
+from airflow_provider_webcollect.waiting.feed import StatusFeed
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.async_client import AsyncClient
-    from airflow_provider_webcollect.service.effects import Steps
-    from airflow_provider_webcollect.service.wire import Wire
+    from airflow_provider_webcollect.service.client.aio import AsyncClient
+    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.flow import Flow
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +107,11 @@ class _CurrentClient:
         self._reading = asyncio.Lock()
 
     @property
-    def wire(self) -> Wire:
-        """Settings, credentials, paces and tokens."""
-        return self._clients[-1].wire
+    def context(self) -> ClientContext:
+        """Settings, credentials, rate limiters and the token."""
+        return self._clients[-1].context
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result.
 
         :raises TokenUnavailable: if it failed, but the connection has changed and is worth another try.
@@ -119,7 +119,7 @@ class _CurrentClient:
         """
         client = self._clients[-1]
         try:
-            return await client.run(steps)
+            return await client.run(flow)
         except WebCollectError as error:
             if await self._has_successor(client):
                 raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error

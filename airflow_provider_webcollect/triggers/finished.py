@@ -12,11 +12,11 @@ import msgspec
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_webcollect.service import checks
-from airflow_provider_webcollect.service.ended_runs import FINAL_STATES, Mark, follow
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.api.states import TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.states import TaskState
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
+from airflow_provider_webcollect.waiting.finished_runs import FINAL_STATES, Mark, follow
 
 if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
     from airflow.triggers.base import BaseEventTrigger
@@ -31,7 +31,7 @@ else:
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem
 
-    from airflow_provider_webcollect.service.records import TaskStatus
+    from airflow_provider_webcollect.service.api.records import TaskStatus
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     """Watches tasks for ever, and yields an event whenever a run of one has ended (contract, endpoint 13).
 
     For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
-    an :class:`~airflow_provider_webcollect.service.ended_runs.EndedRun` as JSON: ``collection_task_id``,
+    an :class:`~airflow_provider_webcollect.waiting.finished_runs.EndedRun` as JSON: ``collection_task_id``,
     ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
     that ended between two looks share an event, which names them from ``first_run`` to ``run``; its
     ``status`` is None if the next run was already going on.
@@ -77,9 +77,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.collection_task_ids = _task_ids(collection_task_id, collection_task_ids)
-        self.states = sorted({_final_state(state) for state in checks.texts("states", states)})
-        self.poke_interval = checks.seconds("poke_interval", poke_interval)
-        self.webcollect_conn_id = checks.text("webcollect_conn_id", webcollect_conn_id)
+        self.states = sorted({_final_state(state) for state in validation.texts("states", states)})
+        self.poke_interval = validation.seconds("poke_interval", poke_interval)
+        self.webcollect_conn_id = validation.text("webcollect_conn_id", webcollect_conn_id)
         self._marks: dict[str, Mark | None] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -226,8 +226,8 @@ def _task_ids(one: str | None, many: Sequence[str] | None) -> list[str]:
             "collection_task_id", one, "either `collection_task_id` or `collection_task_ids` must be given"
         )
     if many is None:
-        return [checks.text("collection_task_id", one)]
-    return sorted(set(checks.texts("collection_task_ids", many)))
+        return [validation.text("collection_task_id", one)]
+    return sorted(set(validation.texts("collection_task_ids", many)))
 
 
 def _final_state(state: str) -> str:

@@ -10,15 +10,15 @@ import msgspec
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.waiting import Outcome, SubTaskWait, TaskWait, Verdict, Watch
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.finished import (
     WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # it is public here, beside the others
 )
+from airflow_provider_webcollect.waiting.conditions import Outcome, SubTaskWait, TaskWait, Verdict, Watch
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.records import Record, SubTask, TaskStatus
-    from airflow_provider_webcollect.service.status_feed import StatusFeed
+    from airflow_provider_webcollect.service.api.records import Record, SubTask, TaskStatus
+    from airflow_provider_webcollect.waiting.feed import StatusFeed
 
 
 class _StatusTrigger(BaseTrigger):

@@ -23,7 +23,6 @@ from airflow.triggers.base import (
 )
 
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.waiting import as_json
 from airflow_provider_webcollect.triggers.asked import (
     NOW,
     NOW_IS_FOR_A_WORKER,
@@ -38,6 +37,7 @@ from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectTaskStatusTrigger,
     _StatusTrigger,
 )
+from airflow_provider_webcollect.waiting.conditions import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.common.compat.sdk import DAG, Context
 
-    from airflow_provider_webcollect.service.waiting import SubTaskWait, TaskWait
+    from airflow_provider_webcollect.waiting.conditions import SubTaskWait, TaskWait
 
 Records = list[dict[str, Any]]
 

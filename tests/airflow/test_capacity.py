@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
-from airflow_provider_webcollect.service.capacity import CapacityWait
+from airflow_provider_webcollect.service.api.records import RunningCounts
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.records import RunningCounts
-from airflow_provider_webcollect.service.waiting import Outcome
 from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
+from airflow_provider_webcollect.waiting.capacity import CapacityWait
+from airflow_provider_webcollect.waiting.conditions import Outcome
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.service.auth.store import TokenStore
+from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
-from airflow_provider_webcollect.service.tokens import StoredToken, TokenStore
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
@@ -172,8 +173,8 @@ def test_no_repr_shows_a_secret(read: Any) -> None:
         hook,
         hook.client,
         hook.async_client(),
-        hook.client.wire,
-        hook.client.wire.tokens,
+        hook.client.context,
+        hook.client.context.tokens,
         token,
     ]
 

@@ -11,9 +11,10 @@ import requests
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
-from airflow_provider_webcollect.service import poll, tokens
+from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
+from airflow_provider_webcollect.waiting import poller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -68,8 +69,8 @@ class TestChangedConnection:
         self, sandbox: Sandbox, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[asyncio.Task[Any]]:
         """A wait that has looked once, with a credential of its own."""
-        monkeypatch.setattr(poll, "FIRST_BACKOFF", 0.05)
-        monkeypatch.setattr(tokens, "ADOPTION", 0.2)
+        monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.05)
+        monkeypatch.setattr(renewal, "ADOPTION", 0.2)
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         task = sandbox.control.add_task(state="Extracting")
         waiting = asyncio.create_task(wait_for(task["task_id"]))

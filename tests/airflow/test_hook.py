@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints, records
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.api import endpoints, records
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, NotFound
 
 if TYPE_CHECKING:

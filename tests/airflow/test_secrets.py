@@ -22,8 +22,8 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectStartSubTasksOperator,
 )
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.tokens import StoredToken
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth.token import StoredToken
 from tests.airflow.dag_runs import run_tasks
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
     await hook.aload()
     async with hook.async_client() as client:
         await client.send(endpoints.get_running_counts())
-        token = client.wire.tokens.current()
+        token = client.context.tokens.current()
     assert token
     async with asyncio.timeout(5):
         while redact(token) != "***":  # a thread does it

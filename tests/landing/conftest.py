@@ -17,14 +17,14 @@ from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.engine import Landing, land
 from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
 from airflow_provider_webcollect.landing.pages import all_pages, late_pages
-from airflow_provider_webcollect.service.paging import iter_pages
+from airflow_provider_webcollect.service.client.paging import iter_pages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.client.sync import Client
 
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")

@@ -20,12 +20,12 @@ from airflow_provider_webcollect.landing.engine import Landing, land
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.pages import all_pages
-from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.endpoints import mark_exported
-from airflow_provider_webcollect.service.paging import iter_pages
+from airflow_provider_webcollect.service.api.endpoints import mark_exported
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.paging import iter_pages
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.wire import make_wire
 from tests.landing.storages import filesystem
 
 #: The files of object stores, whose uploads and commits are changes too.
@@ -63,7 +63,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
     """
     settings = Settings(base_url=order["url"], requests_per_second=0, retries=Retries(first_wait=0.01))
     client = Client(
-        make_wire(settings, Credentials(access_token=order["token"]), "lander"), MemoryTokenStore("lander")
+        make_context(settings, Credentials(access_token=order["token"]), "lander", MemoryTokenStore("lander"))
     )
     fs = filesystem(order["kind"], order["storage"])
     if order.get("kill_at"):

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import ServiceFailure
-from airflow_provider_webcollect.service.records import DataPage
 from tests.landing.conftest import OTHER_RUN, Folder, Landed
 from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
 from tests.landing.victim import Victim, check, running_lander

@@ -22,10 +22,10 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
 from airflow_provider_webcollect.landing.manifest import LastPage, Manifest, Progress, RecordedPart, Source
-from airflow_provider_webcollect.service.answers import Answer, read_answer
-from airflow_provider_webcollect.service.endpoints import read_data
+from airflow_provider_webcollect.service.api.endpoints import read_data
+from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.client.responses import Answer, read_answer
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure, WebCollectError
-from airflow_provider_webcollect.service.records import DataPage
 from tests.landing.conftest import (
     OTHER_RUN,
     RUN,

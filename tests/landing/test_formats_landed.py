@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
-from airflow_provider_webcollect.service.records import DataPage
+from airflow_provider_webcollect.service.api.records import DataPage
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed
 
 if TYPE_CHECKING:

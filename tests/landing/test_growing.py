@@ -18,15 +18,15 @@ from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.errors import DestinationBusy, DestinationTaken, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Progress, Source
-from airflow_provider_webcollect.service.endpoints import mark_exported
+from airflow_provider_webcollect.service.api.endpoints import mark_exported
+from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import RequestRejected
-from airflow_provider_webcollect.service.records import DataPage
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, offsets_asked
 from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.client.sync import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.service import paging
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import NoAnswer, NotFound, RequestRejected, ServiceFailure
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.wire import make_wire
 from tests.service.servers import Server, answer, serving
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -
     quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
     settings = Settings(base_url=server.url, requests_per_second=0, read_timeout=read_timeout, retries=quick)
     name = f"pages:{server.url}"
-    return Client(make_wire(settings, Credentials(access_token="t"), name), MemoryTokenStore(name))
+    return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))
 
 
 REFUSALS = {

@@ -13,7 +13,7 @@ from tests.landing.object_store import LandingsOnAnObjectStore, big_pages
 from tests.landing.storages import Storage, s3_server
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
     from tests.landing.conftest import Folder, Landed
 
 pytest.importorskip("moto", reason="needs moto[server] and s3fs")

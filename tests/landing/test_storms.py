@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_webcollect.landing import counts
 from airflow_provider_webcollect.landing.errors import RowsMissing
+from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.records import DataPage
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox

@@ -7,20 +7,26 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
-from airflow_provider_webcollect.service.async_client import AsyncClient
-from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.pace import Pacer, Paces, shared_paces, status_pacers
+from airflow_provider_webcollect.service.auth.renewal import Tokens
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.client.context import ClientContext
+from airflow_provider_webcollect.service.client.rate_limit import (
+    RateLimiter,
+    RateLimiters,
+    shared_rate_limiters,
+    status_rate_limiters,
+)
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore, Tokens
-from airflow_provider_webcollect.service.wire import Wire
 from tests.conftest import RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.call import Call
-    from airflow_provider_webcollect.service.effects import Steps
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.flow import Flow
 
 T = TypeVar("T")
 
@@ -43,13 +49,12 @@ class Clock:
 class Driver:
     """One of the two clients; its sleeps only move the clock, unless there is none."""
 
-    def __init__(self, kind: str, wire: Wire, clock: Clock | None) -> None:
-        self.wire = wire
+    def __init__(self, kind: str, context: ClientContext, clock: Clock | None) -> None:
+        self.context = context
         self._client: Any
         self._runner: asyncio.Runner | None = None
-        store = MemoryTokenStore(f"{kind}:{wire.settings.base_url}")
         if kind == "requests":
-            self._client = Client(wire, store, **({"sleep": clock.sleep} if clock else {}))
+            self._client = Client(context, **({"sleep": clock.sleep} if clock else {}))
             return
 
         async def sleep(seconds: float) -> None:
@@ -57,13 +62,13 @@ class Driver:
             clock.sleep(seconds)
 
         self._runner = asyncio.Runner()
-        self._client = AsyncClient(wire, store, **({"sleep": sleep} if clock else {}))
+        self._client = AsyncClient(context, **({"sleep": sleep} if clock else {}))
 
     def send(self, call: Call[T]) -> T:
         return self._result(self._client.send(call))
 
-    def run(self, steps: Steps[T]) -> T:
-        return self._result(self._client.run(steps))
+    def run(self, flow: Flow[T]) -> T:
+        return self._result(self._client.run(flow))
 
     def send_together(self, calls: list[Call[Any]]) -> list[Any]:
         """Send from one event loop at once; one after the other where there is none."""
@@ -115,14 +120,17 @@ def drive(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Ite
             }
         )
         if real_time:
-            paces = shared_paces(settings.base_url, settings.requests_per_second)
+            rate_limiters = shared_rate_limiters(settings.base_url, settings.requests_per_second)
         else:
             rate = settings.requests_per_second
-            paces = Paces(Pacer(1 / rate if rate else 0, clock.now), status_pacers(clock.now))
+            rate_limiters = RateLimiters(
+                RateLimiter(1 / rate if rate else 0, clock.now), status_rate_limiters(clock.now)
+            )
         credentials = credentials or all_credentials(sandbox)
-        tokens = Tokens(credentials, f"{request.node.name}:{sandbox.url}")
-        wire = Wire(settings, credentials, paces, tokens)
-        made.append(Driver(request.param, wire, None if real_time else clock))
+        name = f"{request.node.name}:{settings.base_url}"
+        tokens = Tokens(credentials, name, MemoryTokenStore(name))
+        context = ClientContext(settings, credentials, rate_limiters, tokens)
+        made.append(Driver(request.param, context, None if real_time else clock))
         return made[-1]
 
     yield make

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
-from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.call import Credential
+from airflow_provider_webcollect.service import errors
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.call import Credential
+from airflow_provider_webcollect.service.client.network import is_untrusted
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from airflow_provider_webcollect.service.transport import is_untrusted
 from tests.service.servers import answer, make_authority, serving
 from tests.service.test_endpoints import one_call_of_each
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.client.sync import Client
     from tests.service.conftest import Drive, Driver
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

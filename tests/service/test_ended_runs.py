@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.service.ended_runs import FINAL_STATES, EndedRun, Mark, follow
-from airflow_provider_webcollect.service.records import TaskStatus
+from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.waiting.finished_runs import FINAL_STATES, EndedRun, Mark, follow
 
 TASK = "a task"
 #: What a look may show of a run that is over.
@@ -139,7 +139,7 @@ def test_the_zone_of_the_connection_does_not_make_another_run() -> None:
     looks=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=40),
 )
 def test_every_run_is_told_once_whenever_one_looks(ends: list[str], looks: list[tuple[int, int]]) -> None:
-    """Each run takes three steps: it waits, it extracts, it is over; a few answers are some steps old."""
+    """Each run takes three flow: it waits, it extracts, it is over; a few answers are some steps old."""
     history = [shown("Unexecuted", 0, None)]
     for run, end in enumerate(ends, 1):
         history += [shown(status, run, run) for status in ("Waiting", "Extracting", end)]

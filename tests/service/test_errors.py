@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.effects import Request, Save, Send
+from airflow_provider_webcollect.service import errors
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.url_file import url_file
+from airflow_provider_webcollect.service.flow import Request, Send
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.url_file import url_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +146,7 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
 
 
 def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
-    from airflow_provider_webcollect.service.tokens import StoredToken
+    from airflow_provider_webcollect.service.auth.token import StoredToken
 
     credentials = Credentials(
         refresh_token="SECRET1",
@@ -161,10 +162,10 @@ def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
         credentials,
         request,
         Send(request),
-        Save(stored),
+        stored,
         endpoints.refresh_token("SECRET8"),
         endpoints.first_token("me", "SECRET9"),
-        driver.wire,
+        driver.context,
     ]
     for thing in things:
         assert "SECRET" not in f"{thing!r} {thing}"

@@ -9,9 +9,9 @@ import pendulum
 import pytest
 import time_machine
 
-from airflow_provider_webcollect.service import checks, endpoints
+from airflow_provider_webcollect.service.api import endpoints, validation
+from airflow_provider_webcollect.service.api.url_file import url_list
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,5 +212,5 @@ class TestDates:
 
 def test_a_long_value_is_cut_in_the_message() -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        checks.integer("size", "9x" * 10_000)
+        validation.integer("size", "9x" * 10_000)
     assert len(str(refusal.value)) < 300

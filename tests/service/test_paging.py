@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import paging
+from airflow_provider_webcollect.service.client import paging
 from airflow_provider_webcollect.service.errors import PagingError
 from tests.service.servers import answer, serving
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.records import DataPage
+    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.client.sync import Client
     from tests.service.conftest import Clock, Drive, Driver
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -28,7 +28,7 @@ def read_all(driver: Driver, task_id: str, lotno: str | None = None, size: int =
     """Read page by page as ``iter_pages`` does, on either driver."""
     pages, offset = [], 0
     while not pages or pages[-1].rest_total:
-        pages.append(driver.run(paging.read_page(driver.wire, task_id, lotno, offset, size)))
+        pages.append(driver.run(paging.read_page(driver.context, task_id, lotno, offset, size)))
         offset = pages[-1].offset
     return pages
 
@@ -112,7 +112,7 @@ class TestCursorThatStandsStill:
         with serving(lambda _: stuck) as server:
             driver = drive(base_url=server.url)
             with pytest.raises(PagingError, match=f"stands still at offset {asked}") as failure:
-                driver.run(paging.read_page(driver.wire, "t", None, asked, 10))
+                driver.run(paging.read_page(driver.context, "t", None, asked, 10))
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
             assert len(server.received) == paging.STUCK_TRIES
@@ -122,7 +122,7 @@ class TestCursorThatStandsStill:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
             driver = drive(base_url=server.url)
-            came = driver.run(paging.read_page(driver.wire, "t", None, 0, 10))
+            came = driver.run(paging.read_page(driver.context, "t", None, 0, 10))
         assert (came.offset, len(came.rows)) == (1024, 5)
         assert len(clock.slept) == 2
 
@@ -130,14 +130,14 @@ class TestCursorThatStandsStill:
     def test_is_the_end_if_nothing_is_left(self, drive: Drive, rest: int) -> None:
         with serving(lambda _: page(0, rest, 3)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(paging.read_page(driver.wire, "t", None, 0, 10)).rows) == 3
+            assert len(driver.run(paging.read_page(driver.context, "t", None, 0, 10)).rows) == 3
 
 
 class TestLists:
     @pytest.mark.parametrize("count", [1, 20, 40, 47])
     def test_all_subtasks_come(self, driver: Driver, sandbox: Sandbox, count: int) -> None:
         task = sandbox.control.add_task(subtasks=count)
-        found = driver.run(paging.all_subtasks(driver.wire, task["task_id"]))
+        found = driver.run(paging.all_subtasks(driver.context, task["task_id"]))
         assert [subtask.sub_task_id for subtask in found] == [
             subtask["subtask_id"] for subtask in task["subtasks"]
         ]
@@ -148,14 +148,14 @@ class TestLists:
         ).encode()
         with serving(lambda _: answer(same)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(paging.all_subtasks(driver.wire, "t"))) == 20
+            assert len(driver.run(paging.all_subtasks(driver.context, "t"))) == 20
             assert len(server.received) == 2
 
     def test_statuses_come_in_batches_and_those_that_are_left_out_are_absent(
         self, driver: Driver, sandbox: Sandbox
     ) -> None:
         tasks = [sandbox.control.add_task(state="Finished", rows=1)["task_id"] for _ in range(7)]
-        found = driver.run(paging.all_statuses(driver.wire, [*tasks, "none"], 3))
+        found = driver.run(paging.all_statuses(driver.context, [*tasks, "none"], 3))
         assert list(found) == tasks
         assert {status.status for status in found.values()} == {"Finished"}
         sizes = [
@@ -171,7 +171,7 @@ class TestLists:
         start = today - datetime.timedelta(days=60)
         for _ in range(12):
             sandbox.control.add_task()
-        rows = driver.run(paging.all_analytics(driver.wire, start=start, end=today))
+        rows = driver.run(paging.all_analytics(driver.context, start=start, end=today))
         assert len(rows) > 500
         assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
         assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
@@ -184,4 +184,4 @@ class TestLists:
         ]
         with serving(lambda _: answers.pop(0)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(paging.all_analytics(driver.wire, start=today, end=today))) == 1
+            assert len(driver.run(paging.all_analytics(driver.context, start=today, end=today))) == 1

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.service import poll as poll_module
 from airflow_provider_webcollect.service.errors import (
     MalformedAnswer,
     NotFound,
@@ -21,7 +20,8 @@ from airflow_provider_webcollect.service.errors import (
     TooManyRequests,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.poll import Poll
+from airflow_provider_webcollect.waiting import poller as poll_module
+from airflow_provider_webcollect.waiting.poller import Poll
 
 
 class Service:

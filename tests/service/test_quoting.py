@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_a_query_value_stays_in_its_place(driver: Driver, sandbox: Sandbox, valu
 
 @pytest.mark.parametrize("value", ODD)
 def test_a_task_id_of_a_form_stays_in_its_field(driver: Driver, sandbox: Sandbox, value: str) -> None:
-    from airflow_provider_webcollect.service.url_file import url_list
+    from airflow_provider_webcollect.service.api.url_file import url_list
 
     task = sandbox.control.add_task(task_id=f'{value}"\r\n--x')["task_id"]
     driver.send(endpoints.replace_urls(task, url_list(["https://a.example"])))

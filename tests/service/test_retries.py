@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.async_client import AsyncClient
-from airflow_provider_webcollect.service.call import Repeat
-from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.exchange import unknown_outcome
+from airflow_provider_webcollect.service import errors
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.call import Retry
+from airflow_provider_webcollect.service.api.url_file import url_list
+from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.client.exchange import unknown_outcome
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
-from airflow_provider_webcollect.service.url_file import url_list
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.api.call import Call
     from tests.service.conftest import Clock, Drive, Driver
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -228,7 +228,7 @@ class TestUnsafeCalls:
         self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
         for call in unsafe_calls(sandbox):
-            assert call.repeat is Repeat.IF_UNSENT
+            assert call.retry is Retry.ONLY_IF_UNSENT
             sandbox.control.clear_requests()
             sandbox.control.fail(call.endpoint.path, **fault)
             with pytest.raises(errors.OutcomeUnknown, match="Look at the service") as outcome:
@@ -351,7 +351,7 @@ class TestInterruptions:
 
     async def test_a_cancellation_is_told_of_too(self, connect: Callable[..., Client]) -> None:
         with serving(lambda _: None) as server:
-            async with AsyncClient(connect(base_url=server.url).wire, MemoryTokenStore("test")) as client:
+            async with AsyncClient(connect(base_url=server.url).context) as client:
                 sending = asyncio.create_task(client.send(endpoints.copy_task("t")))
                 while not server.received:
                     await asyncio.sleep(0.01)
@@ -384,9 +384,9 @@ class TestInterruptions:
             raise Signalled
 
         with serving(lambda _: answer({}, status=429)) as server:
-            wire = connect(base_url=server.url).wire
+            context = connect(base_url=server.url).context
             with (
-                Client(wire, MemoryTokenStore("test"), sleep=interrupt) as client,
+                Client(context, sleep=interrupt) as client,
                 pytest.raises(Signalled) as interruption,
             ):
                 client.send(endpoints.copy_task("t"))

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service import poll
-from airflow_provider_webcollect.service.async_client import AsyncClient
+from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.errors import NotFound, PermissionDenied
 from airflow_provider_webcollect.service.settings import Retries
-from airflow_provider_webcollect.service.status_feed import StatusFeed
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore
+from airflow_provider_webcollect.waiting import poller
+from airflow_provider_webcollect.waiting.feed import StatusFeed
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.records import TaskStatus
+    from airflow_provider_webcollect.service.api.records import TaskStatus
+    from airflow_provider_webcollect.service.client.sync import Client
 
 V2 = "/cloudextraction/statuses/v2"
 SUBTASKS = "/cloudextraction/task/subtasks"
@@ -30,13 +29,13 @@ Feeds = Callable[..., Any]
 @pytest.fixture
 def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> Feeds:
     """Opens feeds on the sandbox that try each call twice and back off for moments only."""
-    monkeypatch.setattr(poll, "FIRST_BACKOFF", 0.02)
-    monkeypatch.setattr(poll, "CONFIRMING", 0.02)
-    wire = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).wire
+    monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.02)
+    monkeypatch.setattr(poller, "CONFIRMING", 0.02)
+    context = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).context
 
     @asynccontextmanager
     async def opened(batch_size: int = 100) -> AsyncIterator[StatusFeed]:
-        feed = StatusFeed(AsyncClient(wire, MemoryTokenStore("feed")), batch_size)
+        feed = StatusFeed(AsyncClient(context), batch_size)
         yield feed
         await feed.aclose()
 

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service import endpoints, paging, tokens
-from airflow_provider_webcollect.service.async_client import AsyncClient
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.records import TokenRecord
+from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.service.auth.renewal import Tokens
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.client.context import ClientContext, make_context
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
@@ -23,17 +30,14 @@ from airflow_provider_webcollect.service.errors import (
     TokenRejected,
     TokenUnavailable,
 )
-from airflow_provider_webcollect.service.records import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens import MemoryTokenStore, StoredToken, Tokens
-from airflow_provider_webcollect.service.wire import Wire, make_wire
 from tests.service.token_worker import FileTokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.client.sync import Client
 
 WORKER = Path(__file__).with_name("token_worker.py")
 
@@ -138,10 +142,10 @@ class TestObtaining:
             connect(credentials=Credentials(access_token="stale")).send(endpoints.get_running_counts())
 
     def test_an_answer_without_a_new_refresh_token_keeps_the_old_one(self, sandbox: Sandbox) -> None:
-        tokens = Tokens(Credentials(refresh_token="seed"), f"keep:{sandbox.url}")
+        tokens = Tokens(Credentials(refresh_token="seed"), "keep", MemoryTokenStore("keep"))
         record = TokenRecord(access_token="new", expires_in=10.0)
-        steps = tokens._keep(record, "seed")
-        saved = next(steps).token
+        flow = tokens._keep(record, "seed")
+        saved = next(flow).function.args[0]
         assert saved.refresh_token == "seed"
 
     def test_a_new_credential_in_the_connection_wins_over_what_is_stored(
@@ -208,7 +212,7 @@ class TestRenewing:
     ) -> None:
         moments = set()
         for _ in range(20):
-            held = Tokens(Credentials(refresh_token="x"), f"early:{sandbox.url}", now=lambda: 0.0)
+            held = Tokens(Credentials(refresh_token="x"), "early", MemoryTokenStore("early"), now=lambda: 0.0)
             held._hold(StoredToken(access_token="a", fingerprint="f", obtained_at=0.0, expires_at=1000.0))
             held._now = lambda: 939.0
             assert held.current() == "a"
@@ -239,7 +243,7 @@ class TestRenewing:
         record = client.renew_token().record(time.time())
         assert record.expires_in == pytest.approx(86399, abs=30)
         assert refreshes(sandbox) == [200, 200]
-        assert client.wire.tokens.current() == record.access_token
+        assert client.context.tokens.current() == record.access_token
 
     def test_a_renewal_from_a_share_of_the_life_on_leaves_a_young_token_alone(
         self, connect: Callable[..., Client], sandbox: Sandbox
@@ -247,7 +251,7 @@ class TestRenewing:
         client = connect(credentials=with_refresh_token(sandbox))
         young = client.renew_token(after_share=0.5)
         assert client.renew_token(after_share=0.5) == young
-        client.wire.tokens._now = lambda: time.time() + 50_000
+        client.context.tokens._now = lambda: time.time() + 50_000
         assert client.renew_token(after_share=0.5) != young
         assert refreshes(sandbox) == [200, 200]
 
@@ -263,11 +267,13 @@ class TestRenewing:
     ) -> None:
         learned: list[str] = []
         settings = Settings(base_url=sandbox.url, requests_per_second=0)
-        wire = make_wire(settings, with_refresh_token(sandbox), f"learn:{sandbox.url}", learned.append)
+        store = MemoryTokenStore(f"learn:{sandbox.url}")
+        context = make_context(settings, with_refresh_token(sandbox), "learn", store, learned.append)
         client = connect()
-        client.wire = wire
+        client.context = context
         client.send(endpoints.get_running_counts())
-        stored = client._store.load()
+        stored = store.load()
+        assert stored is not None
         assert {stored.access_token, stored.refresh_token} <= set(learned)
 
 
@@ -292,8 +298,8 @@ class TestKeeper:
     def test_the_keeper_finds_out_by_itself_that_its_token_is_rejected(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "PATIENCE", 0.1)
-        monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.01)
+        monkeypatch.setattr(renewal, "PATIENCE", 0.1)
+        monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.01)
         store = MemoryTokenStore(f"rejected:{sandbox.url}")
         keeper = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
         rejected = keeper.renew_token(0.5)
@@ -319,8 +325,8 @@ class TestKeeper:
     def test_workers_that_are_rejected_while_the_keeper_renews_write_nothing_over_its_token(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "PATIENCE", 0.1)
-        monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.01)
+        monkeypatch.setattr(renewal, "PATIENCE", 0.1)
+        monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.01)
 
         class Recording(MemoryTokenStore):
             saved = 0
@@ -379,8 +385,8 @@ class TestKeeper:
     def test_a_worker_without_a_keeper_says_so_after_a_while(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "PATIENCE", 0.3)
-        monkeypatch.setattr(tokens, "LOOK_INTERVAL", 0.02)
+        monkeypatch.setattr(renewal, "PATIENCE", 0.3)
+        monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.02)
         worker = connect(credentials=with_refresh_token(sandbox), token_refresh="keeper")
         with pytest.raises(TokenUnavailable, match="keeper") as error:
             worker.send(endpoints.get_running_counts())
@@ -411,12 +417,13 @@ class TestTogether:
         store_expired(sandbox, tmp_path / "token")
 
         async def all_at_once() -> None:
-            wire: Wire = make_wire(
+            context: ClientContext = make_context(
                 Settings(base_url=sandbox.url, requests_per_second=0, retries=Retries(first_wait=0.01)),
                 with_refresh_token(sandbox),
                 f"loop:{sandbox.url}",
+                FileTokenStore(tmp_path / "token"),
             )
-            async with AsyncClient(wire, FileTokenStore(tmp_path / "token")) as client:
+            async with AsyncClient(context) as client:
                 await asyncio.gather(*(client.send(endpoints.get_running_counts()) for _ in range(1000)))
 
         sandbox.control.configure(enforce_limits=False)
@@ -446,7 +453,7 @@ class TestLockedOut:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(tokens, "ADOPTION", 0.2)
+        monkeypatch.setattr(renewal, "ADOPTION", 0.2)
         path = tmp_path / "token"
         arguments = [sandbox.url, sandbox.refresh_token, str(path), "0", "die"]
         died = subprocess.run([sys.executable, str(WORKER), *arguments], check=False, timeout=60)
@@ -462,7 +469,7 @@ class TestLockedOut:
     def test_login_and_password_heal_a_refused_refresh_token(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "ADOPTION", 0.1)
+        monkeypatch.setattr(renewal, "ADOPTION", 0.1)
         credentials = Credentials(refresh_token="spent", login=sandbox.username, password=sandbox.password)
         assert connect(credentials=credentials).send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [400, 200]
@@ -484,9 +491,9 @@ class TestLockedOut:
     def test_a_host_lock_that_is_never_released_ends_in_an_error_that_a_retry_may_mend(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "PATIENCE", 0.3)
+        monkeypatch.setattr(renewal, "PATIENCE", 0.3)
         holder = connect(credentials=with_refresh_token(sandbox))
-        assert holder.wire.tokens._lock.try_acquire()
+        assert holder.context.tokens._lock.try_acquire()
         with pytest.raises(TokenUnavailable) as error:
             connect(credentials=with_refresh_token(sandbox)).send(endpoints.get_running_counts())
         assert not error.value.permanent
@@ -538,7 +545,7 @@ class TestLockedOut:
         status: int,
         code: str,
     ) -> None:
-        monkeypatch.setattr(tokens, "ADOPTION", 0.1)
+        monkeypatch.setattr(renewal, "ADOPTION", 0.1)
         sandbox.control.fail("/token", times=None, status=status, code=code, message="no")
         client = connect(credentials=with_refresh_token(sandbox))
         for _ in range(3):
@@ -558,17 +565,19 @@ class TestLockedOut:
         assert len(refreshes(sandbox)) == 2
 
     def test_the_winners_record_that_comes_at_the_last_moment_is_not_overwritten(self) -> None:
-        mine = Tokens(Credentials(refresh_token="seed"), "race", base_url="https://a")
+        mine = Tokens(
+            Credentials(refresh_token="seed"), "race", MemoryTokenStore("race"), base_url="https://a"
+        )
         winner = StoredToken(
             access_token="theirs",
             refresh_token="next",
             obtained_at=time.time(),
             fingerprint=Credentials(refresh_token="seed").fingerprint_at("https://a"),
         )
-        steps = mine._adopted(["seed"], rejected=None, wait_until=0.0)
-        assert type(next(steps)).__name__ == "Load"
+        flow = mine._adopted(["seed"], rejected=None, wait_until=0.0)
+        assert type(next(flow)).__name__ == "Blocking"
         with pytest.raises(StopIteration) as end:
-            steps.send(winner)
+            flow.send(winner)
         assert end.value.value == winner
 
     def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
@@ -586,7 +595,7 @@ class TestLockedOut:
     def test_a_revoked_session_is_found_out_once_and_for_all_though_its_token_is_young(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "ADOPTION", 0.2)
+        monkeypatch.setattr(renewal, "ADOPTION", 0.2)
         store = MemoryTokenStore(f"revoked:{sandbox.url}")
         connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
         sandbox.control.expire_tokens(refresh_tokens=True)
@@ -657,8 +666,8 @@ class TestLockedOut:
         settings = Settings(base_url=sandbox.url, requests_per_second=0)
         name = f"cancelled:{sandbox.url}"
         store = MemoryTokenStore(name)
-        wire = make_wire(settings, with_refresh_token(sandbox), name)
-        async with AsyncClient(wire, store) as waiting:
+        context = make_context(settings, with_refresh_token(sandbox), name, store)
+        async with AsyncClient(context) as waiting:
             asked = asyncio.create_task(waiting.send(endpoints.get_running_counts()))
             await asyncio.sleep(0.7)
             asked.cancel()

@@ -13,9 +13,9 @@ import pytest
 from fsspec.spec import AbstractBufferedFile
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.url_file import MAX_LINE_BYTES, url_file, url_list
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.url_file import MAX_LINE_BYTES, url_file, url_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,8 +241,8 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     assert checked.size == 4_000 * len(line)
     assert pieces < 3_000_000
 
-    from airflow_provider_webcollect.service.effects import Request
-    from airflow_provider_webcollect.service.transport import content_of
+    from airflow_provider_webcollect.service.client.network import content_of
+    from airflow_provider_webcollect.service.flow import Request
 
     def stream() -> None:
         request = Request("POST", "http://a.example", {}, form={"taskId": "t"}, file=checked)

@@ -9,9 +9,9 @@ import msgspec
 import pendulum
 import pytest
 
-from airflow_provider_webcollect.service import waiting
-from airflow_provider_webcollect.service.records import SubTask, TaskStatus
-from airflow_provider_webcollect.service.waiting import (
+from airflow_provider_webcollect.service.api.records import SubTask, TaskStatus
+from airflow_provider_webcollect.waiting import conditions
+from airflow_provider_webcollect.waiting.conditions import (
     Baseline,
     Outcome,
     SubTaskWait,
@@ -176,7 +176,7 @@ class TestWatching:
     @pytest.fixture
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock = Clock()
-        monkeypatch.setattr(waiting.time, "time", clock)
+        monkeypatch.setattr(conditions.time, "time", clock)
         return clock
 
     def test_a_task_is_missing_since_it_was_last_there(self, clock: Clock) -> None:

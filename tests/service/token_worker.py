@@ -11,12 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.tokens import StoredToken
-from airflow_provider_webcollect.service.wire import make_wire
 
 
 class FileTokenStore:
@@ -41,8 +41,9 @@ class FileTokenStore:
 
 def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -> Client:
     settings = Settings(base_url=url, requests_per_second=0, retries=Retries(first_wait=0.2, longest_wait=5))
-    wire = make_wire(settings, Credentials(refresh_token=refresh_token), "fleet")
-    return Client(wire, FileTokenStore(Path(path), dies_before_saving=dies))
+    store = FileTokenStore(Path(path), dies_before_saving=dies)
+    context = make_context(settings, Credentials(refresh_token=refresh_token), "fleet", store)
+    return Client(context)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from airflow_provider_webcollect.landing.formats import casts
 from airflow_provider_webcollect.landing.formats.csv import Csv
 from airflow_provider_webcollect.landing.formats.jsonl import JsonLines
 from airflow_provider_webcollect.landing.formats.parquet import OnCastError, Parquet
-from airflow_provider_webcollect.service import checks
+from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def make_format(
     types = _types(column_types, fixed)
     if types and file_format != "parquet":
         raise InvalidArgument("column_types", column_types, "only file_format='parquet' has types")
-    if checks.boolean("sanitize_formulas", sanitize_formulas) and file_format != "csv":
+    if validation.boolean("sanitize_formulas", sanitize_formulas) and file_format != "csv":
         raise InvalidArgument("sanitize_formulas", sanitize_formulas, "it goes with file_format='csv' alone")
     common: dict[str, Any] = {"compression": packed, "columns": fixed}
     match file_format:

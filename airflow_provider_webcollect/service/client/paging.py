@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.effects import Send, Sleep, Steps
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.client.exchange import exchange
 from airflow_provider_webcollect.service.errors import (
     MalformedAnswer,
     NoAnswer,
@@ -15,14 +14,14 @@ from airflow_provider_webcollect.service.errors import (
     ServiceFailure,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.exchange import exchange
+from airflow_provider_webcollect.service.flow import Flow, Send, Sleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.records import AnalyticsRow, DataPage, SubTask, TaskStatus
-    from airflow_provider_webcollect.service.wire import Wire
+    from airflow_provider_webcollect.service.api.records import AnalyticsRow, DataPage, SubTask, TaskStatus
+    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.client.sync import Client
 
 T = TypeVar("T")
 
@@ -38,7 +37,9 @@ STUCK_TRIES = 5
 STUCK_WAIT = 1.0
 
 
-def read_page(wire: Wire, task_id: str, lotno: str | None, offset: int, size: int) -> Steps[DataPage]:
+def read_page(
+    context: ClientContext, task_id: str, lotno: str | None, offset: int, size: int
+) -> Flow[DataPage]:
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
     A page after which the read could not go on (rows are left, but none came or the cursor did not move on)
@@ -54,7 +55,7 @@ def read_page(wire: Wire, task_id: str, lotno: str | None, offset: int, size: in
             if lotno is None
             else endpoints.read_batch_data(task_id, lotno, offset, size)
         )
-        page = yield from exchange(call, wire)
+        page = yield from exchange(call, context)
         if page.rest_total <= 0 or (page.rows and page.offset > max(offset, 0)):
             return page
     raise PagingError(
@@ -79,10 +80,10 @@ def iter_pages(
     :param sent: called for every request that is sent, tries included.
     """
     fitting = PageSize(size)
-    hasty = _hasty(client.wire)
+    short = client.context.short_retries(TRIES_PER_SIZE, LONG_FAILURE)
     while True:
-        steps = read_fitting_page(client.wire, hasty, task_id, lotno, offset, fitting)
-        page = client.run(_watched(steps, sent))
+        flow = read_fitting_page(client.context, short, task_id, lotno, offset, fitting)
+        page = client.run(_watched(flow, sent))
         yield page
         if page.rest_total <= 0:
             return
@@ -128,22 +129,22 @@ class PageSize:
 
 
 def read_fitting_page(
-    wire: Wire, hasty: Wire, task_id: str, lotno: str | None, offset: int, size: PageSize
-) -> Steps[DataPage]:
+    context: ClientContext, short: ClientContext, task_id: str, lotno: str | None, offset: int, size: PageSize
+) -> Flow[DataPage]:
     """Read the page at ``offset`` with as many rows as the service manages to send.
 
     A page that is refused or cut, or fails in the service, may be too large: half of it is asked for, after a
     few tries or at once if the failure took long. That goes down to a single row, however long it takes;
     what is tried as often as any call is that row, and a page whose failure has nothing to do with its size.
 
-    :param hasty: ``wire`` with fewer tries, for pages that may be too large.
+    :param short: ``context`` with fewer tries, for pages that may be too large.
     :raises WebCollectError: the last one, if nothing helps.
     """
     patient = False
     while True:
         try:
             page = yield from read_page(
-                wire if patient or size.now == 1 else hasty, task_id, lotno, offset, size.now
+                context if patient or size.now == 1 else short, task_id, lotno, offset, size.now
             )
         except WebCollectError as error:
             if _may_be_size(error) and size.now > 1:
@@ -168,41 +169,31 @@ def _may_be_size(error: WebCollectError) -> bool:
     return error.status in {413, 504} or (error.status == 500 and isinstance(error, ServiceFailure))
 
 
-def _hasty(wire: Wire) -> Wire:
-    patience = wire.settings.retries
-    retries = dataclasses.replace(
-        patience,
-        attempts=min(TRIES_PER_SIZE, patience.attempts),
-        deadline=min(LONG_FAILURE, patience.deadline),
-    )
-    return dataclasses.replace(wire, settings=dataclasses.replace(wire.settings, retries=retries))
-
-
-def _watched(steps: Steps[T], sent: Callable[[], object]) -> Steps[T]:
-    """Run ``steps`` and tell of every request."""
+def _watched(flow: Flow[T], sent: Callable[[], object]) -> Flow[T]:
+    """Run ``flow`` and tell of every request."""
     try:
-        effect = next(steps)
+        effect = next(flow)
         while True:
             if isinstance(effect, Send):
                 sent()
             try:
                 outcome = yield effect
             except Exception as error:
-                effect = steps.throw(error)
+                effect = flow.throw(error)
             else:
-                effect = steps.send(outcome)
+                effect = flow.send(outcome)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
-        steps.close()
+        flow.close()
 
 
-def all_subtasks(wire: Wire, task_id: str) -> Steps[list[SubTask]]:
+def all_subtasks(context: ClientContext, task_id: str) -> Flow[list[SubTask]]:
     """Read all sub-tasks of the task's latest batch."""
     found: dict[str, SubTask] = {}
     page = 1
     while True:
-        subtasks = yield from exchange(endpoints.get_subtasks(task_id, page), wire)
+        subtasks = yield from exchange(endpoints.get_subtasks(task_id, page), context)
         known = len(found)
         found.update((subtask.sub_task_id, subtask) for subtask in subtasks)
         # a service that ignores `page` would go on for ever
@@ -211,13 +202,13 @@ def all_subtasks(wire: Wire, task_id: str) -> Steps[list[SubTask]]:
         page += 1
 
 
-def all_analytics(wire: Wire, **query: Any) -> Steps[list[AnalyticsRow]]:
+def all_analytics(context: ClientContext, **query: Any) -> Flow[list[AnalyticsRow]]:
     """Read all rows of an analytics query."""
     rows: list[AnalyticsRow] = []
     page = 1
     while True:
         result = yield from exchange(
-            endpoints.query_analytics(**query, page=page, page_size=endpoints.MAX_ANALYTICS_SIZE), wire
+            endpoints.query_analytics(**query, page=page, page_size=endpoints.MAX_ANALYTICS_SIZE), context
         )
         rows.extend(result.rows)
         if not result.rows or len(rows) >= result.total:
@@ -225,11 +216,13 @@ def all_analytics(wire: Wire, **query: Any) -> Steps[list[AnalyticsRow]]:
         page += 1
 
 
-def all_statuses(wire: Wire, task_ids: Sequence[str], batch_size: int) -> Steps[dict[str, TaskStatus]]:
+def all_statuses(
+    context: ClientContext, task_ids: Sequence[str], batch_size: int
+) -> Flow[dict[str, TaskStatus]]:
     """Read the states of tasks, ``batch_size`` of them per query, by id; those left out are absent."""
     found: dict[str, TaskStatus] = {}
     for start in range(0, len(task_ids), batch_size):
         batch = task_ids[start : start + batch_size]
-        statuses = yield from exchange(endpoints.get_task_statuses_v2(batch), wire)
+        statuses = yield from exchange(endpoints.get_task_statuses_v2(batch), context)
         found.update((status.task_id, status) for status in statuses)
     return found

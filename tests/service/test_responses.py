@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.answers import Answer, read_answer
-from airflow_provider_webcollect.service.records import (
+from airflow_provider_webcollect.service import errors
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.records import (
     Record,
     TaskStatus,
     TokenRecord,
@@ -23,9 +23,10 @@ from airflow_provider_webcollect.service.records import (
     parse_time,
     read_record,
 )
+from airflow_provider_webcollect.service.client.responses import Response, read_response
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.api.call import Call
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -60,7 +61,7 @@ def read(call: Call[Any], body: Any, status: int = 200, timezone: str | None = N
     """Read an answer; ``body`` is JSON to be, or bytes as they are."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return read_answer(call, Answer(status, headers, raw), timezone)
+    return read_response(call, Response(status, headers, raw), timezone)
 
 
 def data(call: Call[Any], data: Any, timezone: str | None = None) -> Any:

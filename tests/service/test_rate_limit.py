@@ -10,52 +10,58 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.call import Pace
-from airflow_provider_webcollect.service.pace import RECOVERY, SLOWEST, STATUS_INTERVALS, Pacer, shared_paces
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.call import RateLimit
+from airflow_provider_webcollect.service.client.rate_limit import (
+    RECOVERY,
+    SLOWEST,
+    STATUS_INTERVALS,
+    RateLimiter,
+    shared_rate_limiters,
+)
 from tests.service.conftest import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client import Client
+    from airflow_provider_webcollect.service.client.sync import Client
     from tests.service.conftest import Drive
 
 
-def moments(pacer: Pacer, clock: Clock, count: int) -> list[float]:
+def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
     """Return when so many requests in a row are sent."""
     sent = []
     for _ in range(count):
-        clock.time += pacer.reserve()
+        clock.time += limiter.reserve()
         sent.append(clock.time - 1000)
     return sent
 
 
 class TestPacer:
     def test_requests_are_spread_evenly(self, clock: Clock) -> None:
-        assert moments(Pacer(0.5, clock.now), clock, 4) == [0, 0.5, 1, 1.5]
+        assert moments(RateLimiter(0.5, clock.now), clock, 4) == [0, 0.5, 1, 1.5]
 
     def test_a_pause_is_not_made_up_for_by_a_burst(self, clock: Clock) -> None:
-        pacer = Pacer(0.5, clock.now)
-        pacer.reserve()
+        limiter = RateLimiter(0.5, clock.now)
+        limiter.reserve()
         clock.time += 100
-        assert moments(pacer, clock, 3) == [100, 100.5, 101]
+        assert moments(limiter, clock, 3) == [100, 100.5, 101]
 
     def test_each_who_asks_at_once_gets_a_moment_of_his_own(self, clock: Clock) -> None:
-        pacer = Pacer(0.5, clock.now)
-        assert [pacer.reserve() for _ in range(3)] == [0, 0.5, 1]
+        limiter = RateLimiter(0.5, clock.now)
+        assert [limiter.reserve() for _ in range(3)] == [0, 0.5, 1]
 
     def test_there_may_be_no_pace(self, clock: Clock) -> None:
-        pacer = Pacer(0, clock.now)
-        assert [pacer.reserve() for _ in range(3)] == [0, 0, 0]
-        pacer.slow_down(2)
-        assert [pacer.reserve() for _ in range(3)] == [2, 2, 2]
+        limiter = RateLimiter(0, clock.now)
+        assert [limiter.reserve() for _ in range(3)] == [0, 0, 0]
+        limiter.slow_down(2)
+        assert [limiter.reserve() for _ in range(3)] == [2, 2, 2]
 
     def test_after_a_429_it_pauses_and_goes_on_slower_and_then_recovers(self, clock: Clock) -> None:
-        pacer = Pacer(1, clock.now)
-        pacer.slow_down(3)
-        sent = moments(pacer, clock, 40)
+        limiter = RateLimiter(1, clock.now)
+        limiter.slow_down(3)
+        sent = moments(limiter, clock, 40)
         gaps = [after - before for before, after in itertools.pairwise(sent)]
         assert sent[0] == 3
         assert gaps[0] == 2
@@ -63,26 +69,26 @@ class TestPacer:
         assert sent[gaps.index(1)] >= RECOVERY
 
     def test_a_429_without_a_time_pauses_for_an_interval(self, clock: Clock) -> None:
-        pacer = Pacer(5, clock.now)
-        pacer.slow_down()
-        assert pacer.reserve() == 5
+        limiter = RateLimiter(5, clock.now)
+        limiter.slow_down()
+        assert limiter.reserve() == 5
 
     def test_it_does_not_get_slower_without_end(self, clock: Clock) -> None:
-        pacer = Pacer(1, clock.now)
+        limiter = RateLimiter(1, clock.now)
         for _ in range(20):
-            pacer.slow_down()
-        sent = moments(pacer, clock, 3)
+            limiter.slow_down()
+        sent = moments(limiter, clock, 3)
         assert sent[2] - sent[1] == SLOWEST
         clock.time += 10 * RECOVERY
-        sent = moments(pacer, clock, 3)
+        sent = moments(limiter, clock, 3)
         assert sent[2] - sent[1] == 1
 
     def test_a_429_does_not_bring_a_moment_forward(self, clock: Clock) -> None:
-        pacer = Pacer(1, clock.now)
+        limiter = RateLimiter(1, clock.now)
         for _ in range(10):
-            pacer.reserve()
-        pacer.slow_down(2)
-        assert pacer.reserve() == 10
+            limiter.reserve()
+        limiter.slow_down(2)
+        assert limiter.reserve() == 10
 
 
 #: Seconds that a request and its answer are on their way.
@@ -96,10 +102,10 @@ def test_who_awaits_each_answer_keeps_the_limit_however_late_requests_arrive(
 ) -> None:
     """Five status queries per second are allowed (contract, Limits), as they arrive."""
     clock = Clock()
-    pacer = Pacer(STATUS_INTERVALS[Pace.STATUS_V2], clock.now)
+    limiter = RateLimiter(STATUS_INTERVALS[RateLimit.STATUS_V2], clock.now)
     arrived = []
     for there, back in delays:
-        clock.time += pacer.reserve() + there
+        clock.time += limiter.reserve() + there
         arrived.append(clock.time)
         clock.time += back
     # a billionth of a second for what floats cannot say
@@ -119,16 +125,17 @@ def assert_within_the_limit(sandbox: Sandbox, path: str, sent: int) -> None:
 class TestSharing:
     def test_clients_of_one_address_share_their_pace(self) -> None:
         one, other = (
-            shared_paces(url, 10) for url in ("https://share.example/api", "https://SHARE.example/other")
+            shared_rate_limiters(url, 10)
+            for url in ("https://share.example/api", "https://SHARE.example/other")
         )
-        assert one.of(Pace.GENERAL) == other.of(Pace.GENERAL)
-        elsewhere = shared_paces("https://elsewhere.example", 10)
-        assert one.of(Pace.GENERAL) != elsewhere.of(Pace.GENERAL)
+        assert one.of(RateLimit.GENERAL) == other.of(RateLimit.GENERAL)
+        elsewhere = shared_rate_limiters("https://elsewhere.example", 10)
+        assert one.of(RateLimit.GENERAL) != elsewhere.of(RateLimit.GENERAL)
 
     def test_the_status_paces_are_shared_even_at_different_rates(self) -> None:
-        one, other = (shared_paces("https://rates.example", rate) for rate in (0, 20))
-        assert one.of(Pace.GENERAL) != other.of(Pace.GENERAL)
-        for pace in (Pace.STATUS_V1, Pace.STATUS_V2):
+        one, other = (shared_rate_limiters("https://rates.example", rate) for rate in (0, 20))
+        assert one.of(RateLimit.GENERAL) != other.of(RateLimit.GENERAL)
+        for pace in (RateLimit.STATUS_V1, RateLimit.STATUS_V2):
             assert one.of(pace)[0] is other.of(pace)[0]
 
     def test_two_clients_together_stay_within_the_limit(

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.service import checks
-from airflow_provider_webcollect.service.answers import NOTHING, PAGE, many, one
-from airflow_provider_webcollect.service.call import ALL_PAID, Call, Credential, Endpoint, Pace, Repeat
-from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.records import (
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.api.call import (
+    ALL_PAID,
+    Call,
+    Credential,
+    Endpoint,
+    RateLimit,
+    Retry,
+)
+from airflow_provider_webcollect.service.api.records import (
     AnalyticsPage,
     CopiedTask,
     CopyResult,
@@ -28,12 +33,19 @@ from airflow_provider_webcollect.service.records import (
     TaskStatus,
     TokenRecord,
 )
-from airflow_provider_webcollect.service.states import ActionType, CollectionMethod, LoopType, TimeGranularity
+from airflow_provider_webcollect.service.api.results import NOTHING, PAGE, many, one
+from airflow_provider_webcollect.service.api.states import (
+    ActionType,
+    CollectionMethod,
+    LoopType,
+    TimeGranularity,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import datetime
 
-    from airflow_provider_webcollect.service.url_file import UrlFile
+    from airflow_provider_webcollect.service.api.url_file import UrlFile
 
 #: Rows that one read of data may ask for (contract, Limits).
 MAX_DATA_SIZE = 1000
@@ -48,7 +60,7 @@ REFRESH_TOKEN = Endpoint(
     method="POST",
     path="/token",
     credential=Credential.NONE,
-    repeat=Repeat.IF_UNSENT,
+    retry=Retry.ONLY_IF_UNSENT,
     tiers=(),
     errors=("Invalid.Grant",),
 )
@@ -89,7 +101,7 @@ COPY_TASK = Endpoint(
     method="POST",
     path="/task/copy",
     credential=Credential.KEY_OR_TOKEN,
-    repeat=Repeat.IF_UNSENT,
+    retry=Retry.ONLY_IF_UNSENT,
     errors=("InvalidTaskId",),
 )
 COPY_TASKS = Endpoint(
@@ -97,7 +109,7 @@ COPY_TASKS = Endpoint(
     name="copy_tasks",
     method="POST",
     path="/task/copies",
-    repeat=Repeat.IF_UNSENT,
+    retry=Retry.ONLY_IF_UNSENT,
     errors=("InvalidTaskId",),
 )
 MOVE_TASK = Endpoint(
@@ -112,14 +124,18 @@ DELETE_TASK_GROUPS = Endpoint(
     tiers=("Enterprise", "Team"),
 )
 GET_TASK_STATUSES = Endpoint(
-    number=12, name="get_task_statuses", method="POST", path="/cloudextraction/statuses", pace=Pace.STATUS_V1
+    number=12,
+    name="get_task_statuses",
+    method="POST",
+    path="/cloudextraction/statuses",
+    rate_limit=RateLimit.STATUS_V1,
 )
 GET_TASK_STATUSES_V2 = Endpoint(
     number=13,
     name="get_task_statuses_v2",
     method="POST",
     path="/cloudextraction/statuses/v2",
-    pace=Pace.STATUS_V2,
+    rate_limit=RateLimit.STATUS_V2,
 )
 GET_SUBTASKS = Endpoint(number=14, name="get_subtasks", method="GET", path="/cloudextraction/task/subtasks")
 START_SUBTASKS = Endpoint(
@@ -128,7 +144,7 @@ START_SUBTASKS = Endpoint(
     method="POST",
     path="/cloudextraction/subtasks:start",
     credential=Credential.KEY_OR_TOKEN,
-    repeat=Repeat.IF_UNSENT,
+    retry=Retry.ONLY_IF_UNSENT,
 )
 GET_RUNNING_COUNTS = Endpoint(
     number=16,
@@ -190,14 +206,14 @@ ENDPOINTS = (
 
 def refresh_token(refresh_token: str) -> Call[TokenRecord]:
     """Exchange a refresh token for a new access token and a new refresh token (contract, endpoint 1)."""
-    body = {"refresh_token": checks.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
-    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), repeat=REFRESH_TOKEN.repeat, body=body)
+    body = {"refresh_token": validation.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
+    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), retry=REFRESH_TOKEN.retry, body=body)
 
 
 def first_token(username: str, password: str) -> Call[TokenRecord]:
     """Obtain the first tokens with login and password (field notes, Tokens; not in the contract)."""
     body = {"username": username, "password": password, "grant_type": "password"}
-    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), repeat=Repeat.SAFE, body=body)
+    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), retry=Retry.SAFE, body=body)
 
 
 def query_analytics(
@@ -212,24 +228,29 @@ def query_analytics(
     time_granularity: str | None = None,
 ) -> Call[AnalyticsPage]:
     """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2)."""
-    first, last = checks.date_range(start, end)
+    first, last = validation.date_range(start, end)
     optional = {
-        "page": _given(page, lambda: checks.integer("page", page, 1)),
-        "pageSize": _given(page_size, lambda: checks.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)),
-        "taskIds": _given(task_ids, lambda: checks.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)),
+        "page": _given(page, lambda: validation.integer("page", page, 1)),
+        "pageSize": _given(
+            page_size, lambda: validation.integer("page_size", page_size, 1, MAX_ANALYTICS_SIZE)
+        ),
+        "taskIds": _given(
+            task_ids, lambda: validation.texts("task_ids", task_ids, most=MAX_ANALYTICS_FILTER)
+        ),
         "memberNames": _given(
             member_names or None,
-            lambda: checks.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER),
+            lambda: validation.texts("member_names", member_names, most=MAX_ANALYTICS_FILTER),
         ),
         "collectionMethod": _given(
-            collection_method, lambda: checks.word("collection_method", collection_method, CollectionMethod)
+            collection_method,
+            lambda: validation.word("collection_method", collection_method, CollectionMethod),
         ),
         "timeGranularity": _given(
-            time_granularity, lambda: checks.word("time_granularity", time_granularity, TimeGranularity)
+            time_granularity, lambda: validation.word("time_granularity", time_granularity, TimeGranularity)
         ),
     }
     body = {"start": first, "end": last, **{k: v for k, v in optional.items() if v is not None}}
-    return Call(endpoint=QUERY_ANALYTICS, result=one(AnalyticsPage), repeat=Repeat.SAFE, body=body)
+    return Call(endpoint=QUERY_ANALYTICS, result=one(AnalyticsPage), retry=Retry.SAFE, body=body)
 
 
 def _given(value: Any, check: Callable[[], Any]) -> Any:
@@ -248,8 +269,8 @@ def update_loop_items(
     return Call(
         endpoint=UPDATE_LOOP_ITEMS,
         result=one(Message),
-        repeat=Repeat.IF_UNSENT if is_append else Repeat.SAFE,
-        body={"taskId": checks.text("task_id", task_id), **entry},
+        retry=Retry.ONLY_IF_UNSENT if is_append else Retry.SAFE,
+        body={"taskId": validation.text("task_id", task_id), **entry},
     )
 
 
@@ -257,10 +278,10 @@ def _loop_entry(
     action_id: Any, loop_type: Any, loop_items: Any, is_append: Any, prefix: str = ""
 ) -> dict[str, Any]:
     return {
-        "actionId": checks.text(f"{prefix}action_id", action_id),
-        "loopType": checks.word(f"{prefix}loop_type", loop_type, LoopType),
-        "loopItems": checks.loop_values(f"{prefix}loop_items", loop_items),
-        "isAppend": checks.boolean(f"{prefix}is_append", is_append),
+        "actionId": validation.text(f"{prefix}action_id", action_id),
+        "loopType": validation.word(f"{prefix}loop_type", loop_type, LoopType),
+        "loopItems": validation.loop_values(f"{prefix}loop_items", loop_items),
+        "isAppend": validation.boolean(f"{prefix}is_append", is_append),
     }
 
 
@@ -278,7 +299,7 @@ def update_task_parameters(
     """
     if not actions and not loop_items:
         raise InvalidArgument("actions", actions, "`actions` or `loop_items` must hold at least one entry")
-    body: dict[str, Any] = {"taskId": checks.text("task_id", task_id)}
+    body: dict[str, Any] = {"taskId": validation.text("task_id", task_id)}
     if actions:
         body["actions"] = [_action_entry(f"actions[{i}]", entry) for i, entry in enumerate(actions)]
     if loop_items:
@@ -289,7 +310,7 @@ def update_task_parameters(
     return Call(
         endpoint=UPDATE_TASK_PARAMETERS,
         result=one(ParameterUpdate),
-        repeat=Repeat.IF_UNSENT if appends else Repeat.SAFE,
+        retry=Retry.ONLY_IF_UNSENT if appends else Retry.SAFE,
         body=body,
     )
 
@@ -316,8 +337,8 @@ def _loop_item_entry(argument: str, entry: Any) -> dict[str, Any]:
 def _action_entry(argument: str, entry: Any) -> dict[str, Any]:
     fields = _entry(argument, entry, {"action_type", "action_id", "properties"}, set())
     return {
-        "actionType": checks.word(f"{argument}.action_type", fields["action_type"], ActionType),
-        "actionId": checks.text(f"{argument}.action_id", fields["action_id"]),
+        "actionType": validation.word(f"{argument}.action_type", fields["action_type"], ActionType),
+        "actionId": validation.text(f"{argument}.action_id", fields["action_id"]),
         "properties": _properties(f"{argument}.properties", fields["properties"]),
     }
 
@@ -334,7 +355,9 @@ def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
         pair = _entry(f"{argument}[{index}]", entry, {"name", "value"}, set())
         if not isinstance(pair["value"], str):
             raise InvalidArgument(f"{argument}[{index}].value", pair["value"], "it must be a string")
-        pairs.append({"name": checks.text(f"{argument}[{index}].name", pair["name"]), "value": pair["value"]})
+        pairs.append(
+            {"name": validation.text(f"{argument}[{index}].name", pair["name"]), "value": pair["value"]}
+        )
     return pairs
 
 
@@ -342,56 +365,58 @@ def get_actions(
     task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
 ) -> Call[list[TaskActions]]:
     """Read the steps of tasks, of all types by default (contract, endpoint 5)."""
-    types = checks.texts("action_types", action_types)
+    types = validation.texts("action_types", action_types)
     body = {
-        "taskIds": checks.texts("task_ids", task_ids),
-        "actionTypes": [checks.word(f"action_types[{i}]", name, ActionType) for i, name in enumerate(types)],
+        "taskIds": validation.texts("task_ids", task_ids),
+        "actionTypes": [
+            validation.word(f"action_types[{i}]", name, ActionType) for i, name in enumerate(types)
+        ],
     }
-    return Call(endpoint=GET_ACTIONS, result=many(TaskActions), repeat=Repeat.SAFE, body=body)
+    return Call(endpoint=GET_ACTIONS, result=many(TaskActions), retry=Retry.SAFE, body=body)
 
 
 def replace_urls(task_id: str, file: UrlFile) -> Call[None]:
     """Replace the task's URLs by those of a checked file (contract, endpoint 6)."""
-    form = {"taskId": checks.text("task_id", task_id)}
-    return Call(endpoint=REPLACE_URLS, result=NOTHING, repeat=Repeat.SAFE, form=form, file=file)
+    form = {"taskId": validation.text("task_id", task_id)}
+    return Call(endpoint=REPLACE_URLS, result=NOTHING, retry=Retry.SAFE, form=form, file=file)
 
 
 def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
     """Copy a task, to its own group or to ``group_id`` (contract, endpoint 7)."""
-    query: dict[str, str | int] = {"taskId": checks.text("task_id", task_id)}
+    query: dict[str, str | int] = {"taskId": validation.text("task_id", task_id)}
     if group_id is not None:
-        query["taskGroupId"] = checks.integer("group_id", group_id)
-    return Call(endpoint=COPY_TASK, result=one(CopiedTask), repeat=COPY_TASK.repeat, query=query)
+        query["taskGroupId"] = validation.integer("group_id", group_id)
+    return Call(endpoint=COPY_TASK, result=one(CopiedTask), retry=COPY_TASK.retry, query=query)
 
 
 def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyResult]:
     """Copy each of the tasks to each of the groups (contract, endpoint 8)."""
     body = {
-        "taskIds": checks.texts("task_ids", task_ids),
-        "groupIds": checks.integers("group_ids", group_ids),
+        "taskIds": validation.texts("task_ids", task_ids),
+        "groupIds": validation.integers("group_ids", group_ids),
     }
-    return Call(endpoint=COPY_TASKS, result=one(CopyResult), repeat=COPY_TASKS.repeat, body=body)
+    return Call(endpoint=COPY_TASKS, result=one(CopyResult), retry=COPY_TASKS.retry, body=body)
 
 
 def move_task(task_id: str, group_id: int) -> Call[Moved]:
     """Move a task to a group (contract, endpoint 9)."""
     query: dict[str, str | int] = {
-        "taskId": checks.text("task_id", task_id),
-        "taskGroupId": checks.integer("group_id", group_id),
+        "taskId": validation.text("task_id", task_id),
+        "taskGroupId": validation.integer("group_id", group_id),
     }
-    return Call(endpoint=MOVE_TASK, result=one(Moved), repeat=Repeat.SAFE, query=query)
+    return Call(endpoint=MOVE_TASK, result=one(Moved), retry=Retry.SAFE, query=query)
 
 
 def delete_tasks(task_ids: Sequence[str]) -> Call[None]:
     """Delete tasks (contract, endpoint 10)."""
-    body = {"taskIds": checks.texts("task_ids", task_ids)}
-    return Call(endpoint=DELETE_TASKS, result=NOTHING, repeat=Repeat.SAFE, body=body)
+    body = {"taskIds": validation.texts("task_ids", task_ids)}
+    return Call(endpoint=DELETE_TASKS, result=NOTHING, retry=Retry.SAFE, body=body)
 
 
 def delete_task_groups(group_ids: Sequence[int]) -> Call[None]:
     """Delete task groups (contract, endpoint 11)."""
-    body = {"groupIds": checks.integers("group_ids", group_ids)}
-    return Call(endpoint=DELETE_TASK_GROUPS, result=NOTHING, repeat=Repeat.SAFE, body=body)
+    body = {"groupIds": validation.integers("group_ids", group_ids)}
+    return Call(endpoint=DELETE_TASK_GROUPS, result=NOTHING, retry=Retry.SAFE, body=body)
 
 
 def get_task_statuses(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
@@ -405,57 +430,60 @@ def get_task_statuses_v2(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
 
 
 def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
-    body = {"taskIds": checks.texts("task_ids", task_ids)}
-    return Call(endpoint=endpoint, result=many(TaskStatus), repeat=Repeat.SAFE, body=body)
+    body = {"taskIds": validation.texts("task_ids", task_ids)}
+    return Call(endpoint=endpoint, result=many(TaskStatus), retry=Retry.SAFE, body=body)
 
 
 def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
     """Read a page of the sub-tasks of the task's latest batch (contract, endpoint 14); pages count from 1."""
     query: dict[str, str | int] = {
-        "taskId": checks.text("task_id", task_id),
-        "page": checks.integer("page", page, 1),
-        "size": checks.integer("size", size, 1, MAX_SUBTASK_SIZE),
+        "taskId": validation.text("task_id", task_id),
+        "page": validation.integer("page", page, 1),
+        "size": validation.integer("size", size, 1, MAX_SUBTASK_SIZE),
     }
-    return Call(endpoint=GET_SUBTASKS, result=many(SubTask), repeat=Repeat.SAFE, query=query)
+    return Call(endpoint=GET_SUBTASKS, result=many(SubTask), retry=Retry.SAFE, query=query)
 
 
 def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
     """Start sub-tasks of a task (contract, endpoint 15)."""
-    body = {"taskId": checks.text("task_id", task_id), "subTaskIds": checks.texts("subtask_ids", subtask_ids)}
-    return Call(endpoint=START_SUBTASKS, result=NOTHING, repeat=START_SUBTASKS.repeat, body=body)
+    body = {
+        "taskId": validation.text("task_id", task_id),
+        "subTaskIds": validation.texts("subtask_ids", subtask_ids),
+    }
+    return Call(endpoint=START_SUBTASKS, result=NOTHING, retry=START_SUBTASKS.retry, body=body)
 
 
 def get_running_counts() -> Call[RunningCounts]:
     """Read how many tasks and sub-tasks run and wait (contract, endpoint 16)."""
-    return Call(endpoint=GET_RUNNING_COUNTS, result=one(RunningCounts), repeat=Repeat.SAFE)
+    return Call(endpoint=GET_RUNNING_COUNTS, result=one(RunningCounts), retry=Retry.SAFE)
 
 
 def read_data(task_id: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
     """Read rows of a task's whole history from an offset (contract, endpoint 17)."""
-    return Call(endpoint=READ_DATA, result=PAGE, repeat=Repeat.SAFE, query=_window(task_id, offset, size))
+    return Call(endpoint=READ_DATA, result=PAGE, retry=Retry.SAFE, query=_window(task_id, offset, size))
 
 
 def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
     """Read rows of one batch of a task from an offset (contract, endpoint 18)."""
-    query = {**_window(task_id, offset, size), "lotno": checks.text("lotno", lotno)}
-    return Call(endpoint=READ_BATCH_DATA, result=PAGE, repeat=Repeat.SAFE, query=query)
+    query = {**_window(task_id, offset, size), "lotno": validation.text("lotno", lotno)}
+    return Call(endpoint=READ_BATCH_DATA, result=PAGE, retry=Retry.SAFE, query=query)
 
 
 def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
     return {
-        "taskId": checks.text("task_id", task_id),
-        "offset": checks.integer("offset", offset),
-        "size": checks.integer("size", size, 1, MAX_DATA_SIZE),
+        "taskId": validation.text("task_id", task_id),
+        "offset": validation.integer("offset", offset),
+        "size": validation.integer("size", size, 1, MAX_DATA_SIZE),
     }
 
 
 def mark_exported(task_id: str) -> Call[None]:
     """Confirm that the task's data has been exported (contract, endpoint 19)."""
-    body = {"taskId": checks.text("task_id", task_id)}
-    return Call(endpoint=MARK_EXPORTED, result=NOTHING, repeat=Repeat.SAFE, body=body)
+    body = {"taskId": validation.text("task_id", task_id)}
+    return Call(endpoint=MARK_EXPORTED, result=NOTHING, retry=Retry.SAFE, body=body)
 
 
 def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
     """Deprecate a data app of the key's owner (contract, endpoint 20)."""
-    segments = {"app_id": checks.path_segment("app_id", app_id)}
-    return Call(endpoint=DEPRECATE_DATA_APP, result=one(DeprecatedApp), repeat=Repeat.SAFE, segments=segments)
+    segments = {"app_id": validation.path_segment("app_id", app_id)}
+    return Call(endpoint=DEPRECATE_DATA_APP, result=one(DeprecatedApp), retry=Retry.SAFE, segments=segments)

@@ -7,20 +7,19 @@ spent waits for the winner's record and adopts it.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import logging
-import os
 import random
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.effects import Load, Save, Sleep, Steps
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.records import TokenRecord
+from airflow_provider_webcollect.service.auth.host_lock import HostLock
+from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.errors import (
     GrantRejected,
     OutcomeUnknown,
@@ -29,12 +28,11 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.records import TokenRecord
+from airflow_provider_webcollect.service.flow import Blocking, Flow, Sleep
 
 if TYPE_CHECKING:
-    import filelock
-
-    from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.auth.store import TokenStore
     from airflow_provider_webcollect.service.settings import Credentials
 
 log = logging.getLogger(__name__)
@@ -65,86 +63,9 @@ LOOK_INTERVAL = 0.2
 
 
 #: Carries a token call out.
-SendToken = Callable[["Call[TokenRecord]"], Steps[TokenRecord]]
+SendToken = Callable[["Call[TokenRecord]"], Flow[TokenRecord]]
 #: Finds out whether the service takes an access token.
-AskService = Callable[[str], Steps[bool]]
-
-
-class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
-    """An access token as it is shared. Its repr shows no token.
-
-    :ivar expires_at: Unix time at which the access token ends; None if not known.
-    :ivar fingerprint: of the connection's own credential, from which this token was obtained.
-    :ivar refused_at: Unix time at which the service refused ``refresh_token``; nobody needs to try it again.
-    :ivar uncertain_at: Unix time at which ``refresh_token`` was sent and the answer was lost; it is not sent
-        again while the access token lives, which the service might revoke for it.
-    """
-
-    access_token: str
-    refresh_token: str | None = None
-    obtained_at: float = 0.0
-    expires_at: float | None = None
-    fingerprint: str
-    refused_at: float | None = None
-    uncertain_at: float | None = None
-
-    def __repr__(self) -> str:
-        return f"StoredToken(expires_at={self.expires_at}, fingerprint={self.fingerprint!r})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("expires_at", self.expires_at), ("fingerprint", self.fingerprint)]
-
-    def record(self, now: float) -> TokenRecord:
-        """Return the token as the service would hand it out at ``now``."""
-        return TokenRecord(
-            access_token=self.access_token,
-            expires_in=None if self.expires_at is None else self.expires_at - now,
-            token_type="Bearer",
-            refresh_token=self.refresh_token,
-        )
-
-    def to_json(self) -> str:
-        """Return the token as the text that a store keeps."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str | None) -> StoredToken | None:
-        """Read what :meth:`to_json` wrote; anything else counts as nothing stored."""
-        try:
-            return msgspec.json.decode(text, type=cls) if text else None
-        except msgspec.DecodeError:
-            log.warning("The stored token is not readable and is ignored; a new one will replace it.")
-            return None
-
-
-class TokenStore(Protocol):
-    """Where the processes that use one connection share its token."""
-
-    def load(self) -> StoredToken | None:
-        """Return the shared token, or None if there is none."""
-
-    def save(self, token: StoredToken) -> None:
-        """Replace the shared token."""
-
-
-class MemoryTokenStore:
-    """Shares the token within this process only.
-
-    :param name: stores of one name share one token.
-    """
-
-    _shared: ClassVar[dict[str, StoredToken]] = {}
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def load(self) -> StoredToken | None:
-        """Return this process's token, if there is one."""
-        return self._shared.get(self._name)
-
-    def save(self, token: StoredToken) -> None:
-        """Replace this process's token."""
-        self._shared[self._name] = token
+AskService = Callable[[str], Flow[bool]]
 
 
 class Tokens:
@@ -152,6 +73,7 @@ class Tokens:
 
     :param credentials: what the connection holds.
     :param name: names the connection; processes of a host with one name renew one at a time.
+    :param store: where the token is shared.
     :param base_url: where the credentials are good.
     :param keeper_only: never write the record here unless told to renew, wait for the keeper's.
     :param learned: told every token obtained, for masking it in logs.
@@ -161,6 +83,7 @@ class Tokens:
         self,
         credentials: Credentials,
         name: str,
+        store: TokenStore,
         *,
         base_url: str = "",
         keeper_only: bool = False,
@@ -168,8 +91,9 @@ class Tokens:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._credentials = credentials
+        self._store = store
         self._fingerprint = credentials.fingerprint_at(base_url)
-        self._lock = _HostLock(f"{name}:{self._fingerprint}")
+        self._lock = HostLock(f"{name}:{self._fingerprint}")
         self._keeper_only = keeper_only
         self._learned = learned
         self._now = now
@@ -183,7 +107,7 @@ class Tokens:
         """Return the access token at hand, or None if one has to be obtained first."""
         return None if self._due() else self._usable(rejected)
 
-    def obtain(self, rejected: str | None, send: SendToken) -> Steps[str]:
+    def obtain(self, rejected: str | None, send: SendToken) -> Flow[str]:
         """Return an access token other than ``rejected``, from the store or by renewing.
 
         The driver runs one of these at a time.
@@ -211,7 +135,7 @@ class Tokens:
             raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
         self._replaced_young_at = now
 
-    def renew(self, send: SendToken, after_share: float, is_accepted: AskService) -> Steps[StoredToken]:
+    def renew(self, send: SendToken, after_share: float, is_accepted: AskService) -> Flow[StoredToken]:
         """Renew the token if at least this share of its life has passed or the service rejects it; return it.
 
         :param after_share: 0 for in any case, 0.5 for from half of its life on.
@@ -261,9 +185,9 @@ class Tokens:
             return False
         return self._age_share(held) >= 1 - self._early and self._now() >= self._postponed_until
 
-    def _look(self) -> Steps[None]:
+    def _look(self) -> Flow[None]:
         """Take over what the store holds, unless it is older or came of another credential."""
-        stored: StoredToken | None = yield Load()
+        stored: StoredToken | None = yield Blocking(self._store.load)
         self._is_superseded = (
             stored is not None
             and stored.fingerprint != self._fingerprint
@@ -276,7 +200,7 @@ class Tokens:
                 self._hold(stored)
             elif not self._keeper_only:
                 # whoever wrote it did not know of ours, which must not be lost with this process
-                yield Save(self._held)
+                yield Blocking(functools.partial(self._store.save, self._held))
         elif self._held is None and self._credentials.access_token:
             self._hold(
                 StoredToken(
@@ -292,7 +216,7 @@ class Tokens:
                 self._learned(secret)
         self._held = token
 
-    def _renew(self, rejected: str | None, send: SendToken) -> Steps[str]:
+    def _renew(self, rejected: str | None, send: SendToken) -> Flow[str]:
         """Renew the token, unless another process of this host does it meanwhile."""
         locked = yield from self._locked(lambda: self._usable(rejected) is not None)
         if not locked:
@@ -312,7 +236,7 @@ class Tokens:
         finally:
             self._lock.release()
 
-    def _locked(self, needless: Callable[[], bool]) -> Steps[bool]:
+    def _locked(self, needless: Callable[[], bool]) -> Flow[bool]:
         """Return True with the host's lock held, or False once ``needless()`` while another holds it."""
         gives_up_at = self._now() + PATIENCE
         while not self._lock.try_acquire():
@@ -326,7 +250,7 @@ class Tokens:
             yield from self._look()
         return True
 
-    def _fresh(self, send: SendToken, rejected: str | None = None) -> Steps[StoredToken]:
+    def _fresh(self, send: SendToken, rejected: str | None = None) -> Flow[StoredToken]:
         """Obtain a new token from what the connection has: refresh tokens first, then login and password."""
         if found := (yield from self._look_again()):
             return found
@@ -357,7 +281,7 @@ class Tokens:
         yield from self._give_up(refused)
         raise self._explained(refusal) from refusal
 
-    def _look_again(self) -> Steps[StoredToken | None]:
+    def _look_again(self) -> Flow[StoredToken | None]:
         """Make sure that an empty store is empty; return the token if it is not.
 
         :raises TokenUnavailable: if what is stored came of a newer credential. Its refresh token must not be
@@ -380,7 +304,7 @@ class Tokens:
         stored = None if held is None else held.refresh_token
         return next((token for token in (stored, own) if token and token not in refused), None)
 
-    def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Steps[StoredToken]:
+    def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Flow[StoredToken]:
         """Exchange a refresh token.
 
         :raises GrantRejected: if the service refuses it.
@@ -409,7 +333,7 @@ class Tokens:
             ) from refusal
         return (yield from self._keep(record, spent))
 
-    def _doubted(self, spent: str, rejected: str | None) -> Steps[StoredToken | None]:
+    def _doubted(self, spent: str, rejected: str | None) -> Flow[StoredToken | None]:
         """Tell the others not to send ``spent`` again while its access token lives; or return a newer token.
 
         Its answer may have taken a minute to be lost, and another host may have renewed the token meanwhile.
@@ -423,13 +347,13 @@ class Tokens:
         yield from self._share(msgspec.structs.replace(held, uncertain_at=self._now()))
         return None
 
-    def _share(self, token: StoredToken) -> Steps[None]:
+    def _share(self, token: StoredToken) -> Flow[None]:
         """Hold a token and store it, unless what is stored came of a newer credential."""
         self._hold(token)
         if not self._is_superseded:
-            yield Save(token)
+            yield Blocking(functools.partial(self._store.save, token))
 
-    def _keep(self, record: TokenRecord, spent: str | None) -> Steps[StoredToken]:
+    def _keep(self, record: TokenRecord, spent: str | None) -> Flow[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
         now = self._now()
         token = StoredToken(
@@ -444,7 +368,7 @@ class Tokens:
 
     def _adopted(
         self, refused: list[str], rejected: str | None, wait_until: float
-    ) -> Steps[StoredToken | None]:
+    ) -> Flow[StoredToken | None]:
         """Wait, bounded, for the record of whoever used a refused token before us; None if none comes."""
         while True:
             yield from self._look()
@@ -458,7 +382,7 @@ class Tokens:
                 return None
             yield Sleep(LOOK_INTERVAL)
 
-    def _wait_for_keeper(self, rejected: str | None) -> Steps[str]:
+    def _wait_for_keeper(self, rejected: str | None) -> Flow[str]:
         gives_up_at = self._now() + PATIENCE
         while self._now() < gives_up_at:
             yield Sleep(LOOK_INTERVAL * 5)
@@ -467,7 +391,7 @@ class Tokens:
                 return token
         raise TokenUnavailable(f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?")
 
-    def _give_up(self, refused: list[str]) -> Steps[None]:
+    def _give_up(self, refused: list[str]) -> Flow[None]:
         """Tell the other processes that the refresh token is of no use."""
         held = self._held or StoredToken(access_token="", fingerprint=self._fingerprint)
         if refused and not held.refused_at:
@@ -495,38 +419,3 @@ def _is_refusal(error: ServiceError) -> bool:
     """Return whether an answer of the token endpoint refuses the credential (field notes: HTTP 400)."""
     status = error.status or 0
     return error.enveloped and not error.retryable and 400 <= status < 500 and status not in _NO_REFUSAL
-
-
-class _HostLock:
-    """A lock that the processes of a host share; where no file can be made, there is none."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._file: filelock.BaseFileLock | None = None
-
-    def try_acquire(self) -> bool:
-        """Return whether the lock is held now, or need not be."""
-        try:
-            self._file = self._file or _lock_file(self._name)
-            self._file.acquire(timeout=0)
-        except TimeoutError:
-            return False
-        except OSError as error:
-            log.warning("No lock can be made on this host (%s); renewals may race.", error)
-        return True
-
-    def release(self) -> None:
-        """Let others have the lock."""
-        if self._file is not None:
-            self._file.release()
-
-
-def _lock_file(name: str) -> filelock.BaseFileLock:
-    import filelock
-
-    folder = Path(tempfile.gettempdir()) / f"webcollect-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        # somebody else's folder: they could hold the lock for ever
-        folder = Path(tempfile.mkdtemp(prefix="webcollect-"))
-    return filelock.FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import pendulum
 
-from airflow_provider_webcollect.service.states import LoopType
+from airflow_provider_webcollect.service.api.states import LoopType
 
 R = TypeVar("R", bound="Record")
 
@@ -92,7 +92,7 @@ class UpdatedParameters(Record, frozen=True):
 
 
 class ParameterUpdate(Record, frozen=True):
-    """Answer to an update of parameters (contract, endpoint 4)."""
+    """Response to an update of parameters (contract, endpoint 4)."""
 
     task_id: str | None = None
     updated_parameters: UpdatedParameters | None = None
@@ -249,13 +249,13 @@ class DeprecatedApp(Record, frozen=True):
 
 
 class Message(Record, frozen=True):
-    """Answer to an update of loop items (contract, endpoint 3)."""
+    """Response to an update of loop items (contract, endpoint 3)."""
 
     message: str | None = None
 
 
 class Moved(Record, frozen=True):
-    """Answer to a move (contract, endpoint 9)."""
+    """Response to a move (contract, endpoint 9)."""
 
     moved: bool
 

@@ -1,4 +1,4 @@
-"""Carrying a call out: credential, pace, sending, judging the answer, trying again. It does no I/O.
+"""Carrying a call out: credential, rate limit, sending, judging the answer, trying again. It does no I/O.
 
 ``exchange`` is a generator of effects, run by ``Client`` and ``AsyncClient`` alike.
 """
@@ -12,10 +12,9 @@ import msgspec
 import tenacity
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.answers import Answer, read_answer
-from airflow_provider_webcollect.service.call import Call, Credential, Repeat
-from airflow_provider_webcollect.service.effects import Authorize, Request, Send, Sleep, Steps
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.call import Call, Credential, Retry
+from airflow_provider_webcollect.service.client.responses import Response, read_response
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     OutcomeUnknown,
@@ -24,10 +23,11 @@ from airflow_provider_webcollect.service.errors import (
     TooManyRequests,
     WebCollectError,
 )
+from airflow_provider_webcollect.service.flow import Authorize, Flow, Request, Send, Sleep
 
 if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.settings import Credentials, Retries
-    from airflow_provider_webcollect.service.wire import Wire
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ _UNKNOWN = "webcollect_unknown_outcome"
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
-def exchange(call: Call[T], wire: Wire) -> Steps[T]:
+def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
     """Carry ``call`` out and return its result.
 
     tenacity decides whether and when to try again; the waiting itself is left to the driver.
@@ -48,11 +48,11 @@ def exchange(call: Call[T], wire: Wire) -> Steps[T]:
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
     pauses: list[float] = []
-    for attempt in _tries(wire.settings.retries, pauses):
+    for attempt in _tries(context.settings.retries, pauses):
         if pauses:
             yield Sleep(pauses.pop())
         with attempt:
-            return (yield from _attempt(call, wire))
+            return (yield from _attempt(call, context))
     raise AssertionError("tenacity ends with a result or an error")
 
 
@@ -79,26 +79,26 @@ def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
     )
 
 
-def _attempt(call: Call[T], wire: Wire) -> Steps[T]:
+def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
     """Try once; a rejected access token is replaced and the request repeated, once."""
-    token = yield from _token(call, wire, None)
+    token = yield from _token(call, context, None)
     try:
-        return (yield from _send(call, wire, token))
+        return (yield from _send(call, context, token))
     except TokenRejected as rejection:
         # a gateway's 401 says nothing of the token
         if token is None or not rejection.enveloped:
             raise
-    fresh = yield from _token(call, wire, token)
-    return (yield from _send(call, wire, fresh))
+    fresh = yield from _token(call, context, token)
+    return (yield from _send(call, context, fresh))
 
 
-def is_accepted(token: str, wire: Wire) -> Steps[bool]:
+def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
     """Find out, with a call that changes nothing, whether the service takes an access token.
 
     Only its word counts: a service in trouble says nothing of the token.
     """
     try:
-        yield from _send(endpoints.get_running_counts(), wire, token)
+        yield from _send(endpoints.get_running_counts(), context, token)
     except TokenRejected as rejection:
         return not rejection.enveloped
     except WebCollectError:
@@ -106,11 +106,11 @@ def is_accepted(token: str, wire: Wire) -> Steps[bool]:
     return True
 
 
-def _token(call: Call[Any], wire: Wire, rejected: str | None) -> Steps[str | None]:
+def _token(call: Call[Any], context: ClientContext, rejected: str | None) -> Flow[str | None]:
     """Return the access token that the call goes with, or None if it goes with a key or nothing."""
-    if not _needs_token(call, wire.credentials):
+    if not _needs_token(call, context.credentials):
         return None
-    return wire.tokens.current(rejected) or (yield Authorize(rejected))
+    return context.tokens.current(rejected) or (yield Authorize(rejected))
 
 
 def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
@@ -162,22 +162,22 @@ def _sendable(name: str, secret: str) -> str:
     )
 
 
-def _send(call: Call[T], wire: Wire, token: str | None) -> Steps[T]:
+def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
     try:
-        request = _request(call, wire, token)
-        answer = yield from _paced(call, wire, request)
+        request = _request(call, context, token)
+        answer = yield from _rate_limited(call, context, request)
         if _is_redirect(answer):
-            answer = yield from _paced(call, wire, _redirected(request, answer))
+            answer = yield from _rate_limited(call, context, _redirected(request, answer))
         if _is_redirect(answer):
             raise RedirectRefused("the service redirects time and again", status=answer.status)
-        return read_answer(call, answer, wire.settings.timezone)
+        return read_response(call, answer, context.settings.timezone)
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
-            # the pace is everybody's, so what one answer asks for has a bound here too
-            pause = min(error.retry_after or 0.0, wire.settings.retries.longest_wait)
-            wire.paces.of(call.endpoint.pace)[0].slow_down(pause)
-        if call.repeat is Repeat.IF_UNSENT and error.retryable and not error.unsent:
+            # the rate limit is everybody's, so what one answer asks for has a bound here too
+            pause = min(error.retry_after or 0.0, context.settings.retries.longest_wait)
+            context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
+        if call.retry is Retry.ONLY_IF_UNSENT and error.retryable and not error.unsent:
             raise OutcomeUnknown(
                 f"sent, but it is not known whether the service acted on it: {error.message}",
                 endpoint=call.endpoint.name,
@@ -188,9 +188,9 @@ def _send(call: Call[T], wire: Wire, token: str | None) -> Steps[T]:
         raise
 
 
-def _paced(call: Call[Any], wire: Wire, request: Request) -> Steps[Answer]:
-    for pacer in wire.paces.of(call.endpoint.pace):
-        if wait := pacer.reserve():
+def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response]:
+    for limiter in context.rate_limiters.of(call.endpoint.rate_limit):
+        if wait := limiter.reserve():
             yield Sleep(wait)
     try:
         return (yield Send(request))  # type: ignore[no-any-return]
@@ -204,7 +204,7 @@ def _paced(call: Call[Any], wire: Wire, request: Request) -> Steps[Answer]:
 def _note(call: Call[Any], interruption: BaseException) -> None:
     """Have an interruption say that the outcome of ``call`` is unknown, if that matters."""
     # what an unfinished renewal of the token means for the next one is its own matter, not the caller's
-    if call.repeat is not Repeat.IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
+    if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
         return
     unknown = OutcomeUnknown(
         "sent, but it is not known whether the service acted on it: interrupted before it answered "
@@ -215,19 +215,19 @@ def _note(call: Call[Any], interruption: BaseException) -> None:
     setattr(interruption, _UNKNOWN, unknown)
 
 
-def _is_redirect(answer: Answer) -> bool:
+def _is_redirect(answer: Response) -> bool:
     return 300 <= answer.status < 400
 
 
-def _request(call: Call[Any], wire: Wire, token: str | None) -> Request:
+def _request(call: Call[Any], context: ClientContext, token: str | None) -> Request:
     headers = {
         "Accept": "application/json",
         "User-Agent": USER_AGENT,
-        **_authorization(call, wire.credentials, token),
+        **_authorization(call, context.credentials, token),
     }
     if call.body is not None:
         headers["Content-Type"] = "application/json"
-    base = wire.settings.base_of(call.endpoint.credential is Credential.DATAHUB_KEY)
+    base = context.settings.base_of(call.endpoint.credential is Credential.DATAHUB_KEY)
     return Request(
         method=call.endpoint.method,
         url=base + call.target,
@@ -238,7 +238,7 @@ def _request(call: Call[Any], wire: Wire, token: str | None) -> Request:
     )
 
 
-def _redirected(request: Request, answer: Answer) -> Request:
+def _redirected(request: Request, answer: Response) -> Request:
     """Return the request that a redirect asks for, if it stays at this service and changes nothing else.
 
     :raises RedirectRefused: otherwise; the credential must not go elsewhere, nor a POST become a GET.

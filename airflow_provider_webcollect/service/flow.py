@@ -7,13 +7,12 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.tokens import StoredToken
-    from airflow_provider_webcollect.service.url_file import UrlFile
+    from airflow_provider_webcollect.service.api.url_file import UrlFile
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ class Request:
 
 
 class Send(NamedTuple):
-    """Send a request; the outcome is an :class:`Answer`, or a :class:`TransportError` thrown in."""
+    """Send a request; the outcome is an :class:`Response`, or a :class:`TransportError` thrown in."""
 
     request: Request
 
@@ -51,16 +50,12 @@ class Authorize(NamedTuple):
     rejected: str | None
 
 
-class Load(NamedTuple):
-    """Read the shared token; the outcome is a :class:`StoredToken` or None."""
+class Blocking(NamedTuple):
+    """Call a function that may block (the token store's); the outcome is what it returns or raises."""
+
+    function: Callable[[], Any]
 
 
-class Save(NamedTuple):
-    """Write the shared token."""
-
-    token: StoredToken
-
-
-Effect = Send | Sleep | Authorize | Load | Save
+Effect = Send | Sleep | Authorize | Blocking
 #: What a driver runs: yields effects, returns a ``T``.
-Steps = Generator[Effect, Any, T]
+Flow = Generator[Effect, Any, T]

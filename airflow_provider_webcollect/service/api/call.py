@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_webcollect.service.answers import Result
-    from airflow_provider_webcollect.service.url_file import UrlFile
+    from airflow_provider_webcollect.service.api.results import Result
+    from airflow_provider_webcollect.service.api.url_file import UrlFile
 
 T = TypeVar("T", covariant=True)
 
@@ -25,14 +25,14 @@ class Credential(Enum):
     DATAHUB_KEY = "data-app API key"
 
 
-class Repeat(Enum):
+class Retry(Enum):
     """When a call may be sent again after a failure."""
 
     SAFE = "safe to repeat"
-    IF_UNSENT = "only if it surely did not take effect"
+    ONLY_IF_UNSENT = "only if it surely did not take effect"
 
 
-class Pace(Enum):
+class RateLimit(Enum):
     """The rate limit that an endpoint is under (contract, Limits; field notes, Errors)."""
 
     GENERAL = "general"
@@ -60,8 +60,8 @@ class Endpoint:
     method: str
     path: str
     credential: Credential = Credential.TOKEN
-    repeat: Repeat = Repeat.SAFE
-    pace: Pace = Pace.GENERAL
+    retry: Retry = Retry.SAFE
+    rate_limit: RateLimit = RateLimit.GENERAL
     tiers: tuple[str, ...] = TEAM_UP
     errors: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ class Call(Generic[T]):
 
     endpoint: Endpoint
     result: Result[T]
-    repeat: Repeat
+    retry: Retry
     query: Mapping[str, str | int] = field(default_factory=dict)
     segments: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = field(default=None, repr=False)

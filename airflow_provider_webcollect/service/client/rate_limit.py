@@ -1,6 +1,6 @@
 """Keeping within the service's rate limits.
 
-The service counts per caller address, so the paces are shared by all clients of a process that talk to one
+The service counts per caller address, so the limiters are shared by all clients of a process that talk to one
 address, on whatever thread or event loop. Requests are spread evenly, a little slower than the limit: a late
 connection bunches requests up on their way, and that needs room.
 """
@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from airflow_provider_webcollect.service.call import Pace
+from airflow_provider_webcollect.service.api.call import RateLimit
 from airflow_provider_webcollect.service.settings import GENERAL_RATE
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two requests (contract, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching: who
 #: awaits each answer before the next v2 query never has six arrive within a second, however late each is.
-STATUS_INTERVALS = {Pace.STATUS_V1: 5.25, Pace.STATUS_V2: 0.25}
+STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
 #: Share of the general rate that is used.
 GENERAL_SHARE = 0.9
-#: A slowed pace is this much slower at most.
+#: A limiter that met a 429 is this much slower at most.
 SLOWEST = 8.0
-#: Seconds without a 429 after which a slowed pace halves its slowness.
+#: Seconds without a 429 after which it halves its slowness.
 RECOVERY = 10.0
 
 
-class Pacer:
+class RateLimiter:
     """Hands out the moments at which requests may be sent.
 
     :param interval: seconds between two of them; 0 for no limit.
@@ -63,40 +63,40 @@ class Pacer:
             self._next = max(self._next, now + max(seconds or 0.0, self._interval))
 
 
-class Paces:
-    """The paces of one address.
+class RateLimiters:
+    """The rate limiters of one address.
 
-    :param general: the pace that all requests are under.
-    :param status: the paces that some are under as well.
+    :param general: the one that all requests are under.
+    :param status: the ones that some are under as well.
     """
 
-    def __init__(self, general: Pacer, status: Mapping[Pace, Pacer]) -> None:
-        self._pacers: Mapping[Pace, Pacer] = {Pace.GENERAL: general, **status}
+    def __init__(self, general: RateLimiter, status: Mapping[RateLimit, RateLimiter]) -> None:
+        self._limiters: Mapping[RateLimit, RateLimiter] = {RateLimit.GENERAL: general, **status}
 
-    def of(self, pace: Pace) -> tuple[Pacer, ...]:
-        """Return the pacers to pass, the special one first, since the wait for it is longer."""
-        general = self._pacers[Pace.GENERAL]
-        return (general,) if pace is Pace.GENERAL else (self._pacers[pace], general)
+    def of(self, limit: RateLimit) -> tuple[RateLimiter, ...]:
+        """Return the limiters to pass, the special one first, since the wait for it is longer."""
+        general = self._limiters[RateLimit.GENERAL]
+        return (general,) if limit is RateLimit.GENERAL else (self._limiters[limit], general)
 
 
-_general: dict[tuple[str, float], Pacer] = {}
-_status: dict[str, Mapping[Pace, Pacer]] = {}
+_general: dict[tuple[str, float], RateLimiter] = {}
+_status: dict[str, Mapping[RateLimit, RateLimiter]] = {}
 _lock = threading.Lock()
 
 
-def status_pacers(now: Callable[[], float] = time.monotonic) -> Mapping[Pace, Pacer]:
-    """Return new pacers of the two status endpoints."""
-    return {pace: Pacer(interval, now) for pace, interval in STATUS_INTERVALS.items()}
+def status_rate_limiters(now: Callable[[], float] = time.monotonic) -> Mapping[RateLimit, RateLimiter]:
+    """Return new limiters of the two status endpoints."""
+    return {limit: RateLimiter(interval, now) for limit, interval in STATUS_INTERVALS.items()}
 
 
-def shared_paces(base_url: str, requests_per_second: float = GENERAL_RATE) -> Paces:
-    """Return the paces that all clients of this process share for the address in ``base_url``.
+def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
+    """Return the limiters that all clients of this process share for the address in ``base_url``.
 
-    :param requests_per_second: the general limit; 0 for none, which leaves the status paces in force. Clients
-        with different ones still share the status paces.
+    :param requests_per_second: the general limit; 0 for none, which leaves those of the status endpoints in
+        force. Clients with different ones still share the latter.
     """
     address = urlsplit(base_url).netloc.lower()
     interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0
     with _lock:
-        general = _general.setdefault((address, requests_per_second), Pacer(interval))
-        return Paces(general, _status.setdefault(address, status_pacers()))
+        general = _general.setdefault((address, requests_per_second), RateLimiter(interval))
+        return RateLimiters(general, _status.setdefault(address, status_rate_limiters()))

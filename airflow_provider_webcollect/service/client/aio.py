@@ -8,21 +8,20 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_webcollect.service.answers import Answer
-from airflow_provider_webcollect.service.effects import (
+from airflow_provider_webcollect.service.client.exchange import exchange
+from airflow_provider_webcollect.service.client.network import Form, ca_bundle, content_of, is_untrusted
+from airflow_provider_webcollect.service.client.quiet import quiet_request
+from airflow_provider_webcollect.service.client.responses import Response
+from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
+from airflow_provider_webcollect.service.flow import (
     Authorize,
+    Blocking,
     Effect,
-    Load,
+    Flow,
     Request,
-    Save,
     Send,
     Sleep,
-    Steps,
 )
-from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
-from airflow_provider_webcollect.service.exchange import exchange
-from airflow_provider_webcollect.service.quiet import quiet_request
-from airflow_provider_webcollect.service.transport import Form, ca_bundle, content_of, is_untrusted
 
 if TYPE_CHECKING:
     import ssl
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from airflow_provider_webcollect.service.call import Call
-    from airflow_provider_webcollect.service.tokens import TokenStore
-    from airflow_provider_webcollect.service.wire import Wire
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.client.context import ClientContext
 
 T = TypeVar("T")
 
@@ -44,16 +42,17 @@ RENEWAL_PATIENCE = 10.0
 class AsyncClient:
     """Sends calls to the service from one event loop. What could block the loop runs in a thread.
 
-    :param wire: settings, credentials, paces and tokens.
-    :param store: where the token is shared.
+    :param context: settings, credentials, rate limiters and the token.
     :param sleep: waits so many seconds.
     """
 
     def __init__(
-        self, wire: Wire, store: TokenStore, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        context: ClientContext,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.wire = wire
-        self._store = store
+        self.context = context
         self._sleep = sleep
         self._renewing = asyncio.Lock()
         self._opening = asyncio.Lock()
@@ -65,25 +64,25 @@ class AsyncClient:
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
-        return await self.run(exchange(call, self.wire))
+        return await self.run(exchange(call, self.context))
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
-        # first, since the pace counts from when a request may leave
+        # first, since the rate limit counts from when a request may leave
         await self._ready()
         try:
-            effect = next(steps)
+            effect = next(flow)
             while True:
                 try:
                     outcome = await self._perform(effect)
                 except BaseException as error:  # whatever happens is the logic's to judge
-                    effect = steps.throw(error)
+                    effect = flow.throw(error)
                 else:
-                    effect = steps.send(outcome)
+                    effect = flow.send(outcome)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
-            steps.close()
+            flow.close()
 
     async def aclose(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
@@ -109,10 +108,8 @@ class AsyncClient:
                 return await self._sleep(seconds)
             case Authorize(rejected):
                 return await self._authorized(rejected)
-            case Load():
-                return await asyncio.to_thread(self._store.load)
-            case Save(token):
-                return await asyncio.to_thread(self._store.save, token)
+            case Blocking(function):
+                return await asyncio.to_thread(function)
 
     async def _authorized(self, rejected: str | None) -> str:
         """Get an access token, in a task of its own.
@@ -126,9 +123,11 @@ class AsyncClient:
 
     async def _renewal(self, rejected: str | None) -> str:
         async with self._renewing:
-            return await self.run(self.wire.tokens.obtain(rejected, lambda call: exchange(call, self.wire)))
+            return await self.run(
+                self.context.tokens.obtain(rejected, lambda call: exchange(call, self.context))
+            )
 
-    async def _exchange_bytes(self, request: Request) -> Answer:
+    async def _exchange_bytes(self, request: Request) -> Response:
         import httpx
 
         http = await self._ready()
@@ -145,7 +144,7 @@ class AsyncClient:
             raise _transport_error(error) from error
         # a cookie is state that the contract does not know
         http.cookies.clear()
-        return Answer(
+        return Response(
             response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content
         )
 
@@ -154,7 +153,7 @@ class AsyncClient:
             async with self._opening:
                 if self._http is None:
                     # loading the certificate authorities takes tens of milliseconds
-                    self._http = await asyncio.to_thread(functools.partial(_http_client, self.wire))
+                    self._http = await asyncio.to_thread(functools.partial(_http_client, self.context))
         return self._http
 
 
@@ -178,10 +177,10 @@ async def _pieces(form: Form) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _http_client(wire: Wire) -> httpx.AsyncClient:
+def _http_client(context: ClientContext) -> httpx.AsyncClient:
     import httpx
 
-    settings = wire.settings
+    settings = context.settings
     bundle = ca_bundle(settings)
     return httpx.AsyncClient(
         verify=_trust(bundle) if bundle else True,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from airflow_provider_webcollect.service.records import RunningCounts
-from airflow_provider_webcollect.service.waiting import Outcome, Verdict
+from airflow_provider_webcollect.service.api.records import RunningCounts
+from airflow_provider_webcollect.waiting.conditions import Outcome, Verdict
 
 
 class CapacityWait(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,19 +6,20 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_provider_webcollect.service import endpoints, paging
-from airflow_provider_webcollect.service.answers import STATUSES_BY_TASK
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.results import STATUSES_BY_TASK
+from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client.exchange import exchange
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.service.exchange import exchange
-from airflow_provider_webcollect.service.poll import Poll
+from airflow_provider_webcollect.waiting.poller import Poll
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_webcollect.service.call import Call
-    from airflow_provider_webcollect.service.effects import Steps
-    from airflow_provider_webcollect.service.records import RunningCounts, SubTask, TaskStatus
-    from airflow_provider_webcollect.service.wire import Wire
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
+    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.flow import Flow
 
 T = TypeVar("T")
 
@@ -34,10 +35,10 @@ class FeedClient(Protocol):
     """What a feed needs of an ``AsyncClient``."""
 
     @property
-    def wire(self) -> Wire:
-        """Settings, credentials, paces and tokens."""
+    def context(self) -> ClientContext:
+        """Settings, credentials, rate limiters and the token."""
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
 
     async def aclose(self) -> None:
@@ -70,12 +71,12 @@ class StatusFeed:
     async def _ask_tasks(self, task_ids: list[str]) -> Mapping[str, TaskStatus | WebCollectError]:
         call: Call[Any] = endpoints.get_task_statuses_v2(task_ids)
         call = dataclasses.replace(call, result=STATUSES_BY_TASK)
-        return await self._client.run(exchange(call, self._wire()))
+        return await self._client.run(exchange(call, self._context()))
 
     async def _ask_subtasks(self, task_ids: list[str]) -> dict[str, list[SubTask] | WebCollectError]:
-        wire = self._wire()
+        context = self._context()
         asked = [
-            asyncio.ensure_future(self._client.run(paging.all_subtasks(wire, task_id)))
+            asyncio.ensure_future(self._client.run(paging.all_subtasks(context, task_id)))
             for task_id in task_ids
         ]
         # one that has failed is told when all have ended, so none goes on behind the poll's back
@@ -85,16 +86,12 @@ class StatusFeed:
         return {task_id: answer for task_id, answer in answers if answer}
 
     async def _ask_counts(self, keys: list[str]) -> dict[str, RunningCounts]:
-        counts = await self._client.run(exchange(endpoints.get_running_counts(), self._wire()))
+        counts = await self._client.run(exchange(endpoints.get_running_counts(), self._context()))
         return dict.fromkeys(keys, counts)
 
-    def _wire(self) -> Wire:
-        """Return the client's wire, with few tries of each call: a poll repeats what fails by itself."""
-        wire = self._client.wire
-        retries = dataclasses.replace(
-            wire.settings.retries, attempts=min(TRIES, wire.settings.retries.attempts)
-        )
-        return dataclasses.replace(wire, settings=dataclasses.replace(wire.settings, retries=retries))
+    def _context(self) -> ClientContext:
+        """Return the client's context with few tries of each call: a poll repeats what fails by itself."""
+        return self._client.context.short_retries(TRIES)
 
 
 def _result_or_error(asked: asyncio.Future[T]) -> T | WebCollectError:

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.records import TaskStatus
-from airflow_provider_webcollect.service.states import TaskState
+from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.service.api.states import TaskState
 
 #: States in which a run is over.
 FINAL_STATES = (TaskState.FINISHED, TaskState.STOPPED)

@@ -16,8 +16,8 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.records import SubTask, TaskStatus
-from airflow_provider_webcollect.service.states import SubTaskState, TaskState
+from airflow_provider_webcollect.service.api.records import SubTask, TaskStatus
+from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 
 #: Seconds after which a status shows the run that was started, whatever its counters say.
 SETTLE = 90.0

@@ -15,7 +15,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider_webcollect.service.effects import Request
+    from airflow_provider_webcollect.service.flow import Request
     from airflow_provider_webcollect.service.settings import Settings
 
 #: Bytes of a file that are sent at a time.

@@ -6,20 +6,19 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_webcollect.service.answers import Answer
-from airflow_provider_webcollect.service.effects import (
+from airflow_provider_webcollect.service.client.exchange import exchange, is_accepted
+from airflow_provider_webcollect.service.client.network import ca_bundle, content_of, is_untrusted
+from airflow_provider_webcollect.service.client.responses import Response
+from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
+from airflow_provider_webcollect.service.flow import (
     Authorize,
+    Blocking,
     Effect,
-    Load,
+    Flow,
     Request,
-    Save,
     Send,
     Sleep,
-    Steps,
 )
-from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
-from airflow_provider_webcollect.service.exchange import exchange, is_accepted
-from airflow_provider_webcollect.service.transport import ca_bundle, content_of, is_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
     import requests
 
-    from airflow_provider_webcollect.service.call import Call
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.auth.token import StoredToken
+    from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.settings import Settings
-    from airflow_provider_webcollect.service.tokens import StoredToken, TokenStore
-    from airflow_provider_webcollect.service.wire import Wire
 
 T = TypeVar("T")
 
@@ -38,22 +37,19 @@ T = TypeVar("T")
 class Client:
     """Sends calls to the service and waits for their results. May be shared by threads.
 
-    :param wire: settings, credentials, paces and tokens.
-    :param store: where the token is shared.
+    :param context: settings, credentials, rate limiters and the token.
     :param sleep: waits so many seconds.
     :param connections: connections that are kept open at most.
     """
 
     def __init__(
         self,
-        wire: Wire,
-        store: TokenStore,
+        context: ClientContext,
         *,
         sleep: Callable[[float], None] = time.sleep,
         connections: int = 32,
     ) -> None:
-        self.wire = wire
-        self._store = store
+        self.context = context
         self._sleep = sleep
         self._connections = connections
         self._renewing = threading.Lock()
@@ -66,25 +62,25 @@ class Client:
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
-        return self.run(exchange(call, self.wire))
+        return self.run(exchange(call, self.context))
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
-        # first, since the pace counts from when a request may leave
+        # first, since the rate limit counts from when a request may leave
         self._ready()
         try:
-            effect = next(steps)
+            effect = next(flow)
             while True:
                 try:
                     outcome = self._perform(effect)
                 except BaseException as error:  # whatever happens is the logic's to judge
-                    effect = steps.throw(error)
+                    effect = flow.throw(error)
                 else:
-                    effect = steps.send(outcome)
+                    effect = flow.send(outcome)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
-            steps.close()
+            flow.close()
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and share it, if at least this share of its life has passed.
@@ -96,10 +92,10 @@ class Client:
         """
         with self._renewing:
             return self.run(
-                self.wire.tokens.renew(
-                    lambda call: exchange(call, self.wire),
+                self.context.tokens.renew(
+                    lambda call: exchange(call, self.context),
                     after_share,
-                    lambda token: is_accepted(token, self.wire),
+                    lambda token: is_accepted(token, self.context),
                 )
             )
 
@@ -125,13 +121,13 @@ class Client:
                 return self._sleep(seconds)
             case Authorize(rejected):
                 with self._renewing:
-                    return self.run(self.wire.tokens.obtain(rejected, lambda call: exchange(call, self.wire)))
-            case Load():
-                return self._store.load()
-            case Save(token):
-                return self._store.save(token)
+                    return self.run(
+                        self.context.tokens.obtain(rejected, lambda call: exchange(call, self.context))
+                    )
+            case Blocking(function):
+                return function()
 
-    def _exchange_bytes(self, request: Request) -> Answer:
+    def _exchange_bytes(self, request: Request) -> Response:
         import requests
         import urllib3.exceptions
 
@@ -140,11 +136,11 @@ class Client:
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
             raise _transport_error(error) from error
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> Response:
         import requests
 
         session = self._ready()
-        settings = self.wire.settings
+        settings = self.context.settings
         with content_of(request) as (headers, content):
             # past the session, which would look into redirects and keep cookies
             prepared = requests.PreparedRequest()
@@ -163,7 +159,7 @@ class Client:
                 # one read of the whole body: requests' own loop takes 10 KiB at a time
                 body = response.raw.read(decode_content=True)
         answer_headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status_code, answer_headers, body)
+        return Response(response.status_code, answer_headers, body)
 
     def _proxies_for(self, url: str) -> dict[str, str]:
         from requests.utils import get_environ_proxies
@@ -177,7 +173,7 @@ class Client:
         if session := self._session:
             return session
         with self._opening:
-            self._session = session = self._session or _session(self.wire.settings, self._connections)
+            self._session = session = self._session or _session(self.context.settings, self._connections)
             return session
 
 

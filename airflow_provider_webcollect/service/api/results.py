@@ -1,0 +1,142 @@
+"""How the ``data`` of each operation's answer becomes its result.
+
+The contract's tables and samples disagree about shapes, so both are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from airflow_provider_webcollect.service.api.records import DataPage, Record, TaskStatus, read_record
+from airflow_provider_webcollect.service.errors import MalformedAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T", covariant=True)
+D = TypeVar("D")
+R = TypeVar("R", bound=Record)
+
+
+class Envelope(msgspec.Struct, Generic[D], rename="camel"):
+    data: D | msgspec.UnsetType = msgspec.UNSET
+    error: Any = None
+    request_id: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """How the ``data`` of an answer becomes a ``T``.
+
+    :param decode: decodes the whole answer in one pass.
+    :param read: finishes the decoded ``data``; the second argument is the connection's time zone.
+    """
+
+    decode: Callable[[bytes], Envelope[Any]]
+    read: Callable[[Any, str | None], T]
+
+
+class _PageOnWire(msgspec.Struct, rename="camel"):
+    offset: int
+    total: int
+    rest_total: int
+    data: list[msgspec.Raw] | None = None
+
+
+#: A pair of surrogates, or any other escape that stands for itself (group 1); else a lone surrogate.
+_ESCAPES = re.compile(
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
+    re.DOTALL,
+)
+ANY_DATA = msgspec.json.Decoder(Envelope[Any]).decode
+_PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=False).decode
+
+
+def _single(data: Any) -> Any:
+    """Return the one object that ``data`` is, or holds, since the contract's tables say ``Object[]``."""
+    return data[0] if isinstance(data, list) and len(data) == 1 else data
+
+
+def one(record: type[R]) -> Result[R]:
+    """``data`` is one object, or a list of just one."""
+    return Result(ANY_DATA, lambda data, timezone: read_record(_single(data), record, timezone))
+
+
+def many(record: type[R]) -> Result[list[R]]:
+    """``data`` is a list of objects; null counts as an empty one."""
+    return Result(
+        ANY_DATA, lambda data, timezone: [read_record(item, record, timezone) for item in data or ()]
+    )
+
+
+class _TaskId(Record, frozen=True):
+    task_id: str
+
+
+def _status_apart(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedAnswer]:
+    task_id = read_record(item, _TaskId).task_id
+    try:
+        return task_id, read_record(item, TaskStatus, timezone)
+    except (msgspec.ValidationError, TypeError) as mismatch:
+        return task_id, MalformedAnswer(f"a record is not what the contract promises: {mismatch}")
+
+
+def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus | MalformedAnswer]:
+    try:
+        statuses = [read_record(item, TaskStatus, timezone) for item in data or ()]
+    except (msgspec.ValidationError, TypeError):
+        return dict(_status_apart(item, timezone) for item in data)
+    return {status.task_id: status for status in statuses}
+
+
+#: ``data`` is a list of status records, given by the tasks' ids. One that cannot be read, but for its id, is
+#: an error in its own place.
+STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedAnswer]] = Result(ANY_DATA, _statuses_by_task)
+
+
+#: ``data`` is null or ``[]``: the operation has no result.
+NOTHING: Result[None] = Result(ANY_DATA, lambda data, timezone: None)
+
+
+def _page_on_lines(body: bytes) -> Envelope[Any]:
+    """Decode a page so that none of its rows has a line end inside."""
+    text = body.strip()
+    # one look at the whole costs next to nothing, one at every row does not
+    if b"\n" in text or b"\r" in text:
+        # pretty-printed: in JSON text these can only be white space between tokens
+        text = msgspec.json.format(text, indent=-1)
+    return _PAGE(text)
+
+
+def _page(data: Any, timezone: str | None) -> DataPage:
+    page = _single(data)
+    if not isinstance(page, _PageOnWire):
+        raise msgspec.ValidationError("Expected one page")
+    return DataPage(offset=page.offset, total=page.total, rest_total=page.rest_total, rows=page.data or [])
+
+
+#: ``data`` is a page of rows, kept as raw JSON slices.
+PAGE: Result[DataPage] = Result(_page_on_lines, _page)
+
+
+def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[Any]:
+    try:
+        return decode(body)
+    except msgspec.DecodeError:
+        # collected text may hold half an emoji, cut by whoever collected it; the decoder takes no such escape
+        mended = _ESCAPES.sub(lambda found: found[0] if found[1] else b"\\ufffd", body)
+        if mended == body:
+            raise
+        return decode(mended)
+
+
+def envelope_or_none(body: bytes) -> Envelope[Any] | None:
+    try:
+        return decoded(ANY_DATA, body)
+    except msgspec.DecodeError:
+        return None

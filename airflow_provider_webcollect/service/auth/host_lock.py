@@ -1,0 +1,50 @@
+"""A lock that the processes of a host share, so that only one of them renews a token."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import filelock
+
+log = logging.getLogger(__name__)
+
+
+class HostLock:
+    """A lock that the processes of a host share; where no file can be made, there is none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._file: filelock.BaseFileLock | None = None
+
+    def try_acquire(self) -> bool:
+        """Return whether the lock is held now, or need not be."""
+        try:
+            self._file = self._file or _lock_file(self._name)
+            self._file.acquire(timeout=0)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            log.warning("No lock can be made on this host (%s); renewals may race.", error)
+        return True
+
+    def release(self) -> None:
+        """Let others have the lock."""
+        if self._file is not None:
+            self._file.release()
+
+
+def _lock_file(name: str) -> filelock.BaseFileLock:
+    import filelock
+
+    folder = Path(tempfile.gettempdir()) / f"webcollect-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        # somebody else's folder: they could hold the lock for ever
+        folder = Path(tempfile.mkdtemp(prefix="webcollect-"))
+    return filelock.FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock")

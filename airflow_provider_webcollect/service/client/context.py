@@ -1,0 +1,63 @@
+"""What all calls of one client share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.service.auth.renewal import Tokens
+from airflow_provider_webcollect.service.client.rate_limit import RateLimiters, shared_rate_limiters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.service.auth.store import TokenStore
+    from airflow_provider_webcollect.service.settings import Credentials, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Settings and credentials, the address's rate limiters, and the token at hand."""
+
+    settings: Settings
+    credentials: Credentials
+    rate_limiters: RateLimiters
+    tokens: Tokens
+
+    def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
+        """Return this context with at most so many tries of a call, none begun after ``deadline`` seconds."""
+        retries = self.settings.retries
+        shorter = dataclasses.replace(
+            retries, attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
+        )
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, retries=shorter))
+
+
+def make_context(
+    settings: Settings,
+    credentials: Credentials,
+    name: str,
+    store: TokenStore,
+    learned: Callable[[str], None] = lambda secret: None,
+) -> ClientContext:
+    """Put together what a client needs.
+
+    :param name: names the connection; processes of a host with one name renew its token one at a time.
+    :param store: where the token is shared.
+    :param learned: told every token obtained, for masking it in logs.
+    """
+    return ClientContext(
+        settings=settings,
+        credentials=credentials,
+        rate_limiters=shared_rate_limiters(settings.base_url, settings.requests_per_second),
+        tokens=Tokens(
+            credentials,
+            name,
+            store,
+            base_url=settings.base_url,
+            keeper_only=settings.token_refresh == "keeper",
+            learned=learned,
+        ),
+    )
