@@ -14,6 +14,7 @@ from airflow_provider_webcollect.sandbox.errors import ServiceError, error_body,
 from airflow_provider_webcollect.sandbox.operations import (
     DATAHUB_PREFIX,
     Operation,
+    check_arguments,
     check_method,
     check_tier,
     find_operation,
@@ -21,7 +22,6 @@ from airflow_provider_webcollect.sandbox.operations import (
 from airflow_provider_webcollect.sandbox.request_log import Entry, Request
 from airflow_provider_webcollect.sandbox.state import Call, State
 from airflow_provider_webcollect.sandbox.steering import PREFIX, steer
-from airflow_provider_webcollect.sandbox.task_endpoints import replace_urls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -102,6 +102,7 @@ class App:
                 user = auth.data_app_author(request.headers)
             else:
                 user = self._let_in(request, operation)
+            check_arguments(operation, request.query, request.body)
             call = await _make_call(request, operation, user, path_id)
             data = operation.handle(self._state, call)
         except ServiceError as error:
@@ -138,7 +139,7 @@ def _refusal(request: Request, error: ServiceError) -> Answer:
 
 async def _make_call(request: Request, operation: Operation, user: str, path_id: str) -> Call:
     content_type = request.headers.get("content-type", "")
-    form = await _form(request, content_type) if operation.handle is replace_urls else {}
+    form = await _form(request, content_type) if operation.takes == "form" else {}
     return Call(user, request.query, content_type, request.body, path_id, form)
 
 

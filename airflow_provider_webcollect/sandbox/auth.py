@@ -46,8 +46,10 @@ def data_app_author(headers: Mapping[str, str]) -> str:
     """
     The author whose API key a data-app request carries as Bearer.
 
-    :raises ServiceError: HTTP 401.
+    :raises ServiceError: HTTP 400 when the main service's key is sent too, 401 when the key is not good.
     """
+    if "authorization" in headers and "x-api-key" in headers:
+        raise invalid("Send Authorization only, not x-api-key.")
     authors = {demo.DATAHUB_API_KEY: demo.USERNAME, demo.OTHER_DATAHUB_API_KEY: demo.STRANGER}
     author = authors.get(_bearer(headers.get("authorization")))
     if author is None:

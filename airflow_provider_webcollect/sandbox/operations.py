@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 from airflow_provider_webcollect.sandbox import (
@@ -12,7 +12,8 @@ from airflow_provider_webcollect.sandbox import (
     data_endpoints,
     task_endpoints,
 )
-from airflow_provider_webcollect.sandbox.errors import ServiceError
+from airflow_provider_webcollect.sandbox.bodies import decode_query
+from airflow_provider_webcollect.sandbox.errors import ServiceError, invalid
 from airflow_provider_webcollect.sandbox.limits import STATUS_V1, STATUS_V2
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Operation:
 
     :param path: the contract's path.
     :param tiers: plans that may call it.
+    :param takes: where its arguments are; anything elsewhere is refused.
     :param takes_api_key: whether ``x-api-key`` may replace the token.
     :param pace: the limit it is under beside the general one.
     """
@@ -42,6 +44,7 @@ class Operation:
     method: str
     path: str
     tiers: tuple[str, ...] = _TASKS
+    takes: Literal["json", "form", "query", "nothing"] = "json"
     takes_api_key: bool = False
     needs_token: bool = True
     pace: str | None = None
@@ -54,22 +57,35 @@ OPERATIONS = (
     Operation(task_endpoints.update_loop_items, "POST", "/task/updateLoopItems", takes_api_key=True),
     Operation(task_endpoints.update_task_parameters, "POST", "/task/updateTaskParameters"),
     Operation(task_endpoints.get_actions, "POST", "/task/getActions"),
-    Operation(task_endpoints.replace_urls, "POST", "/task/urls:file"),
-    Operation(task_endpoints.copy_task, "POST", "/task/copy", takes_api_key=True),
+    Operation(task_endpoints.replace_urls, "POST", "/task/urls:file", takes="form"),
+    Operation(task_endpoints.copy_task, "POST", "/task/copy", takes="query", takes_api_key=True),
     Operation(task_endpoints.copy_tasks, "POST", "/task/copies"),
-    Operation(task_endpoints.move_task, "POST", "/task/moveToGroup"),
+    Operation(task_endpoints.move_task, "POST", "/task/moveToGroup", takes="query"),
     Operation(task_endpoints.delete_tasks, "POST", "/task/deleteTasks"),
     Operation(task_endpoints.delete_task_groups, "POST", "/taskGroup/deleteGroups", ("Enterprise", "Team")),
     Operation(cloud_endpoints.get_task_statuses, "POST", "/cloudextraction/statuses", pace=STATUS_V1),
     Operation(cloud_endpoints.get_task_statuses_v2, "POST", "/cloudextraction/statuses/v2", pace=STATUS_V2),
-    Operation(cloud_endpoints.get_subtasks, "GET", "/cloudextraction/task/subtasks"),
+    Operation(cloud_endpoints.get_subtasks, "GET", "/cloudextraction/task/subtasks", takes="query"),
     Operation(cloud_endpoints.start_subtasks, "POST", "/cloudextraction/subtasks:start", takes_api_key=True),
-    Operation(cloud_endpoints.get_running_counts, "GET", "/cloudextraction/task/stats", ("Enterprise",)),
-    Operation(data_endpoints.read_data, "GET", "/data/all", _ALL),
-    Operation(data_endpoints.read_batch_data, "GET", "/data/lotno/all", _ALL, takes_api_key=True),
+    Operation(
+        cloud_endpoints.get_running_counts,
+        "GET",
+        "/cloudextraction/task/stats",
+        ("Enterprise",),
+        takes="nothing",
+    ),
+    Operation(data_endpoints.read_data, "GET", "/data/all", _ALL, takes="query"),
+    Operation(
+        data_endpoints.read_batch_data, "GET", "/data/lotno/all", _ALL, takes="query", takes_api_key=True
+    ),
     Operation(data_endpoints.mark_exported, "POST", "/data/markexported", _ALL, takes_api_key=True),
     Operation(
-        account_endpoints.deprecate_data_app, "POST", "/v1/data-apps/{app_id}/deprecate", _ALL, data_app=True
+        account_endpoints.deprecate_data_app,
+        "POST",
+        "/v1/data-apps/{app_id}/deprecate",
+        _ALL,
+        takes="nothing",
+        data_app=True,
     ),
 )
 
@@ -108,3 +124,15 @@ def check_tier(operation: Operation, tier: str) -> None:
     """
     if tier not in operation.tiers:
         raise ServiceError("PermissionDenied", f"The plan {tier} does not include this.", status=403)
+
+
+def check_arguments(operation: Operation, query: bytes, body: bytes) -> None:
+    """
+    A query and a body may be only where the operation takes one.
+
+    :raises ServiceError: ``InvalidParameter``.
+    """
+    if operation.takes != "query":
+        decode_query(query, needed=())
+    if operation.takes in ("query", "nothing") and body:
+        raise invalid("This endpoint takes no body.")

@@ -70,6 +70,8 @@ class RequestContract:
         unknown = set(request.parameters.query) - set(self._query_names(operation))
         if unknown:
             return f"unknown query parameter: {', '.join(sorted(unknown))}"
+        if request.body and "requestBody" not in operation:
+            return "a body, where none is taken"
         if request.credential == "bearer+api_key":
             return "both credentials at once"
         if operation.get("security") == [] and request.credential != "none":

@@ -106,6 +106,12 @@ def test_a_right_request_is_counted(
         ("taskGroupId", "POST", "/task/moveToGroup", {"params": {"taskId": "t", "taskGroupId": "two"}}),
         ("taskGroupId", "POST", "/task/moveToGroup", {"params": {"taskId": "t"}}),
         ("unknown query parameter: groupId", "POST", "/task/copy", {"params": {"taskId": "t", "groupId": 1}}),
+        (
+            "a body, where none is taken",
+            "POST",
+            "/task/copy",
+            {"params": {"taskId": "t"}, "json": {"taskId": "t"}},
+        ),
         ("1001 is greater", "GET", "/data/all", {"params": {**PAGE, "size": 1001}}),
         ("Path not found", "POST", "/TaskGroup/deleteGroups", {"json": {"groupIds": [1]}}),
         ("Path not found", "POST", "/datahub/v1/data-apps/a/b/deprecate", {}),

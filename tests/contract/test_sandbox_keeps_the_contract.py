@@ -180,20 +180,53 @@ def test_any_request_about_real_things_is_answered_as_the_contract_says(case: Ca
     case.call_and_validate(sandbox.url, headers=headers, excluded_checks=EXCLUDED_CHECKS)
 
 
-@pytest.mark.parametrize(
-    "operation", [found.ok() for found in SCHEMA.get_all_operations()], ids=lambda o: o.path
-)
-def test_every_operation_succeeds_in_the_contracts_shape(operation: Any, sandbox: Sandbox) -> None:
-    real = real_values(sandbox)
-    path = operation.path.format(app_id=quote(demo.APP_ID, safe=""))
-    arguments = good_requests(real)[operation.definition.raw["operationId"]]
+OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
+every_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.path)
 
-    response = requests.request(
-        operation.method, sandbox.url + path, headers=credentials(sandbox, path), timeout=10, **arguments
-    )
+
+def call(sandbox: Sandbox, operation: Any, **changes: Any) -> requests.Response:
+    """Make a call that succeeds if nothing of it is changed, and hold the answer to the contract."""
+    path = operation.path.format(app_id=quote(demo.APP_ID, safe=""))
+    arguments = good_requests(real_values(sandbox))[operation.definition.raw["operationId"]]
+    request = {"headers": {}, "params": {}, **arguments}
+    for name, value in changes.items():
+        request[name] = {**request[name], **value} if name in ("headers", "params") else value
+    request["headers"] = {**credentials(sandbox, path), **request["headers"]}
+    response = requests.request(operation.method, sandbox.url + path, timeout=10, **request)
+    operation.validate_response(response)
+    return response
+
+
+@every_operation
+def test_every_operation_succeeds_in_the_contracts_shape(operation: Any, sandbox: Sandbox) -> None:
+    response = call(sandbox, operation)
 
     assert response.status_code == 200, response.text
-    operation.validate_response(response)
+
+
+@every_operation
+def test_every_operation_refuses_an_unknown_query_parameter(operation: Any, sandbox: Sandbox) -> None:
+    response = call(sandbox, operation, params={"task_id": "x"})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "InvalidParameter")
+    assert "task_id" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "operation", [o for o in OPERATIONS if "requestBody" not in o.definition.raw], ids=lambda o: o.path
+)
+def test_an_operation_without_a_body_refuses_one(operation: Any, sandbox: Sandbox) -> None:
+    response = call(sandbox, operation, json={})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "InvalidParameter")
+
+
+@every_operation
+def test_every_operation_refuses_both_credentials_at_once(operation: Any, sandbox: Sandbox) -> None:
+    both = {"Authorization": f"Bearer {sandbox.access_token}", "x-api-key": sandbox.api_key}
+    response = call(sandbox, operation, headers={**both, **credentials(sandbox, operation.path)})
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "InvalidParameter")
 
 
 def test_an_answer_of_another_shape_is_noticed(sandbox: Sandbox) -> None:
