@@ -168,7 +168,7 @@ def decode_object(content_type: str, body: bytes) -> dict[str, Any]:
         raise invalid("The Content-Type must be application/json.")
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"The body is not a JSON object: {error}") from error
 
 

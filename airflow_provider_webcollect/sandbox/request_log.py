@@ -116,6 +116,6 @@ def _shown_body(request: Request) -> tuple[str, str]:
 def _without_secrets(body: bytes) -> bytes:
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b"***"
     return msgspec.json.encode({k: "***" if k in _SECRET_FIELDS else v for k, v in fields.items()})

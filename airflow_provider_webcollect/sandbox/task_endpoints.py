@@ -24,12 +24,7 @@ def update_loop_items(state: State, call: Call) -> object:
 
 def update_task_parameters(state: State, call: Call) -> object:
     """Endpoint 4."""
-    fields = bodies.decode_object(call.content_type, call.body)
-    if (
-        not fields.get("actions")
-        and not fields.get("loopItems")
-        and fields.keys() <= {"taskId", "actions", "loopItems"}
-    ):
+    if _updates_nothing(call):
         raise ServiceError("RequestModelNull", "The request has no parameters.")
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskParameters)
     task = state.world.own(call.user, body.task_id)
@@ -126,6 +121,14 @@ def delete_task_groups(state: State, call: Call) -> object:
     for group_id in body.group_ids:
         state.world.delete_group(group_id)
     return []
+
+
+def _updates_nothing(call: Call) -> bool:
+    if call.body.strip() in (b"", b"null"):
+        return True
+    fields = bodies.decode_object(call.content_type, call.body)
+    known = fields.keys() <= {"taskId", "actions", "loopItems"}
+    return known and not fields.get("actions") and not fields.get("loopItems")
 
 
 def _step(task: Task, action_id: str, action_type: str) -> Action:

@@ -238,6 +238,7 @@ def test_requests_are_logged_without_secrets(client: Client) -> None:
     client.token(grant_type="refresh_token", refresh_token="secret-1")
     client.token(grant_type="password", username="demo", password="secret-2")
     client.post("/token", headers={"Authorization": "secret-3"}, data=b'refresh_token "secret-4"')
+    client.post("/token", headers={}, data=b'{"refresh_token": "secret-5", "more": ' + b"[" * 3000)
 
     read, mark, *tokens = client.control.requests()
 

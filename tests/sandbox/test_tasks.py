@@ -101,6 +101,13 @@ def test_an_update_of_nothing_is_refused(client: Client, request_: dict[str, Any
     assert refusal(client.post("/task/updateTaskParameters", request_)) == (400, "RequestModelNull")
 
 
+@pytest.mark.parametrize("body", [b"", b" \r\n", b"null"])
+def test_an_empty_body_is_an_update_of_nothing(client: Client, body: bytes) -> None:
+    answer = client.post("/task/updateTaskParameters", data=body)
+
+    assert refusal(answer) == (400, "RequestModelNull")
+
+
 def test_a_misspelt_update_is_not_taken_for_an_empty_one(client: Client) -> None:
     request = {"taskId": demo.TASK_ID, "loopitems": [{}]}
 

@@ -27,7 +27,20 @@ def test_another_method_is_refused_and_the_right_one_named(client: Client) -> No
     assert response.headers["Allow"] == "POST"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe", b'{"taskIds": NaN}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"\xff\xfe",
+        b'{"taskIds": NaN}',
+        b'{"taskIds": ["\\ud800"]}',
+        pytest.param(b'{"taskIds": ' + b"[" * 3000 + b"]" * 3000 + b"}", id="nested 3,000 deep"),
+    ],
+)
 def test_a_body_that_is_no_json_object_is_refused(client: Client, body: bytes) -> None:
     headers = {**client.bearer, "Content-Type": "application/json"}
 
