@@ -44,18 +44,23 @@ class Answer:
 
 
 class App:
-    """The ASGI application around one :class:`State`."""
+    """
+    The ASGI application around one :class:`State`.
 
-    def __init__(self, state: State) -> None:
+    :param any_host: whether it may be steered by any ``Host``, not only by loopback ones.
+    """
+
+    def __init__(self, state: State, any_host: bool) -> None:
         self._state = state
+        self._any_host = any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await _receive_request(scope, receive)
         if request is None:
             return
         if request.raw_path.startswith(PREFIX):
-            status, body = steer(self._state, request.raw_path[len(PREFIX) :], request.body)
-            await _send(send, Answer(status, body))
+            status, body = steer(self._state, request, scope["server"][1], self._any_host)
+            await _send(send, Answer(status, body, {"Allow": "POST"}))
             return
         # A reset while this request is under way must not make it write into the new log.
         log, arrived = self._state.log, self._state.clock.now()

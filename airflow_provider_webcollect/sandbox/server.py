@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from airflow_provider_webcollect.sandbox.control import Control
 from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX
 from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import State
+from airflow_provider_webcollect.sandbox.steering import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -32,8 +32,8 @@ class Sandbox:
     :param settings: how it behaves.
     :param port: 0 takes a free one.
     :param host: address to listen on.
-    :param allow_remote: let ``host`` be other than this machine's loopback. Whoever can reach the sandbox can
-        steer it, and make it serve the rows of any table on this machine.
+    :param allow_remote: let ``host`` be other than this machine's loopback, and its name in a command any.
+        Whoever can reach the sandbox can steer it, and make it serve the rows of any table on this machine.
     :raises ValueError: ``host`` is not loopback, or a setting does not fit.
     """
 
@@ -51,11 +51,12 @@ class Sandbox:
         host: str = "127.0.0.1",
         allow_remote: bool = False,
     ) -> None:
-        if not allow_remote and not _is_loopback(host):
+        if not allow_remote and not is_loopback(host):
             raise ValueError(f"{host} is not a loopback address; the sandbox has no secrets worth the name")
         self._state = State(settings or Settings())
         self._host = host
         self._port = port
+        self._any_host = allow_remote
 
     @property
     def url(self) -> str:
@@ -95,7 +96,7 @@ class Sandbox:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _open(self, listener: socket.socket) -> None:
-        app = App(self._state)
+        app = App(self._state, self._any_host)
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False
         )
@@ -121,10 +122,3 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {"webcollect.hang_up": self.transport.close}  # type: ignore[dict-item]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,8 +2,10 @@
 
 # No postponed annotations: the commands' parameter types are what their request bodies are checked against.
 import inspect
+import ipaddress
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -13,6 +15,7 @@ from airflow_provider_webcollect.sandbox.data_endpoints import visible_rows
 from airflow_provider_webcollect.sandbox.errors import ServiceError
 from airflow_provider_webcollect.sandbox.faults import Fault
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
+from airflow_provider_webcollect.sandbox.request_log import Request
 from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, segments
 from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt, as_json
 from airflow_provider_webcollect.sandbox.state import State
@@ -21,24 +24,58 @@ from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task,
 PREFIX = "/_sandbox/"
 
 
-def steer(state: State, command: str, body: bytes) -> tuple[int, bytes]:
+def steer(state: State, request: Request, port: int, any_host: bool) -> tuple[int, bytes]:
     """
-    Run a command.
+    Run a command: what stands in the path after :data:`PREFIX`, with a JSON object, or nothing, as arguments.
 
-    :param command: name of the command, such as ``add_task``.
-    :param body: its arguments, a JSON object; may be empty.
+    :param port: on which the sandbox listens.
+    :param any_host: whether the ``Host`` header may name something else than this machine's loopback.
     :return: HTTP status and JSON (for ``true_rows``: one JSON object per line).
     """
+    refused = _refuse_web_pages(request, port, any_host)
+    if refused is not None:
+        return refused
+    command = request.raw_path[len(PREFIX) :]
     entry = _COMMANDS.get(command)
     if entry is None:
         return 404, _error(f"There is no command {command}.")
     run, arguments_type = entry
     try:
-        arguments = msgspec.json.decode(body or b"{}", type=arguments_type)
+        arguments = msgspec.json.decode(request.body or b"{}", type=arguments_type)
         result = run(state, **{name: getattr(arguments, name) for name in arguments.__struct_fields__})
     except (ValueError, ServiceError, OSError) as error:
         return 400, _error(str(error))
     return 200, result if isinstance(result, bytes) else msgspec.json.encode(result)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address is this machine's loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refuse_web_pages(request: Request, port: int, any_host: bool) -> tuple[int, bytes] | None:
+    """The refusal of a request that a web page may have made its reader's browser send; else ``None``."""
+    # Images and links of a page are requests without an Origin, but never a POST.
+    if request.method != "POST":
+        return 405, _error("Commands are taken by POST only.")
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if origin not in (None, f"http://{host}"):
+        return 403, _error(f"The Origin {origin} may not steer the sandbox.")
+    # A name of the page's own may have been made to lead here (DNS rebinding): its Origin is then its Host.
+    if not any_host and not _is_own_host(host, port):
+        return 403, _error(f"The Host must be a loopback address or localhost, with the port {port}: {host}")
+    return None
+
+
+def _is_own_host(host: str, port: int) -> bool:
+    try:
+        address = urlsplit(f"//{host}")
+        return is_loopback(address.hostname or "") and (address.port or 80) == port
+    except ValueError:
+        return False
 
 
 def add_task(

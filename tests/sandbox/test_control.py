@@ -166,7 +166,90 @@ def test_an_unknown_command_is_not_found(client: Client) -> None:
 
 
 def test_reading_commands_need_no_body(client: Client) -> None:
-    assert requests.get(client.sandbox.url + "/_sandbox/now", timeout=10).json() > 0
+    assert requests.post(client.sandbox.url + "/_sandbox/now", timeout=10).json() > 0
+
+
+def reset(client: Client, method: str = "POST", **headers: str) -> requests.Response:
+    """Tell the sandbox to forget everything, as a browser might for some web page."""
+    return requests.request(method, client.sandbox.url + "/_sandbox/reset", headers=headers, timeout=10)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "https://evil.example",
+        "http://127.0.0.1",
+        "http://127.0.0.1:1",
+        "https://{host}",
+        "http://{host}/",
+        "",
+    ],
+)
+def test_another_sites_page_cannot_steer(client: Client, origin: str) -> None:
+    client.control.add_task("mine")
+    host = client.sandbox.url.removeprefix("http://")
+
+    answer = reset(client, Origin=origin.format(host=host))
+
+    assert (answer.status_code, list(answer.json())) == (403, ["error"])
+    assert client.control.task("mine")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example:{port}",
+        "127.0.0.1.evil.example:{port}",
+        "localhost",
+        "127.0.0.1:1",
+        "[::1:{port}",
+        "x:y",
+        "",
+    ],
+)
+def test_a_name_that_was_made_to_lead_here_cannot_steer(client: Client, host: str) -> None:
+    client.control.add_task("mine")
+    host = host.format(port=client.sandbox.url.rpartition(":")[2])
+
+    assert reset(client, Host=host).status_code == 403
+    assert reset(client, Host=host, Origin=f"http://{host}").status_code == 403
+    assert client.control.task("mine")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "OPTIONS"])
+def test_an_image_or_a_link_of_a_page_cannot_steer(client: Client, method: str) -> None:
+    client.control.add_task("mine")
+
+    answer = reset(client, method)
+
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    assert client.control.task("mine")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "LocalHost:{port}", "127.1.2.3:{port}", "[::1]:{port}"])
+def test_every_loopback_name_with_the_own_port_can_steer(client: Client, host: str) -> None:
+    client.control.add_task("mine")
+    host = host.format(port=client.sandbox.url.rpartition(":")[2])
+
+    assert reset(client, Host=host, Origin=f"http://{host}").status_code == 200
+    assert "mine" not in [task["task_id"] for task in client.control.tasks()]
+
+
+def test_a_sandbox_for_other_machines_can_be_steered_by_any_name_but_not_by_other_pages() -> None:
+    with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:
+        now = f"{sandbox.url}/_sandbox/now"
+        by_name = requests.post(now, headers={"Host": "sandbox:8155"}, timeout=10)
+        by_page = requests.post(now, headers={"Origin": "https://evil.example"}, timeout=10)
+
+        assert sandbox.control.now() > 0
+    assert (by_name.status_code, by_page.status_code) == (200, 403)
+
+
+def test_the_service_itself_is_not_particular_about_names(client: Client) -> None:
+    headers = {**client.bearer, "Host": "service.example", "Origin": "https://elsewhere.example"}
+
+    assert client.get(STATS, headers).status_code == 200
 
 
 def test_a_proxy_of_the_environment_is_not_used(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
