@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox import bodies, demo
-from airflow_provider_webcollect.sandbox.analytics import months_back, records
+from airflow_provider_webcollect.sandbox.analytics import months_back, records, with_nulls
 from airflow_provider_webcollect.sandbox.errors import ServiceError, invalid
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ def query_analytics(state: State, call: Call) -> object:
         if task.owner in members and (not query.task_ids or task.task_id in query.task_ids)
     ]
     methods = ["Cloud", "Local"] if query.collection_method == "All" else [query.collection_method]
-    found = records(state.settings.seed, tasks, start, end, query.time_granularity, methods)
+    seed, null_share = state.settings.seed, state.settings.null_metrics
+    found = records(seed, tasks, start, end, query.time_granularity, methods)
     first = (query.page - 1) * query.page_size
-    return {"total": len(found), "data": found[first : first + query.page_size]}
+    page = found[first : first + query.page_size]
+    return {"total": len(found), "data": [with_nulls(seed, record, null_share) for record in page]}
 
 
 def deprecate_data_app(state: State, call: Call) -> object:

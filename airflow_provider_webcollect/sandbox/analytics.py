@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox.world import Task
 
+_METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
+
 
 @dataclass
 class Volume:
@@ -59,6 +61,20 @@ def records(
         _record(task, day, granularity, method, volume)
         for (_, _, method), (task, day, volume) in sorted(buckets.items(), key=lambda bucket: bucket[0])
     ]
+
+
+def with_nulls(seed: int, record: dict[str, Any], share: float) -> dict[str, Any]:
+    """
+    A row of which some metrics are null, always the same ones.
+
+    :param share: how many of them, 0 to 1.
+    """
+    key = f"{record['taskId']}/{record['dayKey']}/{record['collectionMethod']}"
+    chance = random.Random(f"{seed}/{key}/nulls")
+    return record | {
+        kind: {name: None if chance.random() < share else value for name, value in record[kind].items()}
+        for kind in _METRICS
+    }
 
 
 def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterator[tuple[date, Volume]]:

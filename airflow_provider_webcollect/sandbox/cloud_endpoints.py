@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from airflow_provider_webcollect.sandbox.runs import EXTRACTING, FINISHED, SENT,
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_provider_webcollect.sandbox.settings import Settings
     from airflow_provider_webcollect.sandbox.state import Call, State
     from airflow_provider_webcollect.sandbox.world import Task
 
@@ -32,7 +34,7 @@ def get_task_statuses_v2(state: State, call: Call) -> object:
     """Endpoint 13."""
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
     now = state.clock.now()
-    return [_status_record(task, now) for task in _with_status(state, call.user, body.task_ids)]
+    return [_status_record(state, task, now) for task in _with_status(state, call.user, body.task_ids)]
 
 
 def get_subtasks(state: State, call: Call) -> object:
@@ -41,7 +43,7 @@ def get_subtasks(state: State, call: Call) -> object:
     page, size = bodies.integer(query, "page", least=1), bodies.integer(query, "size", least=1)
     task, now = state.world.own(call.user, query["taskId"]), state.clock.now()
     size = min(size, SUBTASK_PAGE_ROWS)
-    shown = list(enumerate(task.subtask_ids))[(page - 1) * size : page * size]
+    shown = list(enumerate(_listed_subtasks(state, task)))[(page - 1) * size : page * size]
     return [{"subTaskId": subtask_id, "status": task.subtask_status(i, now)} for i, subtask_id in shown]
 
 
@@ -86,17 +88,33 @@ def _with_status(state: State, user: str, task_ids: Iterable[str]) -> list[Task]
     return [task for task in tasks if task.runs or task.marked or not state.settings.hide_unexecuted]
 
 
-def _status_record(task: Task, now: float) -> dict[str, Any]:
+def _listed_subtasks(state: State, task: Task) -> list[str]:
+    hidden = state.settings.hide_unexecuted_subtasks and not task.runs
+    return [] if hidden else task.subtask_ids
+
+
+def _status_record(state: State, task: Task, now: float) -> dict[str, Any]:
     status, run = task.seen(now)
-    return {
+    record = {
         "taskId": task.task_id,
         "status": status,
         "currentTotalExtractCount": run.extract_count(now) if run else 0,
         "executedTimes": run.number if run else 0,
-        "subTaskCount": len(task.subtask_ids),
+        "subTaskCount": len(_listed_subtasks(state, task)),
         "nextExecuteTime": None,
         "startExecuteTime": time_text(run.began) if run else None,
         "endExecuteTime": _end_time(run, now),
+    }
+    return record | _execution_times(run, now, state.settings) if state.settings.execution_times else record
+
+
+def _execution_times(run: Run | None, now: float, settings: Settings) -> dict[str, str | None]:
+    began = run.collects_from() if run else math.inf
+    until = min(now, run.ends()) if run else now
+    seconds, text = str(round(max(0.0, until - began))), settings.execution_seconds_text
+    return {
+        "executingTime": time_text(began) if began <= until else None,
+        "startExecuteTimeSeconds": seconds if text is None else text,
     }
 
 

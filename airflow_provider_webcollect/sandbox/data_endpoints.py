@@ -45,4 +45,7 @@ def _read(state: State, call: Call, by_batch: bool) -> bytes:
     spans = visible_rows(state, state.world.own(call.user, query["taskId"]), query.get("lotno"))
     if by_batch and not spans:
         raise invalid("The task has no batch of this number.")
-    return read_page(spans, offset, size, state.settings.offset_jump, state.blocks)
+    settings = state.settings
+    return read_page(
+        spans, offset, size, settings.offset_jump, state.blocks, settings.large_pages == "refuse"
+    )

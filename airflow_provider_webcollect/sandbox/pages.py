@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from airflow_provider_webcollect.sandbox.errors import ServiceError
 from airflow_provider_webcollect.sandbox.rows import BLOCK_ROWS, Block, BlockCache, Span, segments
 
 if TYPE_CHECKING:
@@ -34,11 +35,15 @@ def row_at(offset: int, jump: int) -> int:
     return max(1, thousands * BLOCK_ROWS + min(rest, BLOCK_ROWS))
 
 
-def read_page(spans: Sequence[Span], offset: int, size: int, jump: int, cache: BlockCache) -> bytes:
+def read_page(
+    spans: Sequence[Span], offset: int, size: int, jump: int, cache: BlockCache, refuse_large: bool
+) -> bytes:
     """
     A page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
 
     It holds ``size`` rows, or fewer when those are more than 4 MB (``size`` up to 200) or 8 MB; at least one.
+
+    :raises ServiceError: ``LimitTraffic``, if ``refuse_large`` and it would hold fewer for that reason.
     """
     total = sum(span.count for span in spans)
     start = row_at(offset, jump)
@@ -53,6 +58,8 @@ def read_page(spans: Sequence[Span], offset: int, size: int, jump: int, cache: B
             room -= len(pieces[-1]) + 1
         if stop < end or count == size:
             break
+    if refuse_large and count < min(size, total - start):
+        raise ServiceError("LimitTraffic", "The page is too large. Ask for fewer rows.")
     next_offset = position(start + count, jump) if start < total else max(offset, 0)
     rest = max(0, total - start - count)
     head = b'{"offset":%d,"total":%d,"restTotal":%d,"data":[' % (next_offset, total, rest)

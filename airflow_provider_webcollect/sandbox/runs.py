@@ -20,6 +20,7 @@ class Run:
     One execution of a task; its rows are one batch. All times are sandbox time.
 
     :param number: 1 for the task's first run.
+    :param lotno: batch number.
     :param rows: where its rows come from.
     :param planned: rows that it collects when all sub-tasks are started.
     :param subtasks: how many sub-tasks the task has.
@@ -30,6 +31,7 @@ class Run:
     """
 
     number: int
+    lotno: str
     rows: Rows
     planned: int
     subtasks: int
@@ -42,14 +44,13 @@ class Run:
     exported_rows: int = 0
 
     @property
-    def lotno(self) -> str:
-        """Batch number; text with leading zeros."""
-        return f"{self.number:06d}"
-
-    @property
     def began(self) -> float:
         """When the first sub-task was started."""
         return min(self.started.values())
+
+    def collects_from(self) -> float:
+        """When the first sub-task begins to collect, if the run is not stopped before."""
+        return min(self._times(number)[1] for number in self.started)
 
     def ends(self) -> float:
         """When the run is over, if nothing is started or stopped any more."""

@@ -32,8 +32,9 @@ class Sandbox:
     :param settings: how it behaves.
     :param port: 0 takes a free one.
     :param host: address to listen on.
-    :param allow_remote: let ``host`` be other than this machine's loopback, and its name in a command any.
-        Whoever can reach the sandbox can steer it, and make it serve the rows of any table on this machine.
+    :param allow_remote: let ``host`` be other than this machine's loopback; commands may then call it by
+        any name. Whoever can reach the sandbox can steer it, and make it serve the rows of any table on this
+        machine.
     :raises ValueError: ``host`` is not loopback, or a setting does not fit.
     """
 

@@ -18,6 +18,8 @@ NotNegativeInt = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Tier = Literal["Flagship", "Flagship+", "Enterprise", "Team"]
 Reuse = Literal["refuse", "revoke", "allow"]
+LargePages = Literal["cut", "refuse"]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,27 @@ class Settings:
     hide_unexecuted: Annotated[bool, Meta(description="leave tasks that never ran out of status answers")] = (
         False
     )
+    hide_unexecuted_subtasks: Annotated[
+        bool, Meta(description="list and count no sub-tasks of a task that never ran")
+    ] = False
+    execution_times: Annotated[
+        bool,
+        Meta(description="show executingTime and startExecuteTimeSeconds in status records, version 2"),
+    ] = False
+    execution_seconds_text: Annotated[
+        str | None,
+        Meta(description="with execution_times: the text of startExecuteTimeSeconds; none: the seconds"),
+    ] = None
+    null_metrics: Annotated[
+        Share, Meta(description="share of the analytics metrics that are null, 0 to 1")
+    ] = 0.0
+    long_lotnos: Annotated[
+        bool, Meta(description="batch numbers of 18 digits, as the service's, instead of 000001, 000002, ...")
+    ] = False
+    large_pages: Annotated[
+        LargePages,
+        Meta(description="pages of more than 4 or 8 MB: cut them, or refuse them with LimitTraffic"),
+    ] = "cut"
     offset_jump: Annotated[
         NotNegativeInt,
         Meta(description="how far the offset jumps in every 1000 rows; 0: offsets are row numbers"),

@@ -28,6 +28,9 @@ LOOP_ACTION = "LoopAction"
 NAVIGATE_ACTION = "NavigateAction"
 ENTER_TEXT_ACTION = "EnterTextAction"
 
+# What public material shows. As numbers of 64-bit floating point it and its successors are all the same.
+_FIRST_LONG_LOTNO = 638755274101861606
+
 
 @dataclass
 class Action:
@@ -244,9 +247,11 @@ class World:
             planned = task.rows_per_run
         else:
             planned = len(given) if given else len(items) * settings.rows_per_item
-        rows: Rows = GivenRows(given) if given else self._made_up(task, f"{number:06d}", planned)
+        lotno = str(_FIRST_LONG_LOTNO + number - 1) if settings.long_lotnos else f"{number:06d}"
+        rows: Rows = GivenRows(given) if given else self._made_up(task, lotno, planned)
         return Run(
             number,
+            lotno,
             rows,
             planned,
             len(task.subtask_ids),

@@ -205,6 +205,23 @@ def test_every_operation_succeeds_in_the_contracts_shape(operation: Any, sandbox
 
 
 @every_operation
+def test_no_setting_changes_the_shape_of_answers(operation: Any, sandbox: Sandbox) -> None:
+    sandbox.control.configure(
+        execution_times=True,
+        execution_seconds_text=" ",
+        hide_unexecuted_subtasks=True,
+        large_pages="refuse",
+        long_lotnos=True,
+        null_metrics=0.5,
+        row_bytes=20_000,
+    )
+
+    response = call(sandbox, operation)
+
+    assert response.status_code == 200, response.text
+
+
+@every_operation
 def test_every_operation_refuses_an_unknown_query_parameter(operation: Any, sandbox: Sandbox) -> None:
     response = call(sandbox, operation, params={"task_id": "x"})
 

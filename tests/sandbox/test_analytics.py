@@ -74,6 +74,27 @@ def test_unused_fields_may_be_empty(client: Client) -> None:
     assert rows(client, **empty) == rows(client)
 
 
+METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
+
+
+def test_metrics_can_be_null(client: Client) -> None:
+    complete = rows(client)
+    client.control.configure(null_metrics=0.3)
+    gappy = rows(client)
+    by_page = [row for page in (1, 2) for row in data(ask(client, page=page, pageSize=30))["data"]]
+    client.control.configure(null_metrics=1)
+
+    shares = []
+    for before, after in zip(complete, gappy, strict=True):
+        assert {**before, **{kind: after[kind] for kind in METRICS}} == after
+        changes = [(before[kind][name], after[kind][name]) for kind in METRICS for name in before[kind]]
+        assert all(new in (None, old) for old, new in changes)
+        shares += [new is None for old, new in changes if old is not None]
+    assert 0.25 < sum(shares) / len(shares) < 0.35
+    assert by_page == gappy[:60]
+    assert {value for row in rows(client) for kind in METRICS for value in row[kind].values()} == {None}
+
+
 def test_only_ones_own_tasks_count_unless_colleagues_are_named(client: Client) -> None:
     def owners(**more: Any) -> set[str]:
         return {row["userId"] for row in rows(client, **more)}

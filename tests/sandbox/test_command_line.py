@@ -83,13 +83,19 @@ def test_it_prints_no_credentials(running: Running) -> None:
 
 def test_its_options_are_the_settings() -> None:
     arguments = make_parser().parse_args(
-        ["--rows-per-item", "7", "--refresh-reuse", "revoke", "--api-key-everywhere", "--no-enforce-limits"]
+        [
+            *("--rows-per-item", "7", "--refresh-reuse", "revoke", "--api-key-everywhere"),
+            *("--no-enforce-limits", "--large-pages", "refuse", "--null-metrics", "0.5", "--long-lotnos"),
+            *("--execution-seconds-text", "1,234"),
+        ]
     )
 
     settings = settings_from(arguments)
 
     assert (settings.rows_per_item, settings.refresh_reuse) == (7, "revoke")
     assert (settings.api_key_everywhere, settings.enforce_limits) == (True, False)
+    assert (settings.large_pages, settings.null_metrics, settings.long_lotnos) == ("refuse", 0.5, True)
+    assert settings.execution_seconds_text == "1,234"
 
 
 def test_its_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,61 @@ def test_a_task_that_never_ran_can_be_missing(start_sandbox: Callable[..., Clien
     ]
 
 
+def test_subtasks_can_be_missing_before_the_first_run(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(hide_unexecuted_subtasks=True, enforce_limits=False)
+    subtask_id = client.control.task(TASK)["subtasks"][0]["subtask_id"]
+
+    assert client.subtasks(TASK) == []
+    assert client.status(TASK)["subTaskCount"] == 0
+    assert len(client.subtasks(demo.FINISHED_TASK_ID)) == 4
+    client.start(TASK, subtask_id)
+    assert client.subtasks(TASK)[0] == {"subTaskId": subtask_id, "status": "Waiting"}
+    assert client.status(TASK)["subTaskCount"] == 4
+
+
+def test_execution_times_can_be_shown(start_sandbox: Callable[..., Client]) -> None:
+    client = start_sandbox(execution_times=True, stale_seconds=0, enforce_limits=False)
+
+    def shown() -> tuple[str | None, str]:
+        record = client.status(TASK)
+        return record["executingTime"], record["startExecuteTimeSeconds"]
+
+    never = shown()
+    client.start(TASK)
+    waiting = shown()
+    client.control.advance(100)
+    began, seconds = shown()
+    client.control.advance(1000)
+    finished = shown()
+
+    assert never == waiting == (None, "0")
+    start = datetime.fromisoformat(client.status(TASK)["startExecuteTime"])
+    assert began is not None
+    assert (datetime.fromisoformat(began) - start).total_seconds() == pytest.approx(24, abs=0.01)
+    assert 76 <= int(seconds) < 140
+    assert finished == (began, "246")
+
+
+def test_a_run_that_was_stopped_while_it_waited_has_no_execution_time(
+    start_sandbox: Callable[..., Client],
+) -> None:
+    client = start_sandbox(execution_times=True, stale_seconds=0, enforce_limits=False)
+    client.start(TASK)
+    client.control.stop_task(TASK)
+    client.control.advance(100)
+
+    record = client.status(TASK)
+
+    assert (record["executingTime"], record["startExecuteTimeSeconds"]) == (None, "0")
+
+
+@pytest.mark.parametrize("text", ["1,234", " ", "00:01:01", ""])
+def test_the_seconds_of_execution_can_be_any_text(client: Client, text: str) -> None:
+    client.control.configure(execution_times=True, execution_seconds_text=text)
+
+    assert client.status(demo.FINISHED_TASK_ID)["startExecuteTimeSeconds"] == text
+
+
 def test_version_1_names_the_task(client: Client) -> None:
     request = {"taskIds": [demo.FINISHED_TASK_ID, "unknown", demo.COLLEAGUES_TASK_ID]}
 
