@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from http.client import responses
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, UploadFile
@@ -40,7 +42,7 @@ class Answer:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    content_type: str = _JSON
+    content_type: str | None = _JSON
 
 
 class App:
@@ -76,6 +78,8 @@ class App:
         elif fault and fault.kind == "cut_body":
             await _send(send, answer, cut=True)
             await _hang_up(scope, receive)
+        elif fault and fault.kind == "drip":
+            await _drip(send, receive, answer, fault.seconds)
         else:
             await _send(send, answer)
 
@@ -87,7 +91,9 @@ class App:
             return await self._true_answer(request, operation, path_id)
         if fault.kind == "drop":
             return None
-        if fault.kind in ("status", "error_200", "html", "redirect"):
+        if fault.kind in ("status", "error_200", "html", "redirect", "raw"):
+            if fault.done:
+                await self._true_answer(request, operation, path_id)
             return _planned_answer(request, fault)
         if fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
@@ -128,9 +134,12 @@ class App:
 
 
 def _planned_answer(request: Request, fault: Fault) -> Answer:
+    if fault.kind == "raw":
+        return Answer(fault.status_or(200), fault.body, fault.headers, content_type=None)
     if fault.kind == "html":
-        page = f"<html><body><h1>{fault.status_or(502)} Bad Gateway</h1></body></html>"
-        return Answer(fault.status_or(502), page.encode(), fault.headers, "text/html")
+        status = fault.status_or(502)
+        page = f"<html><body><h1>{status} {responses.get(status, '')}</h1></body></html>"
+        return Answer(status, page.encode(), fault.headers, "text/html")
     if fault.kind == "redirect":
         return Answer(fault.status_or(307), b"", {"Location": fault.to, **fault.headers})
     status = fault.status_or(200 if fault.kind == "error_200" else 500)
@@ -196,11 +205,29 @@ async def _receive_request(scope: Scope, receive: Receive) -> Request | None:
 
 
 async def _send(send: Send, answer: Answer, cut: bool = False) -> None:
-    headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body)), **answer.headers}
-    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await _send_head(send, answer)
     sent = answer.body[: len(answer.body) // 2] if cut else answer.body
     await send({"type": "http.response.body", "body": sent, "more_body": cut})
+
+
+async def _drip(send: Send, receive: Receive, answer: Answer, pause: float) -> None:
+    """Send the body byte by byte, until all of it is sent or the client goes away."""
+    await _send_head(send, answer)
+    for at in range(len(answer.body)):
+        await send({"type": "http.response.body", "body": answer.body[at : at + 1], "more_body": True})
+        with suppress(TimeoutError):
+            await asyncio.wait_for(receive(), pause)
+            return
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_head(send: Send, answer: Answer) -> None:
+    headers = {"content-length": str(len(answer.body))}
+    if answer.content_type is not None:
+        headers["content-type"] = answer.content_type
+    headers |= {name.lower(): value for name, value in answer.headers.items()}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:

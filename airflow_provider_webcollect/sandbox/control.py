@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -145,11 +146,15 @@ class Control:
             - ``error_200``: the same under HTTP 200
             - ``html``: a gateway's page; ``status`` (default 502), ``headers``
             - ``redirect``: to the URL ``to``; ``status`` (default 307)
+            - ``raw``: the bytes ``body`` (default: none); ``status`` (default 200), ``headers``: no other is
+              sent but the length
             - ``drop``: the connection is closed without an answer
             - ``no_answer``: the same, but done
             - ``broken_json``: done, but the answer is a torn piece of JSON
             - ``cut_body``: done, but the connection is closed before all of the announced body is sent
             - ``slow``: done and answered, but only after ``seconds`` (default 1)
+            - ``drip``: done and answered, but with ``seconds`` (default 1) after each byte of the body
+        :param details: those named above; with ``done=True`` the first five kinds come after the deed.
         """
         fault = {
             "path": path,
@@ -227,7 +232,7 @@ class Control:
         # http.client, unlike urllib, never takes a proxy from the environment.
         connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
-            body = json.dumps(arguments, default=os.fspath)
+            body = json.dumps(arguments, default=_plain)
             connection.request("POST", f"/_sandbox/{command}", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
@@ -236,3 +241,8 @@ class Control:
         if response.status != 200:
             raise SandboxError(json.loads(answer)["error"])
         return answer
+
+
+def _plain(value: bytes | os.PathLike[str]) -> str:
+    """What stands in JSON for bytes, as the sandbox reads them, and for a path."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else os.fspath(value)

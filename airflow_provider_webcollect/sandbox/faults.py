@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 import msgspec
 
 Kind = Literal[
-    "status", "html", "broken_json", "cut_body", "drop", "no_answer", "slow", "error_200", "redirect"
+    "status",
+    "html",
+    "broken_json",
+    "cut_body",
+    "drop",
+    "no_answer",
+    "slow",
+    "drip",
+    "error_200",
+    "redirect",
+    "raw",
 ]
 _CODES = {401: "Invalid.Token", 403: "PermissionDenied", 429: "TooManyRequests"}
 
@@ -32,6 +42,8 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     code: str | None = None
     message: str = "Planned by the sandbox."
     headers: dict[str, str] = {}
+    body: bytes = b""
+    done: bool = False
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     to: str = "/"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from typing import Any
 
@@ -67,6 +68,72 @@ def test_a_gateway_answers_with_a_page(client: Client) -> None:
     assert client.get(STATS).status_code == 504
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "Unauthorized"), (413, "Too Large"), (418, "Teapot"), (451, "Legal"), (599, "599")],
+)
+def test_a_page_names_its_status(client: Client, status: int, words: str) -> None:
+    client.control.fail(STATS, kind="html", status=status)
+
+    answer = client.get(STATS)
+
+    assert answer.status_code == status
+    assert words in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"data":{"taskId":"\xff"}}', b'{"data":' + b"[" * 3000 + b"]" * 3000 + b"}", bytes(range(256)), b""],
+    ids=["no UTF-8", "nested 3,000 deep", "every byte", "nothing"],
+)
+def test_an_answer_can_be_any_bytes(client: Client, body: bytes) -> None:
+    client.control.fail(STATS, kind="raw", body=body, headers={"content-type": "application/problem+json"})
+
+    answer = client.get(STATS)
+
+    assert (answer.status_code, answer.content) == (200, body)
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert client.control.requests(STATS)[0]["status"] == 200
+
+
+def test_an_answer_can_be_bare(client: Client) -> None:
+    client.control.fail(STATS, kind="raw", status=401, headers={"WWW-Authenticate": 'Bearer error="expired"'})
+
+    answer = client.get(STATS)
+
+    assert (answer.status_code, answer.content) == (401, b"")
+    assert answer.headers["WWW-Authenticate"] == 'Bearer error="expired"'
+    assert "Content-Type" not in answer.headers
+
+
+def test_an_answer_can_grow_when_it_is_unpacked(client: Client) -> None:
+    packed = gzip.compress(bytes(10_000_000))
+    client.control.fail(STATS, kind="raw", body=packed, headers={"Content-Encoding": "gzip"})
+
+    answer = client.get(STATS)
+
+    assert int(answer.headers["Content-Length"]) == len(packed) < 20_000
+    assert answer.content == bytes(10_000_000)
+
+
+@pytest.mark.parametrize("kind", ["status", "error_200", "html", "raw", "redirect"])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_wrong_answer_can_come_after_the_deed(client: Client, kind: str, done: bool) -> None:
+    before = tasks(client)
+    client.control.fail(COPY, kind=kind, done=done)
+
+    answer = client.session.post(
+        client.sandbox.url + COPY,
+        params={"taskId": demo.TASK_ID},
+        headers=client.bearer,
+        allow_redirects=False,
+        timeout=10,
+    )
+
+    assert '"data"' not in answer.text
+    assert tasks(client) == before + done
+
+
 def test_broken_json_comes_after_the_deed(client: Client) -> None:
     before = tasks(client)
     client.control.fail(COPY, kind="broken_json")
@@ -106,6 +173,26 @@ def test_a_slow_answer_comes_in_the_end(client: Client) -> None:
 
     assert client.get(STATS).status_code == 200
     assert time.monotonic() - began > 0.2
+
+
+def test_an_answer_can_come_drop_by_drop(client: Client) -> None:
+    client.control.fail(STATS, kind="drip", seconds=0.005)
+    began = time.monotonic()
+
+    answer = client.get(STATS)
+    took = time.monotonic() - began
+
+    assert data(answer) == data(client.get(STATS))
+    assert took > 0.004 * len(answer.content)
+
+
+def test_a_client_need_not_wait_for_the_last_drop(client: Client) -> None:
+    client.control.fail(STATS, kind="drip", seconds=3600)
+
+    with requests.get(client.sandbox.url + STATS, headers=client.bearer, stream=True, timeout=10) as answer:
+        assert answer.raw.read(1) == b"{"
+
+    assert client.get(STATS).status_code == 200
 
 
 def test_every_answer_can_be_late(client: Client) -> None:
@@ -170,6 +257,7 @@ def test_a_failure_can_be_a_matter_of_chance(client: Client) -> None:
         {"path": STATS, "times": 0},
         {"path": STATS, "probability": 2},
         {"path": STATS, "colour": "red"},
+        {"path": STATS, "kind": "raw", "body": "not base64!"},
     ],
 )
 def test_a_failure_that_cannot_be_planned_is_refused(client: Client, fault: dict[str, Any]) -> None:
