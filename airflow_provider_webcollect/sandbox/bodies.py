@@ -19,6 +19,8 @@ Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
 MAX_INTEGER = 2**53 - 1
 GroupId = Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+# `TextList` or `UrlList` by the contract; public samples send `URLList`, and letter case varies.
+LoopType = Annotated[str, msgspec.Meta(pattern=r"(?ai)^(text|url)list\Z")]
 ActionType = Literal["LoopAction", "NavigateAction", "EnterTextAction"]
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -61,7 +63,7 @@ class LoopItems(Body):
     """New loop values of a step."""
 
     action_id: Text
-    loop_type: Literal["TextList", "UrlList"]
+    loop_type: LoopType
     loop_items: list[str]
     is_append: bool | None = False
 
@@ -71,7 +73,7 @@ class TaskLoopItems(Body):
 
     task_id: Text
     action_id: Text
-    loop_type: Literal["TextList", "UrlList"]
+    loop_type: LoopType
     loop_items: list[str]
     is_append: bool
 

@@ -11,6 +11,7 @@ from airflow_provider_webcollect.sandbox.world import ENTER_TEXT_ACTION, LOOP_AC
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox.state import Call, State
 
+_LOOP_TYPES = {"urllist": "UrlList", "textlist": "TextList"}
 _SHOWN_LOOP_TYPES = {"UrlList": "URLList", "TextList": "TextList"}
 
 
@@ -36,8 +37,8 @@ def update_task_parameters(state: State, call: Call) -> object:
     for loop, items in zip(loops, body.loop_items, strict=True):
         _set_loop_items(loop, items.loop_type, items.loop_items, bool(items.is_append))
     echoed = [
-        {"actionId": loop.action_id, "loopType": loop.loop_type, "loopItems": loop.loop_items}
-        for loop in loops
+        {"actionId": loop.action_id, "loopType": items.loop_type, "loopItems": loop.loop_items}
+        for loop, items in zip(loops, body.loop_items, strict=True)
     ]
     return {"taskId": task.task_id, "updatedParameters": {"actions": body.actions, "loopItems": echoed}}
 
@@ -139,7 +140,7 @@ def _step(task: Task, action_id: str, action_type: str) -> Action:
 
 
 def _set_loop_items(loop: Action, loop_type: str, items: list[str], append: bool) -> None:
-    loop.loop_type = loop_type
+    loop.loop_type = _LOOP_TYPES[loop_type.lower()]
     loop.loop_items = [*loop.loop_items, *items] if append else list(items)
 
 
@@ -154,9 +155,9 @@ def _step_record(step: Action) -> dict[str, Any]:
 
 def _urls(file: bytes) -> list[str]:
     try:
-        urls = [line.strip() for line in file.decode("utf-8-sig").splitlines()]
+        urls = [line.strip() for line in file.decode("utf-8-sig").rstrip().splitlines()]
     except UnicodeDecodeError as error:
         raise invalid("The file is not UTF-8 text.") from error
-    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
+    if not urls or not all(url.lower().startswith(("http://", "https://")) for url in urls):
         raise invalid("The file must have one URL per line.")
     return urls

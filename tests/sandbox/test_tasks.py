@@ -66,6 +66,22 @@ def test_a_list_of_urls_is_shown_in_the_other_spelling(client: Client) -> None:
     assert steps(client)["LoopAction"]["loopType"] == "URLList"
 
 
+@pytest.mark.parametrize("spelling", ["UrlList", "URLList", "urllist", "URLLIST"])
+def test_a_loop_type_is_understood_in_any_letter_case_and_echoed_as_sent(
+    client: Client, spelling: str
+) -> None:
+    data(client.post("/task/updateLoopItems", loop_request(client, ["HTTPS://A.example"], loopType=spelling)))
+    assert client.control.task(demo.TASK_ID)["urls"] == ["HTTPS://A.example"]
+
+    loop = loop_request(client, ["b"], loopType=spelling)
+    del loop["taskId"]
+    request = {"taskId": demo.TASK_ID, "loopItems": [loop]}
+    [echo] = data(client.post("/task/updateTaskParameters", request))["updatedParameters"]["loopItems"]
+    assert echo["loopType"] == spelling
+    assert client.control.task(demo.TASK_ID)["urls"] == ["b"]
+    assert steps(client)["LoopAction"]["loopType"] == "URLList"
+
+
 @pytest.mark.parametrize("step", ["NavigateAction", None])
 def test_only_a_loop_step_has_loop_items(client: Client, step: str | None) -> None:
     action_id = steps(client)[step]["actionId"] if step else "unknown"
@@ -130,6 +146,12 @@ def test_a_file_replaces_the_urls(client: Client) -> None:
     assert client.control.task(demo.TASK_ID)["urls"] == ["https://a.example/1", "http://b.example/ü"]
 
 
+def test_a_file_may_end_in_blank_lines_and_shout_its_schemes(client: Client) -> None:
+    data(upload(client, "\ufeffHTTPS://a.example/1\nHttp://b.example \n\r\n \n".encode()))
+
+    assert client.control.task(demo.TASK_ID)["urls"] == ["HTTPS://a.example/1", "Http://b.example"]
+
+
 def test_a_file_of_many_megabytes_is_taken(client: Client) -> None:
     urls = [f"https://a.example/{number:050}" for number in range(40_000)]
 
@@ -139,7 +161,15 @@ def test_a_file_of_many_megabytes_is_taken(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"https://a.example\n\nhttps://b.example", b"ftp://a", b"\xff\xfe\x00"]
+    "content",
+    [
+        b"",
+        b"\n \n",
+        b"\xef\xbb\xbf\n",
+        b"https://a.example\n\nhttps://b.example",
+        b"ftp://a",
+        b"\xff\xfe\x00",
+    ],
 )
 def test_a_file_that_is_no_list_of_urls_is_refused(client: Client, content: bytes) -> None:
     assert refusal(upload(client, content)) == (400, "InvalidParameter")
