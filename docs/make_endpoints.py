@@ -1,4 +1,4 @@
-"""Writes ``docs/endpoints.md`` from the declarations of the endpoints: ``python docs/make_endpoints.py``."""
+"""Writes ``docs/reference/endpoints.md`` from the declarations of the endpoints; ``make docs`` runs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from airflow_provider_webcollect.service.api.call import Credential, Endpoint, Retry
 from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
 
-PAGE = Path(__file__).with_name("endpoints.md")
+PAGE = Path(__file__).parent / "reference" / "endpoints.md"
 
 #: What each endpoint is used through, beside the hook.
 USED_BY = {
@@ -40,7 +40,8 @@ Made from the declarations in `service/api/endpoints.py` by `make docs`.
 
 "Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
 a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken
-effect. What surely did not take effect (no connection, 429, 401) is tried again in either case.
+effect. What surely did not take effect (no connection, 429, 401) is tried again in either case. What
+each endpoint takes and gives: [the contract](contract.md#endpoints).
 
 | # | Endpoint | Hook method | Operator, sensor | Credential | Safe to repeat | Errors of its own | Plans |
 |---|---|---|---|---|---|---|---|

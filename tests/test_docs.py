@@ -6,6 +6,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
@@ -15,29 +17,68 @@ from airflow_provider_webcollect.triggers import webcollect as triggers
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE = (
+    REFERENCE / f"{name}.md" for name in ("contract", "assumptions", "endpoints")
+)
+
+
+def rows_of_endpoints() -> dict[int, list[str]]:
+    """Return the cells of the generated table, by the endpoint's number."""
+    lines = re.findall(r"^\| (\d+) \|(.*)\|$", ENDPOINT_TABLE.read_text(), re.MULTILINE)
+    return {int(number): [cell.strip() for cell in cells.split("|")] for number, cells in lines}
+
+
+def sections(page: Path) -> dict[str, str]:
+    """Return what stands below each heading, in one line; of ``Endpoint 7: …`` only what is cited counts."""
+    _, *parts = re.split(r"^##+ (.*)\n", page.read_text(), flags=re.MULTILINE)
+    return {
+        heading.partition(":")[0]: " ".join(text.split())
+        for heading, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what links may name after the ``#``."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_the_table_of_endpoints_is_the_one_that_the_declarations_give() -> None:
     made = runpy.run_path(str(DOCS / "make_endpoints.py"))
-    assert made["page"]() == (DOCS / "endpoints.md").read_text(), "run make docs"
+    assert made["page"]() == ENDPOINT_TABLE.read_text(), "run make docs"
 
 
 def test_every_endpoint_has_a_row_and_a_hook_method() -> None:
-    rows = re.findall(r"^\| (\d+) \|.*?\| `(\w+)` \|", (DOCS / "endpoints.md").read_text(), re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, 21))
-    assert [name for _, name in rows] == [endpoint.name for endpoint in ENDPOINTS]
-    assert all(callable(getattr(WebCollectHook, name)) for _, name in rows)
+    rows = rows_of_endpoints()
+    assert list(rows) == list(range(1, 21))
+    assert [cells[1] for cells in rows.values()] == [f"`{endpoint.name}`" for endpoint in ENDPOINTS]
+    assert all(callable(getattr(WebCollectHook, endpoint.name)) for endpoint in ENDPOINTS)
 
 
-def test_every_class_that_the_table_names_exists() -> None:
-    for name in re.findall(r"`(WebCollect\w+)`", (DOCS / "endpoints.md").read_text()):
-        assert any(hasattr(module, name) for module in (operators, sensors, transfers, triggers)), name
+@pytest.mark.parametrize("number", range(1, 21))
+def test_the_contract_tells_of_each_endpoint_what_its_declaration_says(number: int) -> None:
+    request, method, users, credential, safe, errors, plans = rows_of_endpoints()[number]
+    section = sections(CONTRACT)[f"Endpoint {number}"]
+    plans = plans.replace("all", "all plans")
+    assert section.startswith(f"- {request} · {credential} · {plans} - Hook {method} · ")
+    assert f"· safe to repeat: {safe} - " in section
+    for name in re.findall(r"`[^`]+`", f"{users} {errors}"):
+        assert name in section
+
+
+def test_every_class_that_the_reference_names_exists() -> None:
+    for page in (CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE):
+        for name in re.findall(r"`(WebCollect\w+)`", page.read_text()):
+            assert any(hasattr(module, name) for module in (operators, sensors, transfers, triggers)), name
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *DOCS.glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")):
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
 
 
 def test_the_dag_of_the_readme_can_be_pasted(tmp_path: Path) -> None:
