@@ -40,7 +40,7 @@ def sandbox(
 ) -> Iterator[Sandbox]:
     """A sandbox; all that the provider's client sends it in the test must keep the contract.
 
-    Only ``@pytest.mark.beyond_the_contract`` lifts that, for what field notes add to the contract.
+    Only ``@pytest.mark.beyond_the_contract`` lifts that, for what assumptions.md adds to the contract.
     """
     from airflow_provider_webcollect.sandbox import Control
 

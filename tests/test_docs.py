@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,12 +16,18 @@ from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from airflow_provider_webcollect.triggers import webcollect as triggers
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE = (
     REFERENCE / f"{name}.md" for name in ("contract", "assumptions", "endpoints")
 )
+CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
+#: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
+CITED = re.compile(r"endpoints? \d+(?:(?:, | and | to )\d+)*\b|[A-Z][\w-]*(?: [\w-]+)*")
 
 
 def rows_of_endpoints() -> dict[int, list[str]]:
@@ -36,6 +43,18 @@ def sections(page: Path) -> dict[str, str]:
         heading.partition(":")[0]: " ".join(text.split())
         for heading, text in zip(parts[::2], parts[1::2], strict=True)
     }
+
+
+def citations(code: str) -> Iterator[tuple[str, str]]:
+    """Yield each page and heading that a comment or docstring cites, also over line ends."""
+    text = re.sub(r"\s*\n\s*(?:#:? )?", " ", code)
+    for found in CITATION.finditer(text):
+        cited = CITED.match(text, found.end())
+        label = cited[0] if cited else text[found.end() : found.end() + 30]
+        if cited and label.startswith("endpoint"):
+            yield from ((found[1], f"Endpoint {number}") for number in re.findall(r"\d+", label))
+        else:
+            yield found[1], label
 
 
 def anchors(page: Path) -> set[str]:
@@ -71,6 +90,20 @@ def test_every_class_that_the_reference_names_exists() -> None:
     for page in (CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE):
         for name in re.findall(r"`(WebCollect\w+)`", page.read_text()):
             assert any(hasattr(module, name) for module in (operators, sensors, transfers, triggers)), name
+
+
+def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
+    headings = {page.stem: set(sections(page)) for page in (CONTRACT, ASSUMPTIONS)}
+    found = [
+        (file, page, heading)
+        for folder in ("airflow_provider_webcollect", "tests")
+        for file in (ROOT / folder).rglob("*.py")
+        for page, heading in citations(file.read_text())
+    ]
+    assert {page for _, page, _ in found} == {"contract", "assumptions"}
+    assert not [
+        f"{file.name}: {page}.md, {heading}" for file, page, heading in found if heading not in headings[page]
+    ]
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:

@@ -123,7 +123,7 @@ class WebCollectHook(BaseHook):
             return False, str(error)
 
     def refresh_token(self) -> TokenRecord:
-        """Renew the access token now, share it with all processes, and return it (contract, endpoint 1).
+        """Renew the access token now, share it with all processes, and return it (contract.md, endpoint 1).
 
         The ordinary methods do that by themselves when it is due.
         """
@@ -141,7 +141,7 @@ class WebCollectHook(BaseHook):
         collection_method: str | None = None,
         time_granularity: str | None = None,
     ) -> AnalyticsPage:
-        """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2).
+        """Query collection, execution and resource metrics by task and time (contract.md, endpoint 2).
 
         :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months.
         :param end: last day, not after the current UTC date.
@@ -169,7 +169,7 @@ class WebCollectHook(BaseHook):
     def update_loop_items(
         self, task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
     ) -> str | None:
-        """Replace, or extend, the values of a loop step; return the service's message (contract, endpoint 3).
+        """Replace or extend a loop step's values; return the service's message (contract.md, endpoint 3).
 
         :param loop_type: ``TextList`` or ``UrlList``.
         :param is_append: keep the old values and append; otherwise they are cleared first.
@@ -186,7 +186,7 @@ class WebCollectHook(BaseHook):
         actions: Sequence[Mapping[str, Any]] | None = None,
         loop_items: Sequence[Mapping[str, Any]] | None = None,
     ) -> ParameterUpdate:
-        """Update parameters of steps and loop lists in one call (contract, endpoint 4).
+        """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
         :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
             names and values, or as a list of ``{"name", "value"}``.
@@ -199,15 +199,14 @@ class WebCollectHook(BaseHook):
     def get_actions(
         self, task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
     ) -> list[TaskActions]:
-        """Read the steps of tasks (contract, endpoint 5).
+        """Read the steps of tasks (contract.md, endpoint 5).
 
         :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
         """
         return self.client.send(endpoints.get_actions(task_ids, action_types))
 
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
-        """Replace the task's URLs from a file, or by ``urls``; return how many there are (contract, endpoint
-        6).
+        """Replace the task's URLs from a file, or by ``urls``; return their number (contract.md, endpoint 6).
 
         The file is checked line by line before anything is sent, and streamed.
 
@@ -224,14 +223,14 @@ class WebCollectHook(BaseHook):
         return upload.count
 
     def copy_task(self, task_id: str, group_id: int | None = None) -> CopiedTask:
-        """Copy a task, to its own group or to ``group_id`` (contract, endpoint 7).
+        """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7).
 
         :raises OutcomeUnknown: if no answer came; the copy may exist.
         """
         return self.client.send(endpoints.copy_task(task_id, group_id))
 
     def copy_tasks(self, task_ids: Sequence[str], group_ids: Sequence[int]) -> CopyResult:
-        """Copy each of the tasks to each of the groups (contract, endpoint 8).
+        """Copy each of the tasks to each of the groups (contract.md, endpoint 8).
 
         :return: the counts, and in ``failed_tasks`` what could not be copied and why.
         :raises OutcomeUnknown: if no answer came; copies may exist.
@@ -239,33 +238,32 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.copy_tasks(task_ids, group_ids))
 
     def move_task(self, task_id: str, group_id: int) -> bool:
-        """Move a task to a group; return whether it was moved (contract, endpoint 9)."""
+        """Move a task to a group; return whether it was moved (contract.md, endpoint 9)."""
         return self.client.send(endpoints.move_task(task_id, group_id)).moved
 
     def delete_tasks(self, task_ids: Sequence[str]) -> None:
-        """Delete tasks (contract, endpoint 10)."""
+        """Delete tasks (contract.md, endpoint 10)."""
         self.client.send(endpoints.delete_tasks(task_ids))
 
     def delete_task_groups(self, group_ids: Sequence[int]) -> None:
-        """Delete task groups (contract, endpoint 11)."""
+        """Delete task groups (contract.md, endpoint 11)."""
         self.client.send(endpoints.delete_task_groups(group_ids))
 
     def get_task_statuses(self, task_ids: Sequence[str]) -> list[TaskStatus]:
-        """Read names and states of tasks, version 1, at most once per 5 seconds (contract, endpoint 12)."""
+        """Read names and states of tasks, version 1, at most once in 5 seconds (contract.md, endpoint 12)."""
         return self.client.send(endpoints.get_task_statuses(task_ids))
 
     def get_task_statuses_v2(self, task_ids: Sequence[str]) -> list[TaskStatus]:
-        """Read states, counts and times of tasks, version 2, at most 5 times a second (contract, endpoint
-        13).
+        """Read states, counts and times, version 2, at most 5 times a second (contract.md, endpoint 13).
 
-        Tasks that never ran in the cloud may be missing from the answer (field notes, Status).
+        Tasks that never ran in the cloud may be missing from the answer (assumptions.md, Status).
         """
         return self.client.send(endpoints.get_task_statuses_v2(task_ids))
 
     def get_subtasks(
         self, task_id: str, page: int = 1, size: int = endpoints.MAX_SUBTASK_SIZE
     ) -> list[SubTask]:
-        """Read a page of the sub-tasks of the task's latest batch (contract, endpoint 14).
+        """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14).
 
         :param page: page number, from 1.
         :param size: sub-tasks per page, 1 to 20.
@@ -277,18 +275,18 @@ class WebCollectHook(BaseHook):
         return self.client.run(paging.all_subtasks(self.client.context, task_id))
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
-        """Start sub-tasks of a task (contract, endpoint 15).
+        """Start sub-tasks of a task (contract.md, endpoint 15).
 
         :raises OutcomeUnknown: if no answer came; they may have been started.
         """
         self.client.send(endpoints.start_subtasks(task_id, subtask_ids))
 
     def get_running_counts(self) -> RunningCounts:
-        """Read how many tasks and sub-tasks run and wait (contract, endpoint 16)."""
+        """Read how many tasks and sub-tasks run and wait (contract.md, endpoint 16)."""
         return self.client.send(endpoints.get_running_counts())
 
     def read_data(self, task_id: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE) -> DataPage:
-        """Read a page of a task's whole history (contract, endpoint 17).
+        """Read a page of a task's whole history (contract.md, endpoint 17).
 
         :param offset: 0 for the first page, then what the page before returned.
         :param size: rows, 1 to 1000; a page may hold fewer.
@@ -299,7 +297,7 @@ class WebCollectHook(BaseHook):
     def read_batch_data(
         self, task_id: str, lotno: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE
     ) -> DataPage:
-        """Read a page of one batch of a task (contract, endpoint 18).
+        """Read a page of one batch of a task (contract.md, endpoint 18).
 
         :param lotno: the batch number.
         :param offset: 0 for the first page, then what the page before returned.
@@ -309,8 +307,7 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
 
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield all rows as dicts, of the whole history or of one batch, page by page (contract, endpoints
-        17, 18).
+        """Yield all rows as dicts, of the whole history or of one batch (contract.md, endpoints 17 and 18).
 
         :raises PagingError: if the service's cursor stands still.
         """
@@ -319,11 +316,11 @@ class WebCollectHook(BaseHook):
             yield from page.records()
 
     def mark_exported(self, task_id: str) -> None:
-        """Confirm that the task's data has been exported (contract, endpoint 19)."""
+        """Confirm that the task's data has been exported (contract.md, endpoint 19)."""
         self.client.send(endpoints.mark_exported(task_id))
 
     def deprecate_data_app(self, app_id: str) -> DeprecatedApp:
-        """Deprecate a data app; only its author may (contract, endpoint 20).
+        """Deprecate a data app; only its author may (contract.md, endpoint 20).
 
         :raises NotFound: if the caller is not the author, or there is no such app.
         """

@@ -54,9 +54,9 @@ def all_pages(
 ) -> Iterator[DataPage]:
     """Yield the pages from ``offset`` to the end.
 
-    Right after a task shows Finished it may still show no rows (field notes, Reading data), so a source that
-    is empty is looked at again for ``settle`` seconds. A total that has
-    grown beyond what came is read up to.
+    Right after a task shows Finished it may still show no rows (assumptions.md, Reading data), so a source
+    that is empty is looked at again for ``settle`` seconds. A total that has grown beyond what came is read
+    up to.
 
     :param read: gives the pages from an offset to the end that is seen then.
     :param rows: how many rows come before ``offset``.

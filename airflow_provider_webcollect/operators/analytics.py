@@ -126,7 +126,7 @@ class _AnalyticsOperator(WebCollectOperator):
 
 
 class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
-    """Queries collection, execution and resource metrics per task and time bucket (contract, endpoint 2).
+    """Queries collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2).
 
     All pages are read. Rows are flat: ``task_id``, ``task_name``, ``user_id``, ``day_key``,
     ``week_start_date``, ``week_end_date``, ``collection_method`` and every metric (``total_collected``,
@@ -229,7 +229,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
 
 class WebCollectMetricsCheckOperator(_AnalyticsOperator):
-    """Checks the metrics of a period against thresholds (contract, endpoint 2).
+    """Checks the metrics of a period against thresholds (contract.md, endpoint 2).
 
     All violations are listed, in the log or in the error. Returns ``{"start", "end", "success_rate",
     "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by

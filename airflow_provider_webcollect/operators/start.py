@@ -30,7 +30,7 @@ ALL = "all"
 
 
 class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
-    """Starts sub-tasks of a task's latest batch (contract, endpoint 15), and waits for the run if asked.
+    """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and waits for the run if asked.
 
     Those that run already are left alone, so that a retried task starts nothing twice. On Airflow 3.3 and
     later it is also remembered what was started: a retry after a crash waits for that run even if it has

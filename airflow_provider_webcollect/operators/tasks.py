@@ -23,7 +23,7 @@ JSON_RENDERER = "json"
 
 
 class WebCollectCopyTaskOperator(WebCollectTaskOperator):
-    """Copies a task, to its own group or to another (contract, endpoint 7).
+    """Copies a task, to its own group or to another (contract.md, endpoint 7).
 
     A copy whose answer is lost ends the task without retries, since the copy may exist.
 
@@ -62,7 +62,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
 
 
 class WebCollectCopyTasksOperator(WebCollectOperator):
-    """Copies each of the tasks to each of the groups (contract, endpoint 8).
+    """Copies each of the tasks to each of the groups (contract.md, endpoint 8).
 
     Returns ``{"request_count", "success_count", "failed_tasks"}``, the last a list of ``{"task_id",
     "reason"}``.
@@ -136,7 +136,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
 
 
 class WebCollectMoveTaskOperator(WebCollectTaskOperator):
-    """Moves a task to a group (contract, endpoint 9). A task that the service did not move fails the
+    """Moves a task to a group (contract.md, endpoint 9). A task that the service did not move fails the
     operator.
 
     Returns ``{"collection_task_id", "task_group_id"}``.
@@ -193,7 +193,7 @@ class _DeleteOperator(WebCollectOperator):
 
 
 class WebCollectDeleteTasksOperator(_DeleteOperator):
-    """Deletes tasks (contract, endpoint 10).
+    """Deletes tasks (contract.md, endpoint 10).
 
     Returns the list of their ids.
 
@@ -219,7 +219,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
 
 
 class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
-    """Deletes task groups (contract, endpoint 11).
+    """Deletes task groups (contract.md, endpoint 11).
 
     Returns the list of their ids.
 
@@ -243,7 +243,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
 
 
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
-    """Updates parameters of steps and loop lists in one call (contract, endpoint 4).
+    """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
     Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps and the names of their properties,
     and the lists and how many values they were given; not the values, which may be many.
@@ -316,7 +316,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
 
 
 class WebCollectGetActionsOperator(WebCollectOperator):
-    """Reads the steps of tasks (contract, endpoint 5).
+    """Reads the steps of tasks (contract.md, endpoint 5).
 
     Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
     and what belongs to its type.
@@ -355,10 +355,10 @@ class WebCollectGetActionsOperator(WebCollectOperator):
 
 
 class WebCollectGetRunningCountsOperator(WebCollectOperator):
-    """Reads how many tasks and sub-tasks run and wait (contract, endpoint 16).
+    """Reads how many tasks and sub-tasks run and wait (contract.md, endpoint 16).
 
     Returns ``{"extracting_count", "waiting_count", "finished_count", "waiting_sub_task_count",
-    "executing_sub_task_count"}``; the contract calls the meaning of the last two ambiguous.
+    "executing_sub_task_count"}``; the meaning of the last two is open (contract.md, Task running counts).
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
@@ -371,7 +371,7 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
 
 
 class WebCollectDeprecateDataAppOperator(WebCollectOperator):
-    """Deprecates a data app; only its author may, and repeating it changes nothing (contract, endpoint 20).
+    """Deprecates a data app; only its author may, and a repeat changes nothing (contract.md, endpoint 20).
 
     Returns ``{"app_name", "status"}`` and, where the service tells them, ``namespace``, ``version`` and
     ``missing_secrets``.

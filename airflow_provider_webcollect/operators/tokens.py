@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class WebCollectRefreshTokenOperator(WebCollectOperator):
-    """Renews the connection's access token and shares it with all workers (contract, endpoint 1).
+    """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
 
     For connections with ``token_refresh = "keeper"``, whose workers never renew it themselves. The service is
-    asked (endpoint 16) whether it still takes a token that is young enough; one that it rejects is renewed.
+    asked (contract.md, endpoint 16) whether it still takes a token that is young enough; one that it rejects
+    is renewed.
 
     Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service did not say.
 

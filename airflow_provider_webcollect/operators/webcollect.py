@@ -52,7 +52,7 @@ __all__ = [
 
 
 class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
-    """Replaces, or extends, the values of a task's loop step (contract, endpoint 3).
+    """Replaces, or extends, the values of a task's loop step (contract.md, endpoint 3).
 
     Returns ``{"collection_task_id", "action_id", "count", "message"}``.
 
@@ -118,7 +118,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
 
 class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
-    """Replaces a task's URLs from a list or a file (contract, endpoint 6).
+    """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
 
     The file is checked line by line before anything is sent, and streamed.
 
@@ -177,7 +177,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
 
 
 class WebCollectMarkExportedOperator(WebCollectTaskOperator):
-    """Confirms that a task's data has been exported (contract, endpoint 19).
+    """Confirms that a task's data has been exported (contract.md, endpoint 19).
 
     Returns ``{"collection_task_id"}``.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WebCollectCapacitySensor(WaitSensor):
-    """Waits until the account has room for more runs, by its running counts (contract, endpoint 16).
+    """Waits until the account has room for more runs, by its running counts (contract.md, endpoint 16).
 
     All waits that see room go on; where they must not all start something at once, give them an Airflow pool.
 

@@ -125,7 +125,7 @@ class _StatusSensor(WaitSensor):
 
 
 class WebCollectTaskStatusSensor(_StatusSensor):
-    """Waits until one or many tasks reach a state, by default Finished (contract, endpoint 13).
+    """Waits until one or many tasks reach a state, by default Finished (contract.md, endpoint 13).
 
     Returns the last status record, or the list of them for ``collection_task_ids``.
 
@@ -235,8 +235,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
-    """Waits until sub-tasks of a task's latest batch reach a state, by default Finished (contract, endpoint
-    14).
+    """Waits until sub-tasks of the latest batch reach states, default Finished (contract.md, endpoint 14).
 
     The log tells the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of
     all sub-tasks of the batch.

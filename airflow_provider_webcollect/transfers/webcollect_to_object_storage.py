@@ -46,7 +46,7 @@ MOST_AT_ONCE = 32
 
 
 class WebCollectToObjectStorageOperator(BaseOperator):
-    """Moves a task's rows to a folder on object storage, exactly once (contract, endpoints 17, 18 and 19).
+    """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
     The folder gets ``part-….jsonl`` files and, written last, ``_manifest.json``, which lists them: readers
     trust the manifest alone. A retry goes on after the last finished part; a retry after the commit changes

@@ -40,7 +40,7 @@ PATIENCE = 10
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
-    """Watches tasks for ever, and yields an event whenever a run of one has ended (contract, endpoint 13).
+    """Watches tasks for ever, and yields an event whenever a run of one has ended (contract.md, endpoint 13).
 
     For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
     an :class:`~airflow_provider_webcollect.waiting.finished_runs.EndedRun` as JSON: ``collection_task_id``,

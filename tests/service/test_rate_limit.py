@@ -100,7 +100,7 @@ on_the_way = strategies.floats(0, 3, allow_nan=False)
 def test_who_awaits_each_answer_keeps_the_limit_however_late_requests_arrive(
     delays: list[tuple[float, float]],
 ) -> None:
-    """Five status queries per second are allowed (contract, Limits), as they arrive."""
+    """Five status queries per second are allowed (contract.md, Limits), as they arrive."""
     clock = Clock()
     limiter = RateLimiter(STATUS_INTERVALS[RateLimit.STATUS_V2], clock.now)
     arrived = []
