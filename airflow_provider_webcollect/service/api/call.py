@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -44,7 +44,7 @@ TEAM_UP = ("Flagship+", "Enterprise", "Team")
 ALL_PAID = ("Flagship", *TEAM_UP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """An operation of the contract, declared once.
 
@@ -59,6 +59,7 @@ class Endpoint:
     name: str
     method: str
     path: str
+    _: KW_ONLY
     credential: Credential = Credential.TOKEN
     retry: Retry = Retry.SAFE
     rate_limit: RateLimit = RateLimit.GENERAL
@@ -66,24 +67,30 @@ class Endpoint:
     errors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """One use of an endpoint: all that is sent, and how the answer is read. It does no I/O.
 
     :param result: reads the answer's ``data`` as ``T``.
-    :param repeat: differs from the endpoint's where an argument decides (appending, say).
+    :param own_retry: replaces the endpoint's ``retry`` for this use (appending, say).
     :param body: the JSON body, if any.
     :param form: fields of a multipart body, sent with ``file``.
     """
 
     endpoint: Endpoint
     result: Result[T]
-    retry: Retry
+    _: KW_ONLY
+    own_retry: Retry | None = None
     query: Mapping[str, str | int] = field(default_factory=dict)
     segments: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = field(default=None, repr=False)
     form: Mapping[str, str] = field(default_factory=dict)
     file: UrlFile | None = None
+
+    @property
+    def retry(self) -> Retry:
+        """When this call may be sent again after a failure."""
+        return self.own_retry or self.endpoint.retry
 
     @property
     def target(self) -> str:

@@ -55,165 +55,104 @@ MAX_ANALYTICS_SIZE = 500
 MAX_ANALYTICS_FILTER = 100
 
 REFRESH_TOKEN = Endpoint(
-    number=1,
-    name="refresh_token",
-    method="POST",
-    path="/token",
+    1,
+    "refresh_token",
+    "POST",
+    "/token",
     credential=Credential.NONE,
     retry=Retry.ONLY_IF_UNSENT,
     tiers=(),
     errors=("Invalid.Grant",),
 )
 QUERY_ANALYTICS = Endpoint(
-    number=2,
-    name="query_analytics",
-    method="POST",
-    path="/taskanalytics/queries",
+    2,
+    "query_analytics",
+    "POST",
+    "/taskanalytics/queries",
     tiers=("Flagship", "Flagship+", "Enterprise"),
     errors=("MemberNotAllowed",),
 )
 UPDATE_LOOP_ITEMS = Endpoint(
-    number=3,
-    name="update_loop_items",
-    method="POST",
-    path="/task/updateLoopItems",
+    3,
+    "update_loop_items",
+    "POST",
+    "/task/updateLoopItems",
     credential=Credential.KEY_OR_TOKEN,
     errors=("TaskSettingsNotFound",),
 )
 UPDATE_TASK_PARAMETERS = Endpoint(
-    number=4,
-    name="update_task_parameters",
-    method="POST",
-    path="/task/updateTaskParameters",
-    errors=("RequestModelNull",),
+    4, "update_task_parameters", "POST", "/task/updateTaskParameters", errors=("RequestModelNull",)
 )
-GET_ACTIONS = Endpoint(number=5, name="get_actions", method="POST", path="/task/getActions")
+GET_ACTIONS = Endpoint(5, "get_actions", "POST", "/task/getActions")
 REPLACE_URLS = Endpoint(
-    number=6,
-    name="replace_urls",
-    method="POST",
-    path="/task/urls:file",
-    errors=("InvalidTaskId", "TaskExecuting"),
+    6, "replace_urls", "POST", "/task/urls:file", errors=("InvalidTaskId", "TaskExecuting")
 )
 COPY_TASK = Endpoint(
-    number=7,
-    name="copy_task",
-    method="POST",
-    path="/task/copy",
+    7,
+    "copy_task",
+    "POST",
+    "/task/copy",
     credential=Credential.KEY_OR_TOKEN,
     retry=Retry.ONLY_IF_UNSENT,
     errors=("InvalidTaskId",),
 )
 COPY_TASKS = Endpoint(
-    number=8,
-    name="copy_tasks",
-    method="POST",
-    path="/task/copies",
-    retry=Retry.ONLY_IF_UNSENT,
-    errors=("InvalidTaskId",),
+    8, "copy_tasks", "POST", "/task/copies", retry=Retry.ONLY_IF_UNSENT, errors=("InvalidTaskId",)
 )
-MOVE_TASK = Endpoint(
-    number=9, name="move_task", method="POST", path="/task/moveToGroup", errors=("InvalidTaskId",)
-)
-DELETE_TASKS = Endpoint(number=10, name="delete_tasks", method="POST", path="/task/deleteTasks")
+MOVE_TASK = Endpoint(9, "move_task", "POST", "/task/moveToGroup", errors=("InvalidTaskId",))
+DELETE_TASKS = Endpoint(10, "delete_tasks", "POST", "/task/deleteTasks")
 DELETE_TASK_GROUPS = Endpoint(
-    number=11,
-    name="delete_task_groups",
-    method="POST",
-    path="/taskGroup/deleteGroups",
-    tiers=("Enterprise", "Team"),
+    11, "delete_task_groups", "POST", "/taskGroup/deleteGroups", tiers=("Enterprise", "Team")
 )
 GET_TASK_STATUSES = Endpoint(
-    number=12,
-    name="get_task_statuses",
-    method="POST",
-    path="/cloudextraction/statuses",
-    rate_limit=RateLimit.STATUS_V1,
+    12, "get_task_statuses", "POST", "/cloudextraction/statuses", rate_limit=RateLimit.STATUS_V1
 )
 GET_TASK_STATUSES_V2 = Endpoint(
-    number=13,
-    name="get_task_statuses_v2",
-    method="POST",
-    path="/cloudextraction/statuses/v2",
-    rate_limit=RateLimit.STATUS_V2,
+    13, "get_task_statuses_v2", "POST", "/cloudextraction/statuses/v2", rate_limit=RateLimit.STATUS_V2
 )
-GET_SUBTASKS = Endpoint(number=14, name="get_subtasks", method="GET", path="/cloudextraction/task/subtasks")
+GET_SUBTASKS = Endpoint(14, "get_subtasks", "GET", "/cloudextraction/task/subtasks")
 START_SUBTASKS = Endpoint(
-    number=15,
-    name="start_subtasks",
-    method="POST",
-    path="/cloudextraction/subtasks:start",
+    15,
+    "start_subtasks",
+    "POST",
+    "/cloudextraction/subtasks:start",
     credential=Credential.KEY_OR_TOKEN,
     retry=Retry.ONLY_IF_UNSENT,
 )
 GET_RUNNING_COUNTS = Endpoint(
-    number=16,
-    name="get_running_counts",
-    method="GET",
-    path="/cloudextraction/task/stats",
-    tiers=("Enterprise",),
+    16, "get_running_counts", "GET", "/cloudextraction/task/stats", tiers=("Enterprise",)
 )
-READ_DATA = Endpoint(number=17, name="read_data", method="GET", path="/data/all", tiers=ALL_PAID)
+READ_DATA = Endpoint(17, "read_data", "GET", "/data/all", tiers=ALL_PAID)
 READ_BATCH_DATA = Endpoint(
-    number=18,
-    name="read_batch_data",
-    method="GET",
-    path="/data/lotno/all",
-    credential=Credential.KEY_OR_TOKEN,
-    tiers=ALL_PAID,
+    18, "read_batch_data", "GET", "/data/lotno/all", credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID
 )
 MARK_EXPORTED = Endpoint(
-    number=19,
-    name="mark_exported",
-    method="POST",
-    path="/data/markexported",
-    credential=Credential.KEY_OR_TOKEN,
-    tiers=ALL_PAID,
+    19, "mark_exported", "POST", "/data/markexported", credential=Credential.KEY_OR_TOKEN, tiers=ALL_PAID
 )
 DEPRECATE_DATA_APP = Endpoint(
-    number=20,
-    name="deprecate_data_app",
-    method="POST",
-    path="/v1/data-apps/{app_id}/deprecate",
+    20,
+    "deprecate_data_app",
+    "POST",
+    "/v1/data-apps/{app_id}/deprecate",
     credential=Credential.DATAHUB_KEY,
     tiers=(),
     errors=("unauthorized",),
 )
 
-ENDPOINTS = (
-    REFRESH_TOKEN,
-    QUERY_ANALYTICS,
-    UPDATE_LOOP_ITEMS,
-    UPDATE_TASK_PARAMETERS,
-    GET_ACTIONS,
-    REPLACE_URLS,
-    COPY_TASK,
-    COPY_TASKS,
-    MOVE_TASK,
-    DELETE_TASKS,
-    DELETE_TASK_GROUPS,
-    GET_TASK_STATUSES,
-    GET_TASK_STATUSES_V2,
-    GET_SUBTASKS,
-    START_SUBTASKS,
-    GET_RUNNING_COUNTS,
-    READ_DATA,
-    READ_BATCH_DATA,
-    MARK_EXPORTED,
-    DEPRECATE_DATA_APP,
-)
+#: All of them, as declared above.
+ENDPOINTS = tuple(value for value in globals().values() if isinstance(value, Endpoint))
 
 
 def refresh_token(refresh_token: str) -> Call[TokenRecord]:
     """Exchange a refresh token for a new access token and a new refresh token (contract, endpoint 1)."""
     body = {"refresh_token": validation.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
-    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), retry=REFRESH_TOKEN.retry, body=body)
+    return Call(REFRESH_TOKEN, one(TokenRecord), body=body)
 
 
 def first_token(username: str, password: str) -> Call[TokenRecord]:
     """Obtain the first tokens with login and password (field notes, Tokens; not in the contract)."""
     body = {"username": username, "password": password, "grant_type": "password"}
-    return Call(endpoint=REFRESH_TOKEN, result=one(TokenRecord), retry=Retry.SAFE, body=body)
+    return Call(REFRESH_TOKEN, one(TokenRecord), own_retry=Retry.SAFE, body=body)
 
 
 def query_analytics(
@@ -250,7 +189,7 @@ def query_analytics(
         ),
     }
     body = {"start": first, "end": last, **{k: v for k, v in optional.items() if v is not None}}
-    return Call(endpoint=QUERY_ANALYTICS, result=one(AnalyticsPage), retry=Retry.SAFE, body=body)
+    return Call(QUERY_ANALYTICS, one(AnalyticsPage), body=body)
 
 
 def _given(value: Any, check: Callable[[], Any]) -> Any:
@@ -267,9 +206,9 @@ def update_loop_items(
     """
     entry = _loop_entry(action_id, loop_type, loop_items, is_append)
     return Call(
-        endpoint=UPDATE_LOOP_ITEMS,
-        result=one(Message),
-        retry=Retry.ONLY_IF_UNSENT if is_append else Retry.SAFE,
+        UPDATE_LOOP_ITEMS,
+        one(Message),
+        own_retry=Retry.ONLY_IF_UNSENT if is_append else None,
         body={"taskId": validation.text("task_id", task_id), **entry},
     )
 
@@ -308,9 +247,9 @@ def update_task_parameters(
         ]
     appends = any(entry["isAppend"] for entry in body.get("loopItems", ()))
     return Call(
-        endpoint=UPDATE_TASK_PARAMETERS,
-        result=one(ParameterUpdate),
-        retry=Retry.ONLY_IF_UNSENT if appends else Retry.SAFE,
+        UPDATE_TASK_PARAMETERS,
+        one(ParameterUpdate),
+        own_retry=Retry.ONLY_IF_UNSENT if appends else None,
         body=body,
     )
 
@@ -365,20 +304,17 @@ def get_actions(
     task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
 ) -> Call[list[TaskActions]]:
     """Read the steps of tasks, of all types by default (contract, endpoint 5)."""
-    types = validation.texts("action_types", action_types)
     body = {
         "taskIds": validation.texts("task_ids", task_ids),
-        "actionTypes": [
-            validation.word(f"action_types[{i}]", name, ActionType) for i, name in enumerate(types)
-        ],
+        "actionTypes": validation.words("action_types", action_types, ActionType),
     }
-    return Call(endpoint=GET_ACTIONS, result=many(TaskActions), retry=Retry.SAFE, body=body)
+    return Call(GET_ACTIONS, many(TaskActions), body=body)
 
 
 def replace_urls(task_id: str, file: UrlFile) -> Call[None]:
     """Replace the task's URLs by those of a checked file (contract, endpoint 6)."""
     form = {"taskId": validation.text("task_id", task_id)}
-    return Call(endpoint=REPLACE_URLS, result=NOTHING, retry=Retry.SAFE, form=form, file=file)
+    return Call(REPLACE_URLS, NOTHING, form=form, file=file)
 
 
 def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
@@ -386,7 +322,7 @@ def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
     query: dict[str, str | int] = {"taskId": validation.text("task_id", task_id)}
     if group_id is not None:
         query["taskGroupId"] = validation.integer("group_id", group_id)
-    return Call(endpoint=COPY_TASK, result=one(CopiedTask), retry=COPY_TASK.retry, query=query)
+    return Call(COPY_TASK, one(CopiedTask), query=query)
 
 
 def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyResult]:
@@ -395,7 +331,7 @@ def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyRe
         "taskIds": validation.texts("task_ids", task_ids),
         "groupIds": validation.integers("group_ids", group_ids),
     }
-    return Call(endpoint=COPY_TASKS, result=one(CopyResult), retry=COPY_TASKS.retry, body=body)
+    return Call(COPY_TASKS, one(CopyResult), body=body)
 
 
 def move_task(task_id: str, group_id: int) -> Call[Moved]:
@@ -404,19 +340,19 @@ def move_task(task_id: str, group_id: int) -> Call[Moved]:
         "taskId": validation.text("task_id", task_id),
         "taskGroupId": validation.integer("group_id", group_id),
     }
-    return Call(endpoint=MOVE_TASK, result=one(Moved), retry=Retry.SAFE, query=query)
+    return Call(MOVE_TASK, one(Moved), query=query)
 
 
 def delete_tasks(task_ids: Sequence[str]) -> Call[None]:
     """Delete tasks (contract, endpoint 10)."""
     body = {"taskIds": validation.texts("task_ids", task_ids)}
-    return Call(endpoint=DELETE_TASKS, result=NOTHING, retry=Retry.SAFE, body=body)
+    return Call(DELETE_TASKS, NOTHING, body=body)
 
 
 def delete_task_groups(group_ids: Sequence[int]) -> Call[None]:
     """Delete task groups (contract, endpoint 11)."""
     body = {"groupIds": validation.integers("group_ids", group_ids)}
-    return Call(endpoint=DELETE_TASK_GROUPS, result=NOTHING, retry=Retry.SAFE, body=body)
+    return Call(DELETE_TASK_GROUPS, NOTHING, body=body)
 
 
 def get_task_statuses(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
@@ -431,7 +367,7 @@ def get_task_statuses_v2(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
 
 def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
     body = {"taskIds": validation.texts("task_ids", task_ids)}
-    return Call(endpoint=endpoint, result=many(TaskStatus), retry=Retry.SAFE, body=body)
+    return Call(endpoint, many(TaskStatus), body=body)
 
 
 def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
@@ -441,7 +377,7 @@ def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> C
         "page": validation.integer("page", page, 1),
         "size": validation.integer("size", size, 1, MAX_SUBTASK_SIZE),
     }
-    return Call(endpoint=GET_SUBTASKS, result=many(SubTask), retry=Retry.SAFE, query=query)
+    return Call(GET_SUBTASKS, many(SubTask), query=query)
 
 
 def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
@@ -450,23 +386,23 @@ def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
         "taskId": validation.text("task_id", task_id),
         "subTaskIds": validation.texts("subtask_ids", subtask_ids),
     }
-    return Call(endpoint=START_SUBTASKS, result=NOTHING, retry=START_SUBTASKS.retry, body=body)
+    return Call(START_SUBTASKS, NOTHING, body=body)
 
 
 def get_running_counts() -> Call[RunningCounts]:
     """Read how many tasks and sub-tasks run and wait (contract, endpoint 16)."""
-    return Call(endpoint=GET_RUNNING_COUNTS, result=one(RunningCounts), retry=Retry.SAFE)
+    return Call(GET_RUNNING_COUNTS, one(RunningCounts))
 
 
 def read_data(task_id: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
     """Read rows of a task's whole history from an offset (contract, endpoint 17)."""
-    return Call(endpoint=READ_DATA, result=PAGE, retry=Retry.SAFE, query=_window(task_id, offset, size))
+    return Call(READ_DATA, PAGE, query=_window(task_id, offset, size))
 
 
 def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
     """Read rows of one batch of a task from an offset (contract, endpoint 18)."""
     query = {**_window(task_id, offset, size), "lotno": validation.text("lotno", lotno)}
-    return Call(endpoint=READ_BATCH_DATA, result=PAGE, retry=Retry.SAFE, query=query)
+    return Call(READ_BATCH_DATA, PAGE, query=query)
 
 
 def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
@@ -480,10 +416,10 @@ def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
 def mark_exported(task_id: str) -> Call[None]:
     """Confirm that the task's data has been exported (contract, endpoint 19)."""
     body = {"taskId": validation.text("task_id", task_id)}
-    return Call(endpoint=MARK_EXPORTED, result=NOTHING, retry=Retry.SAFE, body=body)
+    return Call(MARK_EXPORTED, NOTHING, body=body)
 
 
 def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
     """Deprecate a data app of the key's owner (contract, endpoint 20)."""
     segments = {"app_id": validation.path_segment("app_id", app_id)}
-    return Call(endpoint=DEPRECATE_DATA_APP, result=one(DeprecatedApp), retry=Retry.SAFE, segments=segments)
+    return Call(DEPRECATE_DATA_APP, one(DeprecatedApp), segments=segments)
