@@ -171,7 +171,7 @@ class WebCollectHook(BaseHook):
     ) -> str | None:
         """Replace or extend a loop step's values; return the service's message (contract.md, endpoint 3).
 
-        :param loop_type: ``TextList`` or ``UrlList``.
+        :param loop_type: ``TextList`` or ``UrlList``, in any letter case.
         :param is_append: keep the old values and append; otherwise they are cleared first.
         :raises NotFound: if the task has no such step.
         :raises OutcomeUnknown: when appending, if no answer came.

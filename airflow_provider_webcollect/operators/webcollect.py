@@ -58,7 +58,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
     :param collection_task_id: the service's task. (templated)
     :param action_id: the loop step. (templated)
-    :param loop_type: ``TextList`` or ``UrlList``. (templated)
+    :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
     :param loop_items: the values. (templated)
     :param is_append: keep the old values and append; otherwise they are cleared first. Appending whose answer
         is lost ends the task without retries, since the values may have been appended.

@@ -68,7 +68,9 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: loop(task_id=5.0), "`task_id` is 5.0", "a non-empty string"),
     (lambda: loop(task_id=True), "`task_id` is True", "a non-empty string"),
     (lambda: loop(action_id=""), "`action_id` is ''", "a non-empty string"),
-    (lambda: loop(loop_type="URLList"), "`loop_type` is 'URLList'", "TextList, UrlList"),
+    (lambda: loop(loop_type="URLs"), "`loop_type` is 'URLs'", "TextList, UrlList"),
+    (lambda: loop(loop_type=["UrlList"]), "`loop_type` is ['UrlList']", "TextList, UrlList"),
+    (lambda: loop(loop_type=None), "`loop_type` is None", "TextList, UrlList"),
     (lambda: loop(loop_items=[]), "`loop_items` is []", "at least one entry"),
     (lambda: loop(loop_items="abc"), "`loop_items` is 'abc'", "a list"),
     (lambda: loop(loop_items=["a", 1]), "`loop_items[1]` is 1", "a string"),
@@ -167,6 +169,24 @@ def test_what_is_just_within_a_limit_is_sent(make: Callable[[], Any], sent: dict
     call = make()
     content = {**call.query, **(call.body or {})}
     assert {name: content[name] for name in sent} == sent
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("UrlList", "UrlList"),
+        ("URLList", "UrlList"),
+        ("urllist", "UrlList"),
+        ("TEXTLIST", "TextList"),
+        ("textList", "TextList"),
+    ],
+)
+def test_a_loop_type_is_taken_in_any_letter_case_and_sent_as_the_contract_spells_it(
+    given: str, sent: str
+) -> None:
+    assert loop(loop_type=given).body["loopType"] == sent
+    (entry,) = parameters(loop_items=[{**ENTRY, "loop_type": given}]).body["loopItems"]
+    assert entry["loopType"] == sent
 
 
 def test_optional_fields_that_are_not_used_are_left_out() -> None:

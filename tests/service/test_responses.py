@@ -54,6 +54,9 @@ STATUSES = endpoints.get_task_statuses_v2(["t"])
 ACTIONS = endpoints.get_actions(["t"])
 READ = endpoints.read_data("t")
 DELETE = endpoints.delete_tasks(["t"])
+UPDATE = endpoints.update_task_parameters(
+    "t", loop_items=[{"action_id": "a", "loop_type": "UrlList", "loop_items": ["x"]}]
+)
 DEPRECATE = endpoints.deprecate_data_app("a")
 
 
@@ -287,6 +290,8 @@ class TestValues:
     def test_a_loop_type_is_spelled_as_requests_spell_it(self, spelling: str) -> None:
         action = {"actionId": "a", "loopType": spelling, "loopItems": ["x"]}
         assert data(ACTIONS, [{"taskId": "t", "actions": [action]}])[0].actions[0].loop_type == "UrlList"
+        echo = data(UPDATE, {"taskId": "t", "updatedParameters": {"loopItems": [action]}})
+        assert echo.updated_parameters.loop_items[0].loop_type == "UrlList"
 
     def test_a_loop_type_that_nobody_knows_is_kept(self) -> None:
         action = {"loopType": "TableList"}

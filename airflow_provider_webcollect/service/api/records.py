@@ -7,6 +7,7 @@ integers may arrive as strings, times have no zone, and what the contract does n
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -72,9 +73,8 @@ class Action(Record, frozen=True):
     is_append: bool | None = None
 
     def __post_init__(self) -> None:
-        for spelling in LoopType:
-            if self.loop_type is not None and self.loop_type.lower() == spelling.lower():
-                msgspec.structs.force_setattr(self, "loop_type", str(spelling))
+        with contextlib.suppress(ValueError):
+            msgspec.structs.force_setattr(self, "loop_type", str(LoopType(str(self.loop_type))))
 
 
 class TaskActions(Record, frozen=True):

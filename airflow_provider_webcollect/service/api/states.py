@@ -30,10 +30,17 @@ class SubTaskState(StrEnum):
 
 
 class LoopType(StrEnum):
-    """Kind of a loop list, as requests spell it; answers say ``URLList`` too (contract, Step record)."""
+    """Kind of a loop list, as requests spell it; answers say ``URLList`` too (contract, Step record).
+
+    ``LoopType(…)`` takes any letter case.
+    """
 
     TEXT_LIST = "TextList"
     URL_LIST = "UrlList"
+
+    @classmethod
+    def _missing_(cls, value: object) -> LoopType | None:
+        return next((kind for kind in cls if kind.lower() == str(value).lower()), None)
 
 
 class ActionType(StrEnum):

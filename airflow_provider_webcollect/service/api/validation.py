@@ -92,10 +92,11 @@ def loop_values(argument: str, values: object) -> list[str]:
 
 
 def word(argument: str, value: object, words: type[W]) -> str:
-    """Return ``value`` if it is one of ``words``."""
-    if not isinstance(value, str) or value not in list(words):
-        raise InvalidArgument(argument, value, f"it must be one of {', '.join(words)}")
-    return str(value)
+    """Return ``value``, as ``words`` spells it, if it is one of them."""
+    try:
+        return str(words(str(value)))
+    except ValueError:
+        raise InvalidArgument(argument, value, f"it must be one of {', '.join(words)}") from None
 
 
 def words(argument: str, values: object, known: type[W], *, may_be_empty: bool = False) -> list[str]:
