@@ -73,10 +73,14 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: loop(loop_type=None), "`loop_type` is None", "TextList, UrlList"),
     (lambda: loop(loop_items=[]), "`loop_items` is []", "at least one entry"),
     (lambda: loop(loop_items="abc"), "`loop_items` is 'abc'", "a list"),
+    (lambda: loop(loop_items={"a": "b"}), "`loop_items` is {'a': 'b'}", "a list"),
     (lambda: loop(loop_items=["a", 1]), "`loop_items[1]` is 1", "a string"),
     (lambda: loop(is_append="yes"), "`is_append` is 'yes'", "True or False"),
     (lambda: parameters(), "`actions` is None", "at least one entry"),
     (lambda: parameters(actions=[], loop_items=[]), "`actions` is []", "at least one entry"),
+    (lambda: parameters(actions=ACTION), "`actions` is {'action_type'", "a list"),
+    (lambda: parameters(loop_items=ENTRY), "`loop_items` is {'action_id'", "a list"),
+    (lambda: parameters(loop_items=5), "`loop_items` is 5", "a list"),
     (lambda: parameters(actions=["a"]), "`actions[0]` is 'a'", "a dict with action_id"),
     (lambda: parameters(actions=[{**ACTION, "x": 1}]), "`actions[0]`", "a dict with action_id"),
     (
@@ -105,14 +109,18 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: endpoints.get_actions([]), "`task_ids` is []", "at least one entry"),
     (lambda: endpoints.get_actions(["t"], []), "`action_types` is []", "at least one entry"),
     (lambda: endpoints.get_actions(["t"], ["Click"]), "`action_types[0]` is 'Click'", "LoopAction"),
-    (lambda: url_list([]), "`urls` is []", "at least one URL"),
+    (lambda: url_list([]), "`urls` is []", "at least one entry"),
+    (lambda: url_list({"https://a.example": 1}), "`urls` is {'https:", "a list"),
+    (lambda: url_list(5), "`urls` is 5", "a list"),  # type: ignore[arg-type]
     (lambda: endpoints.copy_task(""), "`task_id` is ''", "a non-empty string"),
     (lambda: endpoints.copy_task("t", "two"), "`group_id` is 'two'", "an integer"),  # type: ignore[arg-type]
     (lambda: endpoints.copy_tasks([], [1]), "`task_ids` is []", "at least one entry"),
+    (lambda: endpoints.copy_tasks(["t"], {1: "a"}), "`group_ids` is {1: 'a'}", "a list"),  # type: ignore[arg-type]
     (lambda: endpoints.copy_tasks(["t"], []), "`group_ids` is []", "at least one entry"),
     (lambda: endpoints.copy_tasks(["t"], [None]), "`group_ids[0]` is None", "an integer"),  # type: ignore[list-item]
     (lambda: endpoints.move_task("t", None), "`group_id` is None", "an integer"),  # type: ignore[arg-type]
     (lambda: endpoints.delete_tasks([]), "`task_ids` is []", "at least one entry"),
+    (lambda: endpoints.delete_tasks({"t": "x"}), "`task_ids` is {'t': 'x'}", "a list"),  # type: ignore[arg-type]
     (lambda: endpoints.delete_task_groups([]), "`group_ids` is []", "at least one entry"),
     (lambda: endpoints.get_task_statuses([]), "`task_ids` is []", "at least one entry"),
     (lambda: endpoints.get_task_statuses_v2([]), "`task_ids` is []", "at least one entry"),
@@ -158,6 +166,9 @@ def test_what_breaks_a_limit_is_refused_and_nothing_is_sent(
         (lambda: analytics(time_granularity="Week"), {"timeGranularity": "Week"}),
         (lambda: loop(loop_items=[""]), {"loopItems": [""], "isAppend": False}),
         (lambda: loop(is_append=True), {"isAppend": True}),
+        (lambda: loop(loop_items=["HTTPS://a.example"]), {"loopItems": ["HTTPS://a.example"]}),
+        (lambda: endpoints.delete_tasks({"t"}), {"taskIds": ["t"]}),  # type: ignore[arg-type]
+        (lambda: endpoints.delete_tasks({"t": 1}.keys()), {"taskIds": ["t"]}),  # type: ignore[arg-type]
         (lambda: endpoints.read_data("t", -1, 1), {"offset": -1, "size": 1}),
         (lambda: endpoints.read_data("t", "5", 1000), {"offset": 5, "size": 1000}),  # type: ignore[arg-type]
         (lambda: endpoints.get_subtasks("t"), {"page": 1, "size": 20}),

@@ -174,8 +174,8 @@ def test_the_case_of_the_scheme_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("urls", "said"),
     [
-        ([], "`urls` is []; it must hold at least one URL"),
-        ("https://a.example", "it must be a list of URLs"),
+        ([], "`urls` is []; it must hold at least one entry"),
+        ("https://a.example", "it must be a list"),
         (["https://a.example", 5], "`urls[1]` is 5; it must be a string"),
         (["https://a.example", ""], "`urls[1]` is ''; no line may be blank"),
         (["https://a.example\nhttps://b.example"], "it must be one http(s) URL"),

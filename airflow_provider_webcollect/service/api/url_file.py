@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -86,17 +87,13 @@ def url_list(urls: Iterable[str]) -> UrlFile:
 
     :raises InvalidArgument: naming the entry, if there is none or one is blank or no http(s) URL.
     """
-    if isinstance(urls, str | bytes):
-        raise InvalidArgument("urls", urls, "it must be a list of URLs")
     lines = []
-    for index, url in enumerate(urls):
+    for index, url in enumerate(validation.items("urls", urls)):
         argument = f"urls[{index}]"
         if not isinstance(url, str):
             raise InvalidArgument(argument, url, "it must be a string")
         lines.append(url.encode(errors="surrogatepass"))
         _check(argument, lines[-1])
-    if not lines:
-        raise InvalidArgument("urls", [], "it must hold at least one URL")
     text = b"\n".join(lines) + b"\n"
     return UrlFile(name="urls.txt", count=len(lines), size=len(text), _source=io.BytesIO(text))
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pendulum
 
@@ -59,36 +59,39 @@ def integer(argument: str, value: object, low: int | None = None, high: int | No
     return number
 
 
-def _items(argument: str, values: object, most: int | None, may_be_empty: bool) -> Sequence[object]:
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+def items(
+    argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False
+) -> Sequence[Any]:
+    """Return ``values`` as a list; a set and other iterables are taken, a mapping or a text is not."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgument(argument, values, "it must be a list")
-    items = list(values)
-    if not items and not may_be_empty:
-        raise InvalidArgument(argument, items, "it must hold at least one entry")
-    if most is not None and len(items) > most:
-        raise InvalidArgument(argument, items, f"it must hold at most {most} entries, not {len(items)}")
-    return items
+    listed = list(values)
+    if not listed and not may_be_empty:
+        raise InvalidArgument(argument, listed, "it must hold at least one entry")
+    if most is not None and len(listed) > most:
+        raise InvalidArgument(argument, listed, f"it must hold at most {most} entries, not {len(listed)}")
+    return listed
 
 
 def texts(argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False) -> list[str]:
     """Return ``values`` as a list of non-empty texts."""
-    items = _items(argument, values, most, may_be_empty)
-    return [text(f"{argument}[{index}]", item) for index, item in enumerate(items)]
+    listed = items(argument, values, most=most, may_be_empty=may_be_empty)
+    return [text(f"{argument}[{index}]", item) for index, item in enumerate(listed)]
 
 
 def integers(argument: str, values: object, *, may_be_empty: bool = False) -> list[int]:
     """Return ``values`` as a list of integers."""
-    items = _items(argument, values, None, may_be_empty)
-    return [integer(f"{argument}[{index}]", item) for index, item in enumerate(items)]
+    listed = items(argument, values, may_be_empty=may_be_empty)
+    return [integer(f"{argument}[{index}]", item) for index, item in enumerate(listed)]
 
 
 def loop_values(argument: str, values: object) -> list[str]:
     """Return ``values`` as a non-empty list of strings; an empty string is a legal loop value."""
-    items = _items(argument, values, None, False)
-    for index, item in enumerate(items):
+    listed = items(argument, values)
+    for index, item in enumerate(listed):
         if not isinstance(item, str):
             raise InvalidArgument(f"{argument}[{index}]", item, "it must be a string")
-    return list(items)  # type: ignore[arg-type]
+    return list(listed)
 
 
 def word(argument: str, value: object, words: type[W]) -> str:
@@ -101,8 +104,8 @@ def word(argument: str, value: object, words: type[W]) -> str:
 
 def words(argument: str, values: object, known: type[W], *, may_be_empty: bool = False) -> list[str]:
     """Return ``values`` as a list of some of the words that are known."""
-    items = _items(argument, values, None, may_be_empty)
-    return [word(f"{argument}[{index}]", item, known) for index, item in enumerate(items)]
+    listed = items(argument, values, may_be_empty=may_be_empty)
+    return [word(f"{argument}[{index}]", item, known) for index, item in enumerate(listed)]
 
 
 def seconds(argument: str, value: object, *, may_be_zero: bool = False) -> float:
