@@ -127,7 +127,8 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     :param collection_task_id: the service's task. (templated)
     :param urls: http(s) URLs, also from an upstream task. (templated)
     :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
-        ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. (templated)
+        ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. A BOM and blank lines at its end are
+        not sent. (templated)
     :param object_storage_conn_id: the Airflow connection of that storage. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """

@@ -198,7 +198,7 @@ class TestReplaceUrls:
     def test_a_bad_line_is_named_before_anything_is_sent(
         self, sandbox: Sandbox, task: dict[str, Any], file: Path, said: Callable[[], str]
     ) -> None:
-        file.write_text("https://shop.example/1\n\n")
+        file.write_text("https://shop.example/1\n\nhttps://shop.example/2\n")
         run = run_tasks(
             lambda: WebCollectReplaceUrlsOperator(
                 task_id="replace", collection_task_id=task["task_id"], urls_path=str(file), **RETRIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import tracemalloc
@@ -130,19 +131,46 @@ def test_line_ends_do_not_matter(driver: Driver, sandbox: Sandbox, path: Path, t
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
+def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
+    driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
+) -> None:
+    sandbox.control.fail("/task/urls:file", status=503)
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT + b"\r\n \t\r\n\n")
+    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+    for request in sandbox.control.requests():
+        assert b"\r\n\r\n" + TEXT + b"\r\n--" in base64.b64decode(request["body"])
+
+
+@pytest.mark.parametrize("rest", [b"\n", b"\r\n" * 400_000, b" \t"], ids=["one", "many", "no line end"])
+def test_blank_lines_at_the_end_do_not_count(path: Path, rest: bytes) -> None:
+    path.write_bytes(TEXT + rest)
+    file = url_file(path)
+    assert (file.count, file.size) == (3, len(TEXT))
+    with file.open() as content:
+        assert content.read() == TEXT
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (b"", "it must hold at least one URL"),
-        (b"\n", "`file, line 1` is ''; no line may be blank"),
-        (b"https://a.example\n\nhttps://b.example\n", "`file, line 2` is ''; no line may be blank"),
-        (b"https://a.example\n \t\r\n", "`file, line 2` is ''; no line may be blank"),
-        (b"https://a.example\n\n", "`file, line 2` is ''; no line may be blank"),
+        (b"\n", "it must hold at least one URL"),
+        (b"\xef\xbb\xbf", "it must hold at least one URL"),
+        (b"\xef\xbb\xbf\r\n", "it must hold at least one URL"),
+        (b"\nhttps://a.example\n", "`file, line 1` is ''; only the last lines may be blank"),
+        (b"https://a.example\n\nhttps://b.example\n", "`file, line 2` is ''; only the last lines may be"),
+        (b"https://a.example\n \t\r\n\nhttps://b.example", "`file, line 2` is ''; only the last lines"),
+        (b"https://a.example\n\xc2\xa0\n", "`file, line 2` is ''; no line may be blank"),
+        (b"https://a.example\n" + b" " * 3_000_000 + b"\n", "`file, line 2`"),
         (b"https://a.example\nftp://b.example\n", "`file, line 2` is 'ftp://b.example'; it must be one http"),
         (b"a.example\n", "`file, line 1` is 'a.example'"),
         (b"https://\n", "`file, line 1` is 'https://'"),
         (b"https://a.example\rhttps://b.example\r", "`file, line 1`"),
-        (b"\xef\xbb\xbfhttps://a.example\n", "`file, line 1` is '\\ufeffhttps://a.example'"),
+        (b"\xef\xbb\xbf\xef\xbb\xbfhttps://a.example\n", "`file, line 1` is '\\ufeffhttps://a.example'"),
+        (b"https://a.example\n\xef\xbb\xbfhttps://b.example\n", "`file, line 2` is '\\ufeffhttps://b"),
+        (b"\xff\xfeh\x00t\x00", "it must be UTF-8"),
         (
             b"https://a.example\nhttps://\xfc.example\n",
             "`file, line 2` is b'https://\\xfc.example'; it must be UTF-8",
@@ -167,8 +195,11 @@ def test_a_line_of_the_greatest_length_is_taken(path: Path) -> None:
     assert url_file(path).count == 1
 
 
-def test_the_case_of_the_scheme_does_not_matter() -> None:
-    assert url_list(["HTTPS://a.example"]).count == 1
+def test_the_letter_case_of_the_scheme_does_not_matter(path: Path) -> None:
+    path.write_bytes(b"HTTPS://a.example\nHttp://b.example\n")
+    for file in (url_list(["HTTPS://a.example", "Http://b.example"]), url_file(path)):
+        with file.open() as content:
+            assert content.read() == b"HTTPS://a.example\nHttp://b.example\n"
 
 
 @pytest.mark.parametrize(
@@ -219,10 +250,14 @@ def test_a_file_that_cannot_be_read_twice_is_refused() -> None:
         url_file(pipe)
 
 
-@pytest.mark.parametrize("change", [TEXT + b"https://late.example\n", TEXT[:-5], b""])
+@pytest.mark.parametrize("rest", [b"", b"\n\n"])
+@pytest.mark.parametrize(
+    "change", [TEXT + b"https://late.example\n", TEXT + b"\n" * 600_000 + b"x", TEXT[:-5], b""]
+)
 def test_a_file_that_changes_after_its_check_is_not_uploaded(
-    driver: Driver, sandbox: Sandbox, path: Path, change: bytes
+    driver: Driver, sandbox: Sandbox, path: Path, change: bytes, rest: bytes
 ) -> None:
+    path.write_bytes(TEXT + rest)
     file = url_file(path)
     path.write_bytes(change)
     with pytest.raises(InvalidArgument, match="between its check and its upload"):

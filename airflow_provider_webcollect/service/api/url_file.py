@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -26,36 +27,79 @@ class UrlFile:
 
     :ivar name: the file name that is told to the service.
     :ivar count: how many URLs it holds.
-    :ivar size: how many bytes.
+    :ivar size: how many bytes are sent: neither a BOM nor the blank lines at the end.
     """
 
     name: str
     count: int
     size: int
     _source: Any = field(repr=False)
+    _start: int = 0
 
-    def open(self) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Open the file at its start, in binary; what the caller had opened is left open."""
-        return _opened(self._source)
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open what is sent, at its start, for reading bytes; what the caller had opened is left open.
+
+        :raises InvalidArgument: when it is read, if the file is not as it was when it was checked.
+        """
+        with _opened(self._source) as file:
+            file.read(self._start)
+            yield cast("BinaryIO", _Content(file, self))
+
+
+class _Content:
+    """The bytes of a file that are sent."""
+
+    def __init__(self, file: BinaryIO, checked: UrlFile) -> None:
+        self._file = file
+        self._name = checked.name
+        self._left = checked.size
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left if size < 0 else min(size, self._left)
+        piece = self._file.read(wanted)
+        self._left -= len(piece)
+        is_cut = bool(wanted and not piece)
+        # before the last piece is handed on: what goes out must not end within a line
+        has_grown = not self._left and any(map(bytes.strip, _pieces(self._file)))
+        if is_cut or has_grown:
+            raise InvalidArgument(
+                "file", self._name, "it must stay as it is between its check and its upload"
+            )
+        return piece
 
 
 def url_file(source: Any) -> UrlFile:
     """Check a file of URLs and return it ready for upload.
 
     :param source: a path (text or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
-        ``fsspec.OpenFile``, or a seekable file opened in binary mode.
-    :raises InvalidArgument: naming the line, if the file is empty or not UTF-8, or a line is blank or no
-        http(s) URL.
+        ``fsspec.OpenFile``, or a seekable file opened in binary mode. It may begin with a BOM and end in
+        blank lines, which are not sent.
+    :raises InvalidArgument: naming the line, if the file has no URL or is not UTF-8, or a line before the
+        last URL is blank or no http(s) URL.
     """
-    count = size = 0
+    start = end = position = count = blank = 0
     with _opened(source) as file:
-        for line, length in _lines(file):
-            count += 1
-            size += length
-            _check(f"file, line {count}", line)
+        for number, (line, length) in enumerate(_lines(file), 1):
+            if number == 1 and line.startswith(codecs.BOM_UTF8):
+                start = len(codecs.BOM_UTF8)
+                line = line[start:]
+            position += length
+            if len(line) <= MAX_LINE_BYTES and not line.strip():
+                blank = blank or number
+                continue
+            if blank:
+                raise InvalidArgument(f"file, line {blank}", "", "only the last lines may be blank")
+            _check(f"file, line {number}", line)
+            count, end = number, position
     if not count:
         raise InvalidArgument("file", str(source), "it must hold at least one URL")
-    return UrlFile(name=_name(source), count=count, size=size, _source=source)
+    return UrlFile(name=_name(source), count=count, size=end - start, _source=source, _start=start)
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(_PIECE_BYTES):
+        yield piece
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
@@ -64,7 +108,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     Not by ``readline``: fsspec's files on object stores know no bound for it.
     """
     rest = b""
-    while piece := file.read(_PIECE_BYTES):
+    for piece in _pieces(file):
         if not isinstance(piece, bytes):
             raise InvalidArgument("file", file, "it must be opened in binary mode")
         *lines, rest = (rest + piece).split(b"\n")
