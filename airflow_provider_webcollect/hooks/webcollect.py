@@ -211,8 +211,8 @@ class WebCollectHook(BaseHook):
         The file is checked line by line before anything is sent, and streamed.
 
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
-            ``fsspec.OpenFile``, or a seekable file opened in binary mode. A BOM and blank lines at its end are
-            not sent.
+            ``fsspec.OpenFile``, or a seekable file opened in binary mode. A BOM and blank lines at its end
+            are not sent.
         :raises InvalidArgument: naming the line, if the file has no URL, is not UTF-8, or has a blank line
             between URLs or a non-http(s) line.
         :raises TaskBusy: if the task is running.
