@@ -37,7 +37,9 @@ class _StoredLink(BaseOperatorLink):
         if url is None:
             # in another process than the task's, or after a wait in the triggerer
             url = XCom.get_value(ti_key=ti_key, key=self.key)
-        return url if isinstance(url, str) else ""
+        # anybody who writes XComs could have stored a script
+        is_page = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
+        return str(url) if is_page else ""
 
     @classmethod
     def store(cls, context: Context, url: str) -> None:

@@ -98,8 +98,8 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
         ),
         token_store=extras.token_store,
         status_batch_size=extras.status_batch_size,
-        task_url_template=extras.task_url_template,
-        export_url_template=extras.export_url_template,
+        task_url_template=_link_template("task_url_template", extras.task_url_template),
+        export_url_template=_link_template("export_url_template", extras.export_url_template),
     )
 
 
@@ -118,6 +118,20 @@ def _extras(extra: Mapping[str, Any]) -> Extras:
             # only the name: the value may be a secret
             raise InvalidArgument(f"extra {name}", "what the connection holds", str(error)) from None
     return msgspec.convert(given, Extras, strict=False)
+
+
+def _link_template(name: str, template: str | None) -> str | None:
+    """Return ``template`` if a browser takes what it gives for a web page, and not for a script, say."""
+    if template is None:
+        return None
+    try:
+        parts = urlsplit(template)
+        usable = parts.scheme in {"http", "https"} and parts.hostname
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidArgument(f"extra {name}", template, "it must be an http(s) URL")
+    return template
 
 
 def _base_url(connection: Connection) -> str:

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.auth.store import TokenStore
 from airflow_provider_webcollect.service.auth.token import StoredToken
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
@@ -41,6 +41,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"host": " https://api.example.com/v1/ "}, "https://api.example.com/v1"),
         ({"host": "api.example.com/v1"}, "https://api.example.com/v1"),
         ({"host": "http://api.example.com"}, "http://api.example.com"),
+        ({"host": "HTTPS://api.example.com/v1/"}, "HTTPS://api.example.com/v1"),
         ({"host": "api.example.com", "schema": "http"}, "http://api.example.com"),
         ({"host": "https://api.example.com", "schema": "http"}, "https://api.example.com"),
         ({"host": "api.example.com", "port": 8443}, "https://api.example.com:8443"),
@@ -149,6 +150,43 @@ def test_a_wrong_extra_is_named_and_shows_no_secret(read: Any, name: str, value:
 
     assert name in str(refusal.value)
     assert "very-secret" not in f"{refusal.value!r} {refusal.value} {refusal.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("name", ["task_url_template", "export_url_template"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "javascript:alert('{task_id}')",
+        " JavaScript://service.example/%0aalert(1)",
+        "data:text/html,{path}",
+        "ftp://service.example/{task_id}",
+        "//service.example/{task_id}",
+        "service.example/{task_id}",
+        "{task_id}",
+        "https://",
+        "https:{task_id}",
+        "https://[service.example/{task_id}",
+    ],
+)
+def test_a_template_of_links_that_is_no_web_address_is_refused(read: Any, name: str, template: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"`extra {name}` is .*it must be an http.s. URL") as refusal:
+        read(extra={name: template})
+
+    assert repr(template.strip()) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "https://service.example/tasks/{task_id}?tab={x}",
+        "HTTP://localhost:8080/#/{path}",
+        "https://{bucket}.storage.example/{path}",
+    ],
+)
+def test_a_template_of_links_is_taken_as_it_is(read: Any, template: str) -> None:
+    connection = read(extra={"task_url_template": template, "export_url_template": template})
+
+    assert connection.task_url_template == connection.export_url_template == template
 
 
 def test_unknown_extras_are_warned_about_by_name_only(read: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -138,6 +139,15 @@ class TestTransferLinks:
         assert folders == [f"{page}/{name}/?x={{y}}" for name in ("one", "many")]
         # of many sources there is no one task to lead to
         assert tasks == [TEMPLATE.format(task_id=task["task_id"]), None]
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", " javascript:alert(1)", "data:text/html,x", "//x"])
+def test_what_is_no_web_address_is_never_a_link(url: str) -> None:
+    operator: Any = SimpleNamespace()
+    context: Any = {"task": operator, "ti": SimpleNamespace(xcom_push=lambda **stored: None)}
+    WebCollectTaskLink.store(context, url)
+
+    assert WebCollectTaskLink().get_link(operator, ti_key=None) == ""
 
 
 def test_every_operator_on_one_task_has_the_link() -> None:
