@@ -73,6 +73,15 @@ def test_all_twenty_are_sent_as_the_contract_says(driver: Driver, sandbox: Sandb
     assert len(seen) == 20
 
 
+def test_an_address_may_be_written_in_capitals(drive: Drive, sandbox: Sandbox) -> None:
+    driver = drive(
+        base_url=sandbox.url.replace("http://", "HTTP://"),
+        datahub_url=sandbox.datahub_url.replace("http://", "HTTP://"),
+    )
+    for call in one_call_of_each(sandbox):
+        driver.send(call)
+
+
 def test_every_endpoint_has_its_number() -> None:
     assert [endpoint.number for endpoint in endpoints.ENDPOINTS] == list(range(1, 21))
 
