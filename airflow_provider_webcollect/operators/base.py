@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
@@ -30,15 +30,17 @@ if not AIRFLOW_V_3_0_PLUS:
     _FROM_OUTSIDE = (KeyboardInterrupt, AirflowTaskTerminated)
 
 
-def check_now(operator: BaseOperator, check: Callable[[], Any]) -> None:
-    """Run ``check`` while the DAG is parsed, if all of the operator's template fields are literal.
+def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:
+    """Run ``check`` while the DAG is parsed, if all that it looks at is literal.
 
     What is rendered or mapped is left to the run of the task, which an error then ends without retries.
 
+    :param names: the arguments that it looks at; by default all that are template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
     mapped = getattr(operator, "_BaseOperator__from_mapped", False)
-    if not mapped and all(_is_literal(getattr(operator, name, None)) for name in operator.template_fields):
+    names = operator.template_fields if names is None else names
+    if not mapped and all(_is_literal(getattr(operator, name, None)) for name in names):
         check()
 
 

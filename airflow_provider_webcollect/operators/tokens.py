@@ -33,7 +33,7 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
     def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.renew_after = renew_after
-        check_now(self, self._check)
+        check_now(self, self._check, ("renew_after",))
 
     def _check(self) -> None:
         if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
@@ -41,6 +41,7 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         """Renew the token if it is old enough, and say until when it is valid."""
+        self._check()
         began = pendulum.now("UTC")
         token = hook.client.renew_token(self.renew_after)
         renewed = token.obtained_at >= began.timestamp()

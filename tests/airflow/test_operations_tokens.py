@@ -59,7 +59,19 @@ def test_a_failing_service_is_left_to_the_retries(sandbox: Sandbox) -> None:
     assert run.xcoms["renew"]["renewed"]
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_wrong_share_fails_while_the_dag_is_parsed(share: float) -> None:
+@pytest.mark.parametrize("connection", ["webcollect_default", "{{ params.connection }}"])
+@pytest.mark.parametrize("share", [-0.1, 1.5, "0.5"])
+def test_a_wrong_share_fails_while_the_dag_is_parsed(share: Any, connection: str) -> None:
     with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
-        WebCollectRefreshTokenOperator(task_id="renew", renew_after=share)
+        WebCollectRefreshTokenOperator(task_id="renew", renew_after=share, webcollect_conn_id=connection)
+
+
+def test_a_wrong_share_that_is_mapped_fails_before_anything_is_sent(sandbox: Sandbox) -> None:
+    run = run_tasks(
+        lambda: WebCollectRefreshTokenOperator.partial(
+            task_id="renew", retries=2, retry_delay=timedelta(0)
+        ).expand(renew_after=[2])
+    )
+
+    assert (run.states, run.tries) == ({"renew[0]": "failed"}, {"renew[0]": 1})
+    assert sandbox.control.requests() == []
