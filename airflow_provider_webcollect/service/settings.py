@@ -54,7 +54,12 @@ class Credentials:
     @property
     def can_get_tokens(self) -> bool:
         """Whether there is anything that leads to an access token."""
-        return bool(self.refresh_token or self.access_token or (self.login and self.password))
+        return bool(self.access_token) or self.can_renew_tokens
+
+    @property
+    def can_renew_tokens(self) -> bool:
+        """Whether there is anything that a new access token can be obtained with."""
+        return bool(self.refresh_token or (self.login and self.password))
 
     def secrets(self) -> tuple[str, ...]:
         """Return all that must not show in logs."""

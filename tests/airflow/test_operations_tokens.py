@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 import pytest
 
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import WebCollectRefreshTokenOperator
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:
@@ -49,6 +50,25 @@ def test_a_refused_credential_fails_without_retries(sandbox: Sandbox, said: Call
     log = said()
     assert "Invalid.Grant" in log
     assert sandbox.refresh_token not in log
+
+
+@pytest.mark.parametrize("extra", [{"api_key": "key"}, {"access_token": "token"}], ids=["key", "token"])
+def test_a_connection_that_can_obtain_no_token_says_so_and_sends_nothing(
+    sandbox: Sandbox,
+    set_connection: Callable[..., None],
+    extra: dict[str, str],
+    said: Callable[[], str],
+) -> None:
+    set_connection(extra=extra)
+    run = renew()
+
+    assert (run.states, run.tries) == ({"renew": "failed"}, {"renew": 1})
+    log = said()
+    assert "the connection has nothing to obtain an access token with: set its extra `refresh_token`" in log
+    assert "rejected" not in log
+    with pytest.raises(ConnectionIncomplete, match="nothing to obtain an access token with"):
+        WebCollectHook().refresh_token()
+    assert sandbox.control.requests() == []
 
 
 def test_a_failing_service_is_left_to_the_retries(sandbox: Sandbox) -> None:

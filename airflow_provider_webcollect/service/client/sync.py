@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_webcollect.service.client.exchange import exchange, is_accepted
 from airflow_provider_webcollect.service.client.network import ca_bundle, content_of, is_untrusted
 from airflow_provider_webcollect.service.client.responses import Response
-from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    NoAnswer,
+    ServiceUnreachable,
+    TlsError,
+    TransportError,
+)
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -89,7 +95,14 @@ class Client:
         token that is young enough (endpoint 16); one that it rejects is renewed.
 
         :return: the token that is valid now, new or not.
+        :raises ConnectionIncomplete: if no credential of the connection leads to a new token.
         """
+        if not self.context.credentials.can_renew_tokens:
+            raise ConnectionIncomplete(
+                "the connection has nothing to obtain an access token with: set its extra `refresh_token`, "
+                "or its login and password",
+                endpoint="refresh_token",
+            )
         with self._renewing:
             return self.run(
                 self.context.tokens.renew(
