@@ -51,7 +51,7 @@ def _prove(connection: WebCollectConnection) -> str:
     credentials = _without_refresh_token(connection)
     has_refresh_token = bool(connection.credentials.refresh_token)
     with _client(connection, credentials) as client:
-        if _key_only(credentials) and credentials.api_key:
+        if credentials.key_only:
             return _prove_key(client, has_refresh_token)
         try:
             counts = client.send(endpoints.get_running_counts())
@@ -105,12 +105,5 @@ def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str
         case ServiceUnreachable():
             return False, f"The service cannot be reached: {error}"
         case CredentialError():
-            return (
-                False,
-                f"The service refused the {'API key' if _key_only(credentials) else 'token'}: {error}",
-            )
+            return False, f"The service refused the {'API key' if credentials.key_only else 'token'}: {error}"
     return False, str(error)
-
-
-def _key_only(credentials: Credentials) -> bool:
-    return not credentials.can_get_tokens and not credentials.api_key_everywhere

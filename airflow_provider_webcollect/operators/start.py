@@ -16,7 +16,7 @@ from airflow_provider_webcollect.operators.waiting import RunFailed, awaited, wa
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, OutcomeUnknown
 from airflow_provider_webcollect.waiting.conditions import Baseline, TaskWait, as_json
 
 if TYPE_CHECKING:
@@ -35,6 +35,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     Those that run already are left alone, so that a retried task starts nothing twice. On Airflow 3.3 and
     later it is also remembered what was started: a retry after a crash waits for that run even if it has
     ended meanwhile. On earlier versions, a retry goes by the status: it joins a run that is still going on.
+
+    The status takes an access token. With an API key alone, ``sub_task_ids`` are started without a look at
+    it, also those that run already; ``"all"`` and `wait_for_completion` are refused. The result then has None
+    as ``after``: nothing tells the run from one that somebody else starts. A retry cannot see whether a try
+    that was killed during the start has started them. On Airflow 3.3 and later it ends the task, unless
+    `retry_unknown_outcome` is set; on earlier versions it starts them again.
 
     Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
     the task's status showed before the start, for a sensor's ``after``. After a wait also ``"status"``, the
@@ -83,12 +89,24 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         validation.words("failure_states", self.failure_states, TaskState, may_be_empty=True)
         validation.seconds("poll_interval", self.poll_interval)
 
+    def _check_credentials(self, hook: WebCollectHook) -> None:
+        """Refuse what takes a look at the status, if the connection has nothing for that."""
+        what = '`sub_task_ids="all"`' if self.sub_task_ids == ALL else "`wait_for_completion=True`"
+        if hook.connection.credentials.key_only and (self.sub_task_ids == ALL or self.wait_for_completion):
+            raise ConnectionIncomplete(
+                f"the connection has only an API key, and {what} takes an access token too: add "
+                "`refresh_token` (or login and password) to the connection, or set its extra "
+                "`api_key_everywhere` if the account's key is taken everywhere",
+                endpoint="start_subtasks",
+            )
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Start what does not run yet, or find what an earlier try has started, and wait if asked."""
         hook = WebCollectHook(self.webcollect_conn_id)
         memory = _Memory(context)
         with self.errors():
             self._check()
+            self._check_credentials(hook)
             store_task_link(context, hook, self.collection_task_id)
             start = self._reconnect(hook, memory) or self._start(hook, memory)
             if not self.wait_for_completion:
@@ -134,9 +152,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
-        """Return what an earlier try has started, or None if it surely has not."""
+        """Return what an earlier try has started, or None if it surely has not, or is to be repeated."""
         start = memory.recall()
         if start is None:
+            return None
+        if start.after is None and (self.wait_for_completion or not start.sent):
+            self._refuse_to_repeat(memory)
             return None
         if not start.sent:
             if not self._has_begun(hook, start):
@@ -145,20 +166,44 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
         return start
 
+    def _refuse_to_repeat(self, memory: _Memory) -> None:
+        """Raise where nobody can know of a start that an earlier try was about to send.
+
+        :raises OutcomeUnknown: unless such a start is to be repeated.
+        """
+        if not self.retry_unknown_outcome:
+            memory.forget()
+            raise OutcomeUnknown(
+                "an earlier try was about to start the sub-tasks, with an API key alone: what became of it "
+                "cannot be seen without a look at the status before.",
+                endpoint="start_subtasks",
+            )
+
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
         """Return whether a start that a try was about to send has taken effect."""
         states = self._states(hook)
         if any(states.get(subtask_id) in ACTIVE_SUBTASK_STATES for subtask_id in start.result["started"]):
             return True
-        status = self._status(hook)
-        return status is not None and not start.after.running and start.after.precedes(status)
+        status, after = self._status(hook), start.after
+        return bool(status and after and not after.running and after.precedes(status))
 
-    def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
+    def _look(self, hook: WebCollectHook) -> tuple[Baseline | None, dict[str, str]]:
+        """Return what the status shows, and the states of the sub-tasks; nothing with an API key alone."""
+        if hook.connection.credentials.key_only:
+            self.log.warning(
+                "The connection has only an API key, so nobody has looked at the status of task %s: "
+                "sub-tasks that run already are started too, and nothing tells their run from another.",
+                self.collection_task_id,
+            )
+            return None, {}
         before = Baseline.of(self._status(hook))
         states = self._states(hook)
         # a run that has ended since the status was read is one to tell the new run from, not one to join
         goes_on = before.running and not ACTIVE_SUBTASK_STATES.isdisjoint(states.values())
-        after = msgspec.structs.replace(before, running=goes_on)
+        return msgspec.structs.replace(before, running=goes_on), states
+
+    def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
+        after, states = self._look(hook)
         wanted = list(states) if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not wanted:
             raise InvalidArgument(
@@ -172,7 +217,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 "collection_task_id": self.collection_task_id,
                 "started": idle,
                 "already_active": active,
-                "after": msgspec.structs.asdict(after),
+                "after": msgspec.to_builtins(after),
             },
         )
         if idle:
@@ -209,7 +254,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return TaskWait(
             task_ids=(self.collection_task_id,),
             failure_states=tuple(self.failure_states),
-            after={self.collection_task_id: start.after},
+            after={self.collection_task_id: start.after} if start.after else {},
         )
 
     def _defer(self, start: _Start) -> NoReturn:
@@ -244,9 +289,9 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     max_tries: int | None = None
 
     @property
-    def after(self) -> Baseline:
-        """What the status showed before."""
-        return msgspec.convert(self.result["after"], Baseline)
+    def after(self) -> Baseline | None:
+        """What the status showed before; None if nobody has looked."""
+        return msgspec.convert(self.result["after"], Baseline | None)
 
 
 class _Memory:

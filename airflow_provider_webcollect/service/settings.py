@@ -61,6 +61,11 @@ class Credentials:
         """Whether there is anything that a new access token can be obtained with."""
         return bool(self.refresh_token or (self.login and self.password))
 
+    @property
+    def key_only(self) -> bool:
+        """Whether only those few endpoints of the main service can be called that take an API key."""
+        return bool(self.api_key) and not (self.api_key_everywhere or self.can_get_tokens)
+
     def secrets(self) -> tuple[str, ...]:
         """Return all that must not show in logs."""
         values = (self.refresh_token, self.access_token, self.password, self.api_key, self.datahub_api_key)

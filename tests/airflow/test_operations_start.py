@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.settings import Session
 from sqlalchemy import inspect, text
 
@@ -271,6 +272,118 @@ def test_a_task_that_was_cleared_begins_anew() -> None:
 
     assert _Memory(tries).recall() == msgspec.structs.replace(began, max_tries=2)
     assert _Memory(cleared).recall() is None
+
+
+class TestAnApiKeyAlone:
+    """The start takes the key; the status, which tells of other starts, takes a token."""
+
+    @pytest.fixture(autouse=True)
+    def _key(self, connected: None, sandbox: Sandbox, set_connection: Callable[..., None]) -> None:
+        set_connection(extra={"api_key": sandbox.api_key})
+
+    @pytest.fixture
+    def given(self, task: dict[str, Any]) -> dict[str, Any]:
+        """The operator's arguments: two of the three sub-tasks, one of them twice."""
+        first, second, _ = [subtask["subtask_id"] for subtask in task["subtasks"]]
+        return {"sub_task_ids": [first, second, first], "wait_for_completion": False}
+
+    def test_it_starts_what_is_given_without_a_look_and_says_so(
+        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], said: Callable[[], str]
+    ) -> None:
+        run = start(task, **given)
+
+        assert (run.states, run.tries) == ({"start": "success"}, {"start": 1})
+        assert run.xcoms["start"] == {
+            "collection_task_id": task["task_id"],
+            "started": given["sub_task_ids"][:2],
+            "already_active": [],
+            "after": None,
+        }
+        assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 2
+        assert [request["path"] for request in sandbox.control.requests()] == [START]
+        assert "The connection has only an API key, so nobody has looked at the status" in said()
+        assert remembered(run) == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "what"),
+        [
+            ({"sub_task_ids": "all"}, '`sub_task_ids="all"`'),
+            ({"wait_for_completion": True}, "`wait_for_comp"),
+        ],
+    )
+    def test_what_takes_a_token_is_refused_before_anything_is_sent(
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        given: dict[str, Any],
+        arguments: dict[str, Any],
+        what: str,
+        said: Callable[[], str],
+    ) -> None:
+        run = start(task, **{**given, **arguments})
+
+        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
+        assert f"the connection has only an API key, and {what}" in said()
+        assert sandbox.control.requests() == []
+
+    @pytest.mark.beyond_the_contract
+    @pytest.mark.webcollect_sandbox(speed=1000, api_key_everywhere=True, enforce_limits=False)
+    def test_a_key_that_is_taken_everywhere_does_as_a_token_does(
+        self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
+    ) -> None:
+        set_connection(extra={"api_key": sandbox.api_key, "api_key_everywhere": True})
+        run = start(task)
+
+        assert run.states == {"start": "success"}
+        assert run.xcoms["start"]["status"]["executed_times"] == 2
+
+    @pytest.mark.parametrize(("again", "sent"), [(False, 1), (True, 2)])
+    def test_a_lost_answer_is_not_repeated_unless_asked_for(
+        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool, sent: int
+    ) -> None:
+        sandbox.control.fail(START, kind="no_answer")
+        run = start(task, **given, retry_unknown_outcome=again)
+
+        assert run.states == {"start": "success" if again else "failed"}
+        assert run.tries == {"start": sent}
+        assert starts(sandbox) == sent
+        assert remembered(run) == 0
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_a_start_that_was_killed_is_not_repeated_unless_asked_for(
+        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool
+    ) -> None:
+        store = Store()
+        context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2)}
+        with make_dag():
+            operator = WebCollectStartSubTasksOperator(
+                task_id="start", collection_task_id=task["task_id"], retry_unknown_outcome=again, **given
+            )
+        context["task"] = operator
+        _Memory(context).keep(_Start(began=1.0, result={"started": given["sub_task_ids"], "after": None}))
+
+        if again:
+            assert operator.execute(context)["after"] is None
+        else:
+            with pytest.raises(AirflowFailException, match=r"cannot be seen .* Clear the task to repeat it"):
+                operator.execute(context)
+        assert (starts(sandbox), len(store)) == (int(again), 0)
+
+    def test_a_start_without_a_look_is_not_waited_for_either_once_there_is_a_token(
+        self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
+    ) -> None:
+        set_connection()
+        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2)}
+        with make_dag():
+            operator = WebCollectStartSubTasksOperator(
+                task_id="start", collection_task_id=task["task_id"], wait_for_completion=True
+            )
+        context["task"] = operator
+        _Memory(context).keep(_Start(began=1.0, result={"started": [], "after": None}, sent=True))
+
+        with pytest.raises(AirflowFailException, match="without a look at the status before"):
+            operator.execute(context)
+        assert sandbox.control.requests() == []
 
 
 @pytest.mark.parametrize(
