@@ -31,6 +31,22 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_webcollect.links.WebCollectTaskLink",
             "airflow_provider_webcollect.links.WebCollectExportLink",
         ],
+        "config": {
+            "webcollect": {
+                "description": "How the provider of the web data collection service works.",
+                "options": {
+                    "token_store": {
+                        "description": "Where processes share a connection's access token: "
+                        "variable, memory (each process for itself), or the dotted path of a subclass of "
+                        "airflow_provider_webcollect.service.auth.store.TokenStore.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "my_company.tokens.VaultTokenStore",
+                        "default": "variable",
+                    }
+                },
+            }
+        },
         "asset-uris": _asset_uris(),
         # as Airflow 2 calls it
         "dataset-uris": _asset_uris(),

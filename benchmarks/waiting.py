@@ -109,11 +109,12 @@ def quiet_logs() -> None:
 
 def connect(url: str) -> None:
     """Make the sandbox Airflow's default connection of the service."""
+    os.environ["AIRFLOW__WEBCOLLECT__TOKEN_STORE"] = "memory"
     os.environ["AIRFLOW_CONN_WEBCOLLECT_DEFAULT"] = json.dumps(
         {
             "conn_type": "webcollect",
             "host": url,
-            "extra": {"access_token": demo.ACCESS_TOKEN, "token_store": "memory"},
+            "extra": {"access_token": demo.ACCESS_TOKEN},
         }
     )
 

@@ -31,7 +31,6 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     api_key_everywhere: bool = False
     datahub_url: str | None = None
     datahub_api_key: str | None = None
-    token_store: str = "variable"
     token_refresh: Literal["auto", "keeper"] = "auto"
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
@@ -50,8 +49,6 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
 class WebCollectConnection:
     """What a connection says, checked. Its repr shows no secret.
 
-    :param token_store: ``variable``, ``memory``, or the dotted path of a class that is called with the
-        connection's id.
     :param status_batch_size: tasks per status query.
     :param task_url_template: the service's web page of a task, with ``{task_id}``; None if it has none.
     :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if
@@ -61,7 +58,6 @@ class WebCollectConnection:
     conn_id: str
     settings: Settings
     credentials: Credentials
-    token_store: str
     status_batch_size: int
     task_url_template: str | None
     export_url_template: str | None
@@ -96,7 +92,6 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
             api_key_everywhere=extras.api_key_everywhere,
             datahub_api_key=extras.datahub_api_key,
         ),
-        token_store=extras.token_store,
         status_batch_size=extras.status_batch_size,
         task_url_template=_link_template("task_url_template", extras.task_url_template),
         export_url_template=_link_template("export_url_template", extras.export_url_template),
@@ -108,6 +103,9 @@ def _extras(extra: Mapping[str, Any]) -> Extras:
     # what is pasted into a form often has a blank or line end behind it
     tidy = {name: value.strip() if isinstance(value, str) else value for name, value in extra.items()}
     given = {name: value for name, value in tidy.items() if value not in (None, "")}
+    if (store := given.pop("token_store", "variable")) != "variable":
+        # in a connection, it would have whoever edits connections choose what code runs
+        raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
     unknown = sorted(set(given) - set(Extras.__struct_fields__))
     if unknown:
         log.warning("The connection has extras that mean nothing here: %s", ", ".join(unknown))

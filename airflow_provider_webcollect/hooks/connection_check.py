@@ -69,7 +69,7 @@ def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
     credentials = dataclasses.replace(given, refresh_token=None)
     if not given.refresh_token or credentials.can_get_tokens or credentials.api_key:
         return credentials
-    stored = make_token_store(connection.token_store, connection.conn_id).load()
+    stored = make_token_store(connection.conn_id).load()
     known = stored is not None and stored.fingerprint == given.fingerprint_at(connection.settings.base_url)
     token = stored.access_token if stored is not None and known else NO_TOKEN
     return dataclasses.replace(credentials, access_token=token or NO_TOKEN)

@@ -49,12 +49,6 @@ FIELDS = (
     Field("datahub_url", "Data-app service URL", "Base URL of the data-app service."),
     Field("datahub_api_key", "Data-app API key", "API key of the data apps' author.", secret=True),
     Field(
-        "token_store",
-        "Token store",
-        "variable (shared by all workers), memory, or the dotted path of an own class.",
-        default="variable",
-    ),
-    Field(
         "token_refresh",
         "Token refresh",
         "auto: whoever needs it renews the token. keeper: only the token keeper's DAG does.",

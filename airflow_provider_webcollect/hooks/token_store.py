@@ -2,92 +2,117 @@
 
 from __future__ import annotations
 
-import logging
-import time
+import sys
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Variable
+from airflow.providers.common.compat.sdk import Variable, conf
 
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, TokenStore
-from airflow_provider_webcollect.service.auth.token import StoredToken
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register, TokenStore
+from airflow_provider_webcollect.service.errors import InvalidArgument, TokenStoreUnavailable
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from types import ModuleType
 
-PREFIX = "webcollect_token__"
-#: Seconds between the tries to write the Variable.
-SAVE_PAUSES = (0.2, 0.5, 1.0)
+SECTION, OPTION = "webcollect", "token_store"
 
 
-class VariableTokenStore:
-    """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``.
+class VariableTokenStore(TokenStore):
+    """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``; Airflow encrypts and masks it.
 
-    Airflow encrypts it and, by its name, masks it. Where no Variable can be written (the API server, a
-    process outside Airflow), it says so once and keeps the token in memory. Deleting the Variable is a safe
-    reset.
+    How its renewal stands is in ``webcollect_renewal__<conn_id>``. Deleting the first is a reset: what comes
+    next is obtained with the credential in the connection.
     """
 
     def __init__(self, conn_id: str) -> None:
-        self._key = f"{PREFIX}{conn_id}"
+        self._conn_id = conn_id
 
-    def load(self) -> StoredToken | None:
-        """Return the shared token, or None if there is none."""
+    def read(self, register: Register) -> str | None:
+        """Return a text, or None if there surely is none.
+
+        :raises TokenStoreUnavailable: if Airflow cannot tell.
+        """
+        key = self._key(register)
         try:
-            text = Variable.get(self._key, None)
+            return _read_in_task(key) if _task_runner() else _read_in_database(key)
         except Exception as error:  # what Airflow raises here differs by version and place
-            self._say_once(error)
-            text = None
-        stored, unsaved = StoredToken.from_json(text), _unsaved.get(self._key)
-        if unsaved is None or (stored is not None and stored.obtained_at > unsaved.obtained_at):
-            return stored
-        # what made it impossible may have passed
-        self._write(unsaved)
-        return unsaved
+            raise TokenStoreUnavailable(f"the Variable {key} cannot be read: {_brief(error)}") from error
 
-    def save(self, token: StoredToken) -> None:
-        """Replace the shared token; a few tries, since a lost refresh token cannot be had again."""
-        for pause in SAVE_PAUSES:
-            if self._write(token):
-                return
-            time.sleep(pause)
-        self._write(token)
+    def write(self, register: Register, text: str) -> None:
+        """Replace a text.
 
-    def _write(self, token: StoredToken) -> bool:
+        :raises TokenStoreUnavailable: if Airflow does not take it.
+        """
+        key = self._key(register)
         try:
-            Variable.set(self._key, token.to_json())
-        except ImportError as error:
-            # Airflow 3 outside a task: trying again is in vain
-            self._say_once(error)
-            _unsaved[self._key] = token
-            return True
+            _variable().set(key, text)
         except Exception as error:  # as above
-            self._say_once(error)
-            _unsaved[self._key] = token
-            return False
-        # from now on deleting the Variable must leave nothing behind
-        _unsaved.pop(self._key, None)
-        return True
+            raise TokenStoreUnavailable(f"the Variable {key} cannot be written: {_brief(error)}") from error
 
-    def _say_once(self, error: Exception) -> None:
-        if self._key not in _told:
-            _told.add(self._key)
-            log.warning(
-                "The Variable %s cannot be used here (%s); the token is kept in the memory of this process.",
-                self._key,
-                type(error).__name__,
-            )
+    def _key(self, register: Register) -> str:
+        return f"webcollect_{register}__{self._conn_id}"
 
 
-_told: set[str] = set()
-#: Tokens that could not be put into their Variable, by its key.
-_unsaved: dict[str, StoredToken] = {}
+def _task_runner() -> ModuleType | None:
+    """Return the module that leads to Airflow 3's supervisor, in tasks and triggers; None elsewhere."""
+    module = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    return module if hasattr(module, "SUPERVISOR_COMMS") else None
 
 
-def make_token_store(kind: str, conn_id: str) -> TokenStore:
-    """Return the store that the connection's extra ``token_store`` names.
+def _variable() -> Any:
+    """Return the class to write Variables with: that of the SDK works in tasks and triggers only."""
+    if _task_runner():
+        return Variable
+    from airflow.models import Variable as VariableInDatabase
 
-    :param kind: ``variable``, ``memory``, or the dotted path of a class that is called with ``conn_id``.
-    :raises InvalidArgument: if the class cannot be imported.
+    return VariableInDatabase
+
+
+def _read_in_task(key: str) -> str | None:
+    text: str | None = Variable.get(key, None)
+    if text is not None:
+        return text
+    # None may also mean that the API server did not answer
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
+
+    try:
+        answer = _task_runner().SUPERVISOR_COMMS.send(GetVariable(key=key))  # type: ignore[union-attr]
+    except AirflowRuntimeError as error:
+        answer = error.error
+    if not isinstance(answer, ErrorResponse):
+        return str(answer.value)
+    if answer.error is not ErrorType.VARIABLE_NOT_FOUND:
+        raise AirflowRuntimeError(answer)
+    return None
+
+
+def _read_in_database(key: str) -> str | None:
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    text: str | None = _variable().get(key, default_var=None)
+    if text is None:
+        # None may also mean that the database did not answer
+        with create_session() as session:
+            if session.scalar(select(_variable().id).where(_variable().key == key)) is not None:
+                raise RuntimeError("its value cannot be read")
+    return text
+
+
+def _brief(error: Exception) -> str:
+    """Return what an error says, in a line and without what was to be written."""
+    return type(error).__name__
+
+
+def make_token_store(conn_id: str) -> TokenStore:
+    """Return the store that the Airflow configuration names in ``[webcollect] token_store``.
+
+    ``variable`` is the default; ``memory`` shares the token within a process only; anything else is the
+    dotted path of a :class:`TokenStore` that is called with the connection's id.
+
+    :raises InvalidArgument: if it names no token store.
     """
+    kind = conf.get(SECTION, OPTION, fallback="variable")
     match kind:
         case "variable":
             return VariableTokenStore(conn_id)
@@ -95,8 +120,11 @@ def make_token_store(kind: str, conn_id: str) -> TokenStore:
             return MemoryTokenStore(conn_id)
     from airflow.providers.common.compat.module_loading import import_string
 
+    option = f"[{SECTION}] {OPTION}"
     try:
-        store: TokenStore = import_string(kind)(conn_id)
+        store = import_string(kind)
     except ImportError as error:
-        raise InvalidArgument("extra token_store", kind, f"it cannot be imported ({error})") from error
-    return store
+        raise InvalidArgument(option, kind, f"it cannot be imported ({error})") from error
+    if not (isinstance(store, type) and issubclass(store, TokenStore)):
+        raise InvalidArgument(option, kind, f"it must be a subclass of {TokenStore.__module__}.TokenStore")
+    return store(conn_id)  # type: ignore[call-arg]

@@ -107,7 +107,7 @@ class WebCollectHook(BaseHook):
         connection = self.connection
         for secret in connection.credentials.secrets():
             _mask(secret)
-        store = make_token_store(connection.token_store, connection.conn_id)
+        store = make_token_store(connection.conn_id)
         return make_context(
             connection.settings, connection.credentials, connection.conn_id, store, learned=_mask
         )
@@ -272,7 +272,7 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.get_subtasks(task_id, page, size))
 
     def get_all_subtasks(self, task_id: str) -> list[SubTask]:
-        """Read all sub-tasks of the task's latest batch, page by page (contract, endpoint 14)."""
+        """Read all sub-tasks of the task's latest batch, page by page (contract.md, endpoint 14)."""
         return self.client.run(paging.all_subtasks(self.client.context, task_id))
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:

@@ -171,6 +171,10 @@ class TokenUnavailable(WebCollectError):
     unsent = True
 
 
+class TokenStoreUnavailable(TokenUnavailable):
+    """Where the processes share the token cannot be read or written, so no refresh token is spent."""
+
+
 class PermissionDenied(ServiceError):
     """The account's plan is too low for the operation, or the object is somebody else's (403)."""
 
@@ -267,7 +271,7 @@ _BY_STATUS: dict[int, type[ServiceError]] = {
 def service_error_type(status: int, code: str | None) -> type[ServiceError]:
     """Return the error class for an answer of the main service.
 
-    The code decides before the status, since most errors come with HTTP 400 (field notes, Errors).
+    The code decides before the status, since most errors come with HTTP 400 (assumptions.md, Errors).
     """
     known = _BY_CODE.get((code or "").replace(".", "").replace("_", "").lower()) or _BY_STATUS.get(status)
     if known:

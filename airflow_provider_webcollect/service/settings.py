@@ -11,7 +11,7 @@ import pendulum
 
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 
-#: Requests per second that one address may make (field notes, Errors).
+#: Requests per second that one address may make (assumptions.md, Limits).
 GENERAL_RATE = 20.0
 
 

@@ -1,4 +1,4 @@
-"""Deciding whether the account has room for more runs, by its running counts (contract, endpoint 16)."""
+"""Deciding whether the account has room for more runs, by its running counts (contract.md, endpoint 16)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CapacityWait(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar max_active_tasks: there is room while fewer tasks than this extract or wait; None for no limit.
     :ivar max_active_sub_tasks: the same for sub-tasks. Which of the service's two counts of them is which is
-        ambiguous (contract, Task running counts); the sum is not.
+        ambiguous (contract.md, Task running counts); the sum is not.
     """
 
     max_active_tasks: int | None = None

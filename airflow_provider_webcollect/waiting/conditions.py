@@ -1,6 +1,6 @@
 """Deciding whether what was waited for has happened. The same code serves poking, rescheduling and triggers.
 
-A run that has just been started may still show the state of the run before it for a minute (field notes,
+A run that has just been started may still show the state of the run before it for a minute (assumptions.md,
 Status). So a wait can be given a :class:`Baseline`, what was seen before the start, and a final state counts
 only if it is another run's, or once the service has had time to catch up.
 """

@@ -32,7 +32,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, status: TaskStatus | None) -> Mark:
-        """Return where a task stands; one that is missing from the answers has never run (field notes)."""
+        """Return where a task stands; one missing from the answers never ran (assumptions.md, Status)."""
         if status is None:
             return cls(run=0, ended=TaskState.UNEXECUTED)
         started = status.start_execute_time

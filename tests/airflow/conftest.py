@@ -31,6 +31,8 @@ os.environ |= {
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
     "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+    # hosts that share a Variable take seconds to tell who renews the token
+    "AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory",
 }
 
 

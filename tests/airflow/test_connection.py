@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
+from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.service.auth.store import TokenStore
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, TokenStore
 from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 
@@ -220,37 +221,35 @@ def test_no_repr_shows_a_secret(read: Any) -> None:
     assert "very-secret" not in repr(vars(hook))
 
 
-class OwnStore:
+class OwnStore(MemoryTokenStore):
     """A store of the user's own."""
 
-    def __init__(self, conn_id: str) -> None:
-        self.conn_id = conn_id
-        self.token: StoredToken | None = None
 
-    def load(self) -> StoredToken | None:
-        return self.token
+class TestTokenStore:
+    def configure(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> TokenStore:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE", kind)
+        return make_token_store("stored")
 
-    def save(self, token: StoredToken) -> None:
-        self.token = token
+    @pytest.mark.parametrize("kind", ["variable", "memory", f"{__name__}.OwnStore"])
+    def test_it_is_the_one_that_the_configuration_names(
+        self, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = self.configure(monkeypatch, kind)
+        token = StoredToken(access_token="a", refresh_token="r", fingerprint="f", generation=1)
+        store.save(token)
+        assert store.load() == token
+        store.save(newer := StoredToken(access_token="b", fingerprint="f", generation=2))
+        assert store.load() == newer
 
+    @pytest.mark.parametrize("kind", ["no.such.Store", "os.mkdir", "json.JSONDecoder", "own"])
+    def test_what_is_no_token_store_is_named_and_not_called(
+        self, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(InvalidArgument, match=r"\[webcollect\] token_store") as refusal:
+            self.configure(monkeypatch, kind)
+        assert refusal.value.permanent
 
-@pytest.mark.parametrize("kind", ["variable", "memory", f"{__name__}.OwnStore"])
-def test_the_token_store_is_the_one_that_the_connection_names(kind: str) -> None:
-    from airflow_provider_webcollect.hooks.token_store import make_token_store
-
-    store: TokenStore = make_token_store(kind, f"connection-of-{kind}")
-    token = StoredToken(access_token="a", refresh_token="r", fingerprint="f", obtained_at=1.0)
-
-    assert store.load() is None
-    store.save(token)
-    assert store.load() == token
-    store.save(newer := StoredToken(access_token="b", fingerprint="f", obtained_at=2.0))
-    assert store.load() == newer
-
-
-def test_a_token_store_that_cannot_be_had_is_named(read: Any) -> None:
-    read(extra={"refresh_token": "secret", "token_store": "no.such.Store"})
-    with pytest.raises(WebCollectError, match="token_store") as refusal:
-        _ = WebCollectHook().client
-
-    assert refusal.value.permanent
+    def test_a_connection_cannot_choose_it(self, read: Any) -> None:
+        read(extra={"token_store": "variable"})  # as the form of an earlier version saved it
+        with pytest.raises(InvalidArgument, match=r"\[webcollect\]"):
+            read(extra={"token_store": "os.mkdir"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from airflow.models import Variable
 from airflow.providers.common.compat.sdk import redact
@@ -32,20 +34,24 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
-    pytest.mark.usefixtures("airflow_database"),
+    pytest.mark.usefixtures("airflow_database", "token_in_variable"),
     pytest.mark.webcollect_sandbox(stale_seconds=0, enforce_limits=False),
 ]
 
 VARIABLE = "webcollect_token__webcollect_default"
 
 
+@pytest.fixture
+def token_in_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has tokens shared as an Airflow installation shares them by default."""
+    monkeypatch.delenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE")
+
+
 def stored_token() -> StoredToken:
     """Return what the Variable holds, decrypted."""
     with Session() as session:
         variable = session.scalar(select(Variable).where(Variable.key == VARIABLE))
-        token = StoredToken.from_json(variable.val)
-    assert token is not None
-    return token
+        return msgspec.json.decode(variable.val, type=StoredToken)
 
 
 def test_a_dag_run_needs_one_token_for_all_its_tasks(
@@ -154,31 +160,56 @@ def _grant(request: dict[str, Any]) -> str:
     return "password" if '"password"' in request["body"] else "refresh_token"
 
 
-WITHOUT_DATABASE = """
-import logging
-logging.basicConfig()
+OUTSIDE_A_TASK = """
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
-for _ in range(3):
-    WebCollectHook().get_running_counts()
-    print("worked")
+WebCollectHook().get_running_counts()
+print("worked")
 """
 
 
-def test_where_no_variable_can_be_written_it_is_said_once_and_memory_serves(
-    connected: None, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def in_a_script(**environment: str) -> str:
+    """Use the hook in a process that runs no task, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DATABASE],
-        env={**os.environ, "AIRFLOW_HOME": str(tmp_path)},
-        cwd=tmp_path,
+        [sys.executable, "-c", OUTSIDE_A_TASK],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    said = done.stdout + done.stderr
+    return done.stdout + done.stderr
 
-    assert said.count("worked") == 3, said
-    assert said.count("the token is kept in the memory of this process") == 1, said
+
+def test_a_script_shares_its_token_with_the_tasks(
+    connected: None, sandbox: Sandbox, task: dict[str, Any]
+) -> None:
+    assert "worked" in in_a_script()
+    run = run_tasks(
+        lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
+    )
+
+    assert run.states == {"confirm": "success"}
+    assert len(sandbox.control.requests("/token")) == 1
+
+
+def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
+    connected: None, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    # a home without a database
+    said = in_a_script(AIRFLOW_HOME=str(tmp_path))
+
+    assert "the Variable webcollect_token__webcollect_default cannot be read" in said
+    assert sandbox.control.requests("/token") == []
+
+
+def test_a_variable_that_only_cannot_be_read_is_not_taken_for_none(
+    connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WebCollectHook().get_running_counts()
+    # what was encrypted cannot be read with another key
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", base64.urlsafe_b64encode(os.urandom(32)).decode())
+    said = in_a_script()
+
+    assert "cannot be read" in said
     assert len(sandbox.control.requests("/token")) == 1

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +16,18 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.records import TokenRecord
-from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.service.auth import claim, renewal
 from airflow_provider_webcollect.service.auth.renewal import Tokens
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState, StoredToken
 from airflow_provider_webcollect.service.client import paging
 from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.client.context import ClientContext, make_context
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
-    NoAnswer,
     TokenRejected,
+    TokenStoreUnavailable,
     TokenUnavailable,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client.sync import Client
 
+#: WEBCOLLECT_TOKEN_ROUNDS=20 is a long test.
+ROUNDS = int(os.environ.get("WEBCOLLECT_TOKEN_ROUNDS", "3"))
 WORKER = Path(__file__).with_name("token_worker.py")
 
 
@@ -51,25 +53,39 @@ def with_refresh_token(sandbox: Sandbox, **more: Any) -> Credentials:
     return Credentials(refresh_token=sandbox.refresh_token, **more)
 
 
-def fleet(sandbox: Sandbox, store: Path, tmp_path: Path, size: int, hosts: int) -> list[dict[str, Any]]:
-    """Run so many processes at once, spread over so many hosts (lock folders), and return what they say."""
-    # each host would have an address, and so a rate, of its own
-    sandbox.control.configure(enforce_limits=False)
-    start_at = time.time() + size * 0.25
-    processes = []
-    for number in range(size):
-        host = tmp_path / f"host{number % hosts}"
-        host.mkdir(exist_ok=True)
-        arguments = [sandbox.url, sandbox.refresh_token, str(store), str(start_at)]
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(WORKER), *arguments],
-                env={**os.environ, "TMPDIR": str(host)},
-                stdout=subprocess.PIPE,
-                text=True,
+class Fleet:
+    """Processes on some hosts (lock folders) that call the service in rounds, all at once."""
+
+    def __init__(self, sandbox: Sandbox, store: Path, tmp_path: Path, size: int, hosts: int) -> None:
+        # each host would have an address, and so a rate, of its own
+        sandbox.control.configure(enforce_limits=False)
+        self._processes = []
+        for number in range(size):
+            host = tmp_path / f"host{number % hosts}"
+            host.mkdir(exist_ok=True)
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(WORKER), sandbox.url, sandbox.refresh_token, str(store)],
+                    env={**os.environ, "TMPDIR": str(host)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
             )
-        )
-    return [json.loads(process.communicate(timeout=100)[0]) for process in processes]
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.communicate(timeout=100)
+
+    def call(self) -> list[dict[str, Any]]:
+        """Have every process make a call, and return what they say of it."""
+        for process in self._processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return [json.loads(process.stdout.readline()) for process in self._processes]
 
 
 def store_expired(sandbox: Sandbox, path: Path) -> None:
@@ -84,6 +100,19 @@ def store_expired(sandbox: Sandbox, path: Path) -> None:
     FileTokenStore(path).save(expired)
 
 
+class Full(MemoryTokenStore):
+    """Does not take what is written to some of its registers."""
+
+    def __init__(self, name: str, of: frozenset[Register] = frozenset({Register.TOKEN})) -> None:
+        super().__init__(name)
+        self._of = of
+
+    def write(self, register: Register, text: str) -> None:
+        if register in self._of:
+            raise TokenStoreUnavailable("full")
+        super().write(register, text)
+
+
 class Hiccup(MemoryTokenStore):
     """Seems to be empty for so many looks."""
 
@@ -91,9 +120,10 @@ class Hiccup(MemoryTokenStore):
         super().__init__(name)
         self._looks = looks
 
-    def load(self) -> StoredToken | None:
-        self._looks -= 1
-        return super().load() if self._looks < 0 else None
+    def read(self, register: Register) -> str | None:
+        if register is Register.TOKEN:
+            self._looks -= 1
+        return super().read(register) if self._looks < 0 else None
 
 
 class TestObtaining:
@@ -141,13 +171,6 @@ class TestObtaining:
         with pytest.raises(TokenRejected, match="nothing to obtain a new one with"):
             connect(credentials=Credentials(access_token="stale")).send(endpoints.get_running_counts())
 
-    def test_an_answer_without_a_new_refresh_token_keeps_the_old_one(self, sandbox: Sandbox) -> None:
-        tokens = Tokens(Credentials(refresh_token="seed"), "keep", MemoryTokenStore("keep"))
-        record = TokenRecord(access_token="new", expires_in=10.0)
-        flow = tokens._keep(record, "seed")
-        saved = next(flow).function.args[0]
-        assert saved.refresh_token == "seed"
-
     def test_a_new_credential_in_the_connection_wins_over_what_is_stored(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
@@ -166,9 +189,24 @@ class TestObtaining:
         connect(credentials=login, store=FileTokenStore(path)).send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200, 200]
 
-    @pytest.mark.parametrize("text", ["", "not json", "{}", '{"access_token": 5}'])
-    def test_what_cannot_be_read_counts_as_nothing_stored(self, text: str) -> None:
-        assert StoredToken.from_json(text) is None
+    @pytest.mark.parametrize("text", ["not json", "{}", '{"access_token": 5}'])
+    def test_a_store_that_holds_something_else_is_no_empty_store(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        monkeypatch.setattr(renewal, "STORE_PATIENCE", 0.1)
+        store = MemoryTokenStore(f"unreadable:{sandbox.url}:{text}")
+        store.write(Register.TOKEN, text)
+        with pytest.raises(TokenUnavailable, match="cannot be read"):
+            connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == []
+
+    def test_a_text_that_is_empty_counts_as_nothing_stored(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        store = MemoryTokenStore(f"blank:{sandbox.url}")
+        store.write(Register.TOKEN, " ")
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        assert refreshes(sandbox) == [200]
 
 
 class TestRenewing:
@@ -329,11 +367,11 @@ class TestKeeper:
         monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.01)
 
         class Recording(MemoryTokenStore):
-            saved = 0
+            written = 0
 
-            def save(self, token: StoredToken) -> None:
-                Recording.saved += 1
-                super().save(token)
+            def write(self, register: Register, text: str) -> None:
+                Recording.written += 1
+                super().write(register, text)
 
         name = f"rejected-together:{sandbox.url}"
         keeper = connect(credentials=with_refresh_token(sandbox), store=MemoryTokenStore(name))
@@ -348,7 +386,7 @@ class TestKeeper:
         sandbox.control.expire_tokens()
         with pytest.raises(TokenUnavailable):
             worker.send(endpoints.get_running_counts())
-        assert Recording.saved == 0
+        assert Recording.written == 0
 
     @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
     def test_a_lost_answer_to_the_keepers_renewal_does_not_end_the_token_that_all_use(
@@ -377,8 +415,8 @@ class TestKeeper:
         store = MemoryTokenStore(f"late:{sandbox.url}")
         keeper = connect(credentials=with_refresh_token(sandbox), store=store)
         first = keeper.renew_token()
-        late = changed(first, obtained_at=time.time() - 91, expires_at=time.time() + 9, uncertain_at=1.0)
-        store.save(late)
+        store.save(changed(first, obtained_at=time.time() - 91, expires_at=time.time() + 9))
+        store.save_note(note(first, RenewalState.DOUBTFUL))
         keeper = connect(credentials=with_refresh_token(sandbox), store=store)
         assert keeper.renew_token(0.5).access_token != first.access_token
 
@@ -400,16 +438,32 @@ class TestTogether:
         self, sandbox: Sandbox, tmp_path: Path
     ) -> None:
         store_expired(sandbox, tmp_path / "token")
-        said = fleet(sandbox, tmp_path / "token", tmp_path, size=32, hosts=1)
-        assert said == [{"ok": True}] * 32
+        with Fleet(sandbox, tmp_path / "token", tmp_path, size=32, hosts=1) as fleet:
+            assert fleet.call() == [{"ok": True}] * 32
         assert refreshes(sandbox) == [200]
 
-    @pytest.mark.webcollect_sandbox(refresh_reuse="refuse")
-    def test_processes_of_many_hosts_adopt_the_winners_token(self, sandbox: Sandbox, tmp_path: Path) -> None:
+    @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+    @pytest.mark.timeout(ROUNDS * 60)
+    def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(
+        self, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
         store_expired(sandbox, tmp_path / "token")
-        said = fleet(sandbox, tmp_path / "token", tmp_path, size=32, hosts=32)
-        assert said == [{"ok": True}] * 32
-        assert refreshes(sandbox).count(200) == 1
+        with Fleet(sandbox, tmp_path / "token", tmp_path, size=24, hosts=2) as fleet:
+            for number in range(1, ROUNDS + 1):
+                assert fleet.call() == [{"ok": True}] * 24
+                assert refreshes(sandbox) == [200] * number
+                sandbox.control.expire_tokens()
+
+    def test_thirty_two_threads_renew_an_expired_token_once(
+        self, connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        store_expired(sandbox, tmp_path / "token")
+        sandbox.control.configure(enforce_limits=False)
+        client = connect(credentials=with_refresh_token(sandbox), store=FileTokenStore(tmp_path / "token"))
+        with ThreadPoolExecutor(32) as threads:
+            calls = [threads.submit(client.send, endpoints.get_running_counts()) for _ in range(32)]
+            assert all(call.result() for call in calls)
+        assert refreshes(sandbox) == [200]
 
     def test_a_thousand_waiters_of_an_event_loop_renew_an_expired_token_once(
         self, sandbox: Sandbox, tmp_path: Path
@@ -454,9 +508,10 @@ class TestLockedOut:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(renewal, "ADOPTION", 0.2)
+        monkeypatch.setattr(claim, "CLAIM_LIFE", 3.0)
         path = tmp_path / "token"
-        arguments = [sandbox.url, sandbox.refresh_token, str(path), "0", "die"]
-        died = subprocess.run([sys.executable, str(WORKER), *arguments], check=False, timeout=60)
+        arguments = [sandbox.url, sandbox.refresh_token, str(path), "die"]
+        died = subprocess.run([sys.executable, str(WORKER), *arguments], check=False, timeout=60, input=b"\n")
         assert died.returncode == 9
         for _ in range(4):
             with pytest.raises(GrantRejected, match="before the new one was stored") as error:
@@ -479,14 +534,52 @@ class TestLockedOut:
     ) -> None:
         store = MemoryTokenStore(f"older:{sandbox.url}")
         client = connect(credentials=with_refresh_token(sandbox), store=store)
-        client.send(endpoints.get_running_counts())
-        newest = store.load()
-        assert newest is not None
-        store.save(changed(newest, access_token="old", obtained_at=newest.obtained_at - 5))
+        client.renew_token()
+        newest = client.renew_token()
+        store.save(changed(newest, access_token="old", generation=newest.generation - 1))
         sandbox.control.fail("/cloudextraction/task/stats", status=401, code="Invalid.Token", message="no")
         client.send(endpoints.get_running_counts())
-        assert store.load().refresh_token != sandbox.refresh_token
-        assert refreshes(sandbox) == [200, 200]
+        assert store.load().generation == newest.generation + 1
+        assert refreshes(sandbox) == [200, 200, 200]
+
+    def test_a_new_token_that_cannot_be_stored_serves_its_process_and_is_stored_later(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(renewal, "SAVE_PAUSES", (0.01,))
+        name = f"unsaved:{sandbox.url}"
+        full = Full(name)
+        connect(credentials=with_refresh_token(sandbox), store=full).send(endpoints.get_running_counts())
+        assert full.load() is None
+        store = MemoryTokenStore(name)
+        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        assert store.load() is not None
+        assert refreshes(sandbox) == [200]
+
+    def test_a_refresh_token_is_not_spent_where_its_successor_could_not_be_stored(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(renewal, "STORE_PATIENCE", 0.1)
+        broken = Full(f"broken:{sandbox.url}", of=frozenset(Register))
+        with pytest.raises(TokenStoreUnavailable):
+            connect(credentials=with_refresh_token(sandbox), store=broken).send(
+                endpoints.get_running_counts()
+            )
+        assert refreshes(sandbox) == []
+
+    @pytest.mark.parametrize("life", [0, -5, "2026-12-31T00:00:00Z", "soon", None])
+    def test_a_life_that_the_service_states_oddly_is_unknown_and_costs_no_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox, life: Any
+    ) -> None:
+        odd = {"access_token": sandbox.access_token, "refresh_token": "next", "expires_in": life}
+        body = json.dumps({"data": odd, "requestId": "1"}).encode()
+        sandbox.control.fail("/token", kind="raw", body=body, headers={"Content-Type": "application/json"})
+        store = MemoryTokenStore(f"odd:{sandbox.url}")
+        for _ in range(2):
+            connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
+        kept = store.load()
+        assert kept is not None
+        assert (kept.refresh_token, kept.expires_at) == ("next", None)
+        assert len(refreshes(sandbox)) == 1
 
     def test_a_host_lock_that_is_never_released_ends_in_an_error_that_a_retry_may_mend(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
@@ -564,22 +657,6 @@ class TestLockedOut:
                 client.send(endpoints.get_running_counts())
         assert len(refreshes(sandbox)) == 2
 
-    def test_the_winners_record_that_comes_at_the_last_moment_is_not_overwritten(self) -> None:
-        mine = Tokens(
-            Credentials(refresh_token="seed"), "race", MemoryTokenStore("race"), base_url="https://a"
-        )
-        winner = StoredToken(
-            access_token="theirs",
-            refresh_token="next",
-            obtained_at=time.time(),
-            fingerprint=Credentials(refresh_token="seed").fingerprint_at("https://a"),
-        )
-        flow = mine._adopted(["seed"], rejected=None, wait_until=0.0)
-        assert type(next(flow)).__name__ == "Blocking"
-        with pytest.raises(StopIteration) as end:
-            flow.send(winner)
-        assert end.value.value == winner
-
     def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
@@ -605,28 +682,7 @@ class TestLockedOut:
                 connect(credentials=with_refresh_token(sandbox), store=store).send(
                     endpoints.get_running_counts()
                 )
-        assert refreshes(sandbox) == [400, 400]
-
-    def test_an_early_renewal_that_is_lost_late_does_not_overwrite_another_hosts_token(
-        self, connect: Callable[..., Client], sandbox: Sandbox
-    ) -> None:
-        store = MemoryTokenStore(f"overwrite:{sandbox.url}")
-        connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
-        due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60)
-        store.save(due)
-        slow = connect(credentials=with_refresh_token(sandbox), store=store, name="host1")
-        answer = slow._exchange_bytes
-
-        def lost_when_another_host_has_renewed(request: Any) -> Any:
-            if not request.url.endswith("/token"):
-                return answer(request)
-            connect(credentials=with_refresh_token(sandbox), store=store, name="host2").renew_token()
-            raise NoAnswer("cut")
-
-        slow._exchange_bytes = lost_when_another_host_has_renewed
-        assert slow.send(endpoints.get_running_counts())
-        assert store.load().refresh_token != due.refresh_token
-        assert store.load().uncertain_at is None
+        assert refreshes(sandbox) == [400]
 
     def test_a_process_with_the_old_credential_does_not_overwrite_what_came_of_the_new_one(
         self, connect: Callable[..., Client], sandbox: Sandbox
@@ -682,3 +738,10 @@ class TestLockedOut:
 def changed(token: StoredToken | None, **changes: Any) -> StoredToken:
     assert token is not None
     return msgspec.structs.replace(token, **changes)
+
+
+def note(token: StoredToken, state: RenewalState) -> RenewalNote:
+    """What another process has noted on the renewal of a token."""
+    return RenewalNote(
+        claimant="another", generation=token.generation, fingerprint=token.fingerprint, state=state
+    )

@@ -1,6 +1,7 @@
 """One process of a fleet: shares its token in a file, calls the service, and says how it went.
 
-Arguments: the sandbox's URL, the refresh token, the file, and what else to do.
+Arguments: the sandbox's URL, the refresh token, the file, and what else to do. It makes a call for
+each line of its input, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -12,31 +13,37 @@ import time
 from pathlib import Path
 
 from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.auth.store import Register, TokenStore
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 
 
-class FileTokenStore:
+class FileTokenStore(TokenStore):
     """A token shared by processes, as the Airflow Variable shares it: whole, but without compare-and-set."""
+
+    write_bound = 1.0
 
     def __init__(self, path: Path, *, dies_before_saving: bool = False) -> None:
         self._path = path
         self._dies = dies_before_saving
 
-    def load(self) -> StoredToken | None:
-        return StoredToken.from_json(self._path.read_text() if self._path.exists() else None)
+    def read(self, register: Register) -> str | None:
+        path = self._file(register)
+        return path.read_text() if path.exists() else None
 
-    def save(self, token: StoredToken) -> None:
-        if self._dies:
+    def write(self, register: Register, text: str) -> None:
+        if self._dies and register is Register.TOKEN:
             os._exit(9)
         # slower than a local file, as a database is
         time.sleep(0.02)
         fresh = self._path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(token.to_json())
-        fresh.replace(self._path)
+        fresh.write_text(text)
+        fresh.replace(self._file(register))
+
+    def _file(self, register: Register) -> Path:
+        return self._path if register is Register.TOKEN else self._path.with_suffix(f".{register}")
 
 
 def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -> Client:
@@ -47,14 +54,17 @@ def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -
 
 
 def main() -> None:
-    url, refresh_token, path, start_at, *what = sys.argv[1:]
-    time.sleep(max(0.0, float(start_at) - time.time()))
-    try:
-        client_for(url, refresh_token, path, dies="die" in what).send(endpoints.get_running_counts())
-        said = {"ok": True}
-    except WebCollectError as error:
-        said = {"ok": False, "error": str(error)}
-    sys.stdout.write(json.dumps(said))
+    url, refresh_token, path, *what = sys.argv[1:]
+    client = client_for(url, refresh_token, path, dies="die" in what)
+    # each line that comes is a round: all processes of the fleet call at once
+    for _ in sys.stdin:
+        try:
+            client.send(endpoints.get_running_counts())
+            said = {"ok": True}
+        except WebCollectError as error:
+            said = {"ok": False, "error": str(error)}
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

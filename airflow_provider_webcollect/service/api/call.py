@@ -17,7 +17,7 @@ T = TypeVar("T", covariant=True)
 
 
 class Credential(Enum):
-    """What an endpoint takes as proof of who is calling (contract, Authentication)."""
+    """What an endpoint takes as proof of who is calling (contract.md, Authentication)."""
 
     NONE = "none"
     TOKEN = "access token"
@@ -33,7 +33,7 @@ class Retry(Enum):
 
 
 class RateLimit(Enum):
-    """The rate limit that an endpoint is under (contract, Limits; field notes, Errors)."""
+    """The rate limit that an endpoint is under (contract.md, Limits; assumptions.md, Limits)."""
 
     GENERAL = "general"
     STATUS_V1 = "status v1"

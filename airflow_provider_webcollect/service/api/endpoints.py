@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.service.api.url_file import UrlFile
 
-#: Rows that one read of data may ask for (contract, Limits).
+#: Rows that one read of data may ask for (contract.md, Limits).
 MAX_DATA_SIZE = 1000
-#: Sub-tasks that one page holds at most (field notes, Status).
+#: Sub-tasks that one page holds at most (assumptions.md, Status).
 MAX_SUBTASK_SIZE = 20
 MAX_ANALYTICS_SIZE = 500
 MAX_ANALYTICS_FILTER = 100
@@ -144,13 +144,13 @@ ENDPOINTS = tuple(value for value in globals().values() if isinstance(value, End
 
 
 def refresh_token(refresh_token: str) -> Call[TokenRecord]:
-    """Exchange a refresh token for a new access token and a new refresh token (contract, endpoint 1)."""
+    """Exchange a refresh token for a new access token and a new refresh token (contract.md, endpoint 1)."""
     body = {"refresh_token": validation.text("refresh_token", refresh_token), "grant_type": "refresh_token"}
     return Call(REFRESH_TOKEN, one(TokenRecord), body=body)
 
 
 def first_token(username: str, password: str) -> Call[TokenRecord]:
-    """Obtain the first tokens with login and password (field notes, Tokens; not in the contract)."""
+    """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
     body = {"username": username, "password": password, "grant_type": "password"}
     return Call(REFRESH_TOKEN, one(TokenRecord), own_retry=Retry.SAFE, body=body)
 
@@ -166,7 +166,7 @@ def query_analytics(
     collection_method: str | None = None,
     time_granularity: str | None = None,
 ) -> Call[AnalyticsPage]:
-    """Query collection, execution and resource metrics per task and time bucket (contract, endpoint 2)."""
+    """Query collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2)."""
     first, last = validation.date_range(start, end)
     optional = {
         "page": _given(page, lambda: validation.integer("page", page, 1)),
@@ -200,7 +200,7 @@ def _given(value: Any, check: Callable[[], Any]) -> Any:
 def update_loop_items(
     task_id: str, action_id: str, loop_type: str, loop_items: Sequence[str], is_append: bool = False
 ) -> Call[Message]:
-    """Replace, or extend, the values of a loop step (contract, endpoint 3).
+    """Replace, or extend, the values of a loop step (contract.md, endpoint 3).
 
     Appending is not repeated blindly.
     """
@@ -230,7 +230,7 @@ def update_task_parameters(
     actions: Sequence[Mapping[str, Any]] | None = None,
     loop_items: Sequence[Mapping[str, Any]] | None = None,
 ) -> Call[ParameterUpdate]:
-    """Update parameters of steps and loop lists in one call (contract, endpoint 4).
+    """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
         and values, or as a list of ``{"name", "value"}``.
@@ -303,7 +303,7 @@ def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
 def get_actions(
     task_ids: Sequence[str], action_types: Sequence[str] = tuple(ActionType)
 ) -> Call[list[TaskActions]]:
-    """Read the steps of tasks, of all types by default (contract, endpoint 5)."""
+    """Read the steps of tasks, of all types by default (contract.md, endpoint 5)."""
     body = {
         "taskIds": validation.texts("task_ids", task_ids),
         "actionTypes": validation.words("action_types", action_types, ActionType),
@@ -312,13 +312,13 @@ def get_actions(
 
 
 def replace_urls(task_id: str, file: UrlFile) -> Call[None]:
-    """Replace the task's URLs by those of a checked file (contract, endpoint 6)."""
+    """Replace the task's URLs by those of a checked file (contract.md, endpoint 6)."""
     form = {"taskId": validation.text("task_id", task_id)}
     return Call(REPLACE_URLS, NOTHING, form=form, file=file)
 
 
 def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
-    """Copy a task, to its own group or to ``group_id`` (contract, endpoint 7)."""
+    """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7)."""
     query: dict[str, str | int] = {"taskId": validation.text("task_id", task_id)}
     if group_id is not None:
         query["taskGroupId"] = validation.integer("group_id", group_id)
@@ -326,7 +326,7 @@ def copy_task(task_id: str, group_id: int | None = None) -> Call[CopiedTask]:
 
 
 def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyResult]:
-    """Copy each of the tasks to each of the groups (contract, endpoint 8)."""
+    """Copy each of the tasks to each of the groups (contract.md, endpoint 8)."""
     body = {
         "taskIds": validation.texts("task_ids", task_ids),
         "groupIds": validation.integers("group_ids", group_ids),
@@ -335,7 +335,7 @@ def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Call[CopyRe
 
 
 def move_task(task_id: str, group_id: int) -> Call[Moved]:
-    """Move a task to a group (contract, endpoint 9)."""
+    """Move a task to a group (contract.md, endpoint 9)."""
     query: dict[str, str | int] = {
         "taskId": validation.text("task_id", task_id),
         "taskGroupId": validation.integer("group_id", group_id),
@@ -344,24 +344,24 @@ def move_task(task_id: str, group_id: int) -> Call[Moved]:
 
 
 def delete_tasks(task_ids: Sequence[str]) -> Call[None]:
-    """Delete tasks (contract, endpoint 10)."""
+    """Delete tasks (contract.md, endpoint 10)."""
     body = {"taskIds": validation.texts("task_ids", task_ids)}
     return Call(DELETE_TASKS, NOTHING, body=body)
 
 
 def delete_task_groups(group_ids: Sequence[int]) -> Call[None]:
-    """Delete task groups (contract, endpoint 11)."""
+    """Delete task groups (contract.md, endpoint 11)."""
     body = {"groupIds": validation.integers("group_ids", group_ids)}
     return Call(DELETE_TASK_GROUPS, NOTHING, body=body)
 
 
 def get_task_statuses(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
-    """Read the states of tasks, version 1: name and state (contract, endpoint 12)."""
+    """Read the states of tasks, version 1: name and state (contract.md, endpoint 12)."""
     return _statuses(GET_TASK_STATUSES, task_ids)
 
 
 def get_task_statuses_v2(task_ids: Iterable[str]) -> Call[list[TaskStatus]]:
-    """Read the states of tasks, version 2: state, counts and times (contract, endpoint 13)."""
+    """Read the states of tasks, version 2: state, counts and times (contract.md, endpoint 13)."""
     return _statuses(GET_TASK_STATUSES_V2, task_ids)
 
 
@@ -371,7 +371,7 @@ def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStat
 
 
 def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
-    """Read a page of the sub-tasks of the task's latest batch (contract, endpoint 14); pages count from 1."""
+    """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14), from 1 on."""
     query: dict[str, str | int] = {
         "taskId": validation.text("task_id", task_id),
         "page": validation.integer("page", page, 1),
@@ -381,7 +381,7 @@ def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> C
 
 
 def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
-    """Start sub-tasks of a task (contract, endpoint 15)."""
+    """Start sub-tasks of a task (contract.md, endpoint 15)."""
     body = {
         "taskId": validation.text("task_id", task_id),
         "subTaskIds": validation.texts("subtask_ids", subtask_ids),
@@ -390,17 +390,17 @@ def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
 
 
 def get_running_counts() -> Call[RunningCounts]:
-    """Read how many tasks and sub-tasks run and wait (contract, endpoint 16)."""
+    """Read how many tasks and sub-tasks run and wait (contract.md, endpoint 16)."""
     return Call(GET_RUNNING_COUNTS, one(RunningCounts))
 
 
 def read_data(task_id: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
-    """Read rows of a task's whole history from an offset (contract, endpoint 17)."""
+    """Read rows of a task's whole history from an offset (contract.md, endpoint 17)."""
     return Call(READ_DATA, PAGE, query=_window(task_id, offset, size))
 
 
 def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: int = MAX_DATA_SIZE) -> Call[DataPage]:
-    """Read rows of one batch of a task from an offset (contract, endpoint 18)."""
+    """Read rows of one batch of a task from an offset (contract.md, endpoint 18)."""
     query = {**_window(task_id, offset, size), "lotno": validation.text("lotno", lotno)}
     return Call(READ_BATCH_DATA, PAGE, query=query)
 
@@ -414,12 +414,12 @@ def _window(task_id: Any, offset: Any, size: Any) -> dict[str, str | int]:
 
 
 def mark_exported(task_id: str) -> Call[None]:
-    """Confirm that the task's data has been exported (contract, endpoint 19)."""
+    """Confirm that the task's data has been exported (contract.md, endpoint 19)."""
     body = {"taskId": validation.text("task_id", task_id)}
     return Call(MARK_EXPORTED, NOTHING, body=body)
 
 
 def deprecate_data_app(app_id: str) -> Call[DeprecatedApp]:
-    """Deprecate a data app of the key's owner (contract, endpoint 20)."""
+    """Deprecate a data app of the key's owner (contract.md, endpoint 20)."""
     segments = {"app_id": validation.path_segment("app_id", app_id)}
     return Call(DEPRECATE_DATA_APP, one(DeprecatedApp), segments=segments)

@@ -58,7 +58,7 @@ class NameValue(Record, frozen=True):
 
 
 class Action(Record, frozen=True):
-    """A step of a task (contract, Step record).
+    """A step of a task (contract.md, Step record).
 
     :ivar loop_type: in the spelling of requests (``UrlList``), whichever the answer had (``URLList``), so
         that what was read can be sent back.
@@ -78,42 +78,42 @@ class Action(Record, frozen=True):
 
 
 class TaskActions(Record, frozen=True):
-    """The steps of one task (contract, endpoint 5)."""
+    """The steps of one task (contract.md, endpoint 5)."""
 
     task_id: str
     actions: tuple[Action, ...] = ()
 
 
 class UpdatedParameters(Record, frozen=True):
-    """The steps that an update touched, as the service echoes them (contract, endpoint 4)."""
+    """The steps that an update touched, as the service echoes them (contract.md, endpoint 4)."""
 
     actions: tuple[Action, ...] | None = None
     loop_items: tuple[Action, ...] | None = None
 
 
 class ParameterUpdate(Record, frozen=True):
-    """Response to an update of parameters (contract, endpoint 4)."""
+    """Response to an update of parameters (contract.md, endpoint 4)."""
 
     task_id: str | None = None
     updated_parameters: UpdatedParameters | None = None
 
 
 class CopiedTask(Record, frozen=True):
-    """A new task, made by copying (contract, endpoint 7)."""
+    """A new task, made by copying (contract.md, endpoint 7)."""
 
     task_id: str
     task_name: str | None = None
 
 
 class FailedCopy(Record, frozen=True):
-    """A task that could not be copied, and why (contract, endpoint 8)."""
+    """A task that could not be copied, and why (contract.md, endpoint 8)."""
 
     task_id: str | None = None
     reason: str | None = None
 
 
 class CopyResult(Record, frozen=True):
-    """Outcome of copying tasks to groups (contract, endpoint 8)."""
+    """Outcome of copying tasks to groups (contract.md, endpoint 8)."""
 
     request_count: int
     success_count: int
@@ -121,7 +121,7 @@ class CopyResult(Record, frozen=True):
 
 
 class TaskStatus(Record, frozen=True):
-    """State of a task's cloud extraction (contract, endpoints 12 and 13).
+    """State of a task's cloud extraction (contract.md, endpoints 12 and 13).
 
     Version 1 fills ``task_id``, ``task_name`` and ``status``, version 2 all but ``task_name``. Times come
     without a zone: they are naive, or in the connection's ``timezone``.
@@ -145,14 +145,14 @@ class TaskStatus(Record, frozen=True):
 
 
 class SubTask(Record, frozen=True):
-    """A sub-task of a task's latest batch (contract, endpoint 14)."""
+    """A sub-task of a task's latest batch (contract.md, endpoint 14)."""
 
     sub_task_id: str
     status: str
 
 
 class RunningCounts(Record, frozen=True):
-    """Running counts of the account (contract, endpoint 16).
+    """Running counts of the account (contract.md, endpoint 16).
 
     The contract describes the two sub-task counts the wrong way round and calls the meaning ambiguous;
     they are given under the service's own names.
@@ -166,14 +166,14 @@ class RunningCounts(Record, frozen=True):
 
 
 class DataVolumeMetrics(Record, frozen=True):
-    """Rows collected (contract, Analytics row); None means no data."""
+    """Rows collected (contract.md, Analytics row); None means no data."""
 
     total_collected: float | None = None
     deduplicated_volume: float | None = None
 
 
 class ExecutionMetrics(Record, frozen=True):
-    """Runs and their times in seconds; rates from 0 to 1 (contract, Analytics row)."""
+    """Runs and their times in seconds; rates from 0 to 1 (contract.md, Analytics row)."""
 
     run_count: float | None = None
     success_count: float | None = None
@@ -185,7 +185,7 @@ class ExecutionMetrics(Record, frozen=True):
 
 
 class ResourceUsageMetrics(Record, frozen=True):
-    """What the runs used; ``balance`` is the cost (contract, Analytics row)."""
+    """What the runs used; ``balance`` is the cost (contract.md, Analytics row)."""
 
     captcha_count: float | None = None
     simple_template_count: float | None = None
@@ -194,7 +194,7 @@ class ResourceUsageMetrics(Record, frozen=True):
 
 
 class AnalyticsRow(Record, frozen=True):
-    """Metrics of one task in one time bucket (contract, Analytics row)."""
+    """Metrics of one task in one time bucket (contract.md, Analytics row)."""
 
     task_id: str
     day_key: str
@@ -209,14 +209,14 @@ class AnalyticsRow(Record, frozen=True):
 
 
 class AnalyticsPage(Record, frozen=True):
-    """A page of an analytics query (contract, endpoint 2). ``total`` counts all matching rows."""
+    """A page of an analytics query (contract.md, endpoint 2). ``total`` counts all matching rows."""
 
     total: int
     rows: tuple[AnalyticsRow, ...] = msgspec.field(default=(), name="data")
 
 
 class TokenRecord(Record, frozen=True):
-    """Tokens, as the service hands them out (contract, Token record). Its repr hides them.
+    """Tokens, as the service hands them out (contract.md, Token record). Its repr hides them.
 
     :ivar expires_in: validity of the access token in seconds.
     """
@@ -239,7 +239,7 @@ class TokenRecord(Record, frozen=True):
 
 
 class DeprecatedApp(Record, frozen=True):
-    """A data app after its deprecation (contract, Data-app deprecation result)."""
+    """A data app after its deprecation (contract.md, Data-app deprecation result)."""
 
     app_name: str
     status: str
@@ -249,19 +249,19 @@ class DeprecatedApp(Record, frozen=True):
 
 
 class Message(Record, frozen=True):
-    """Response to an update of loop items (contract, endpoint 3)."""
+    """Response to an update of loop items (contract.md, endpoint 3)."""
 
     message: str | None = None
 
 
 class Moved(Record, frozen=True):
-    """Response to a move (contract, endpoint 9)."""
+    """Response to a move (contract.md, endpoint 9)."""
 
     moved: bool
 
 
 class DataPage(msgspec.Struct, frozen=True):
-    """A page of collected rows (contract, endpoints 17 and 18).
+    """A page of collected rows (contract.md, endpoints 17 and 18).
 
     :ivar offset: where the next page starts; pass it on as it is, it need not be the old one plus the size.
     :ivar total: rows in all.

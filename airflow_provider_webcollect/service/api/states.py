@@ -1,7 +1,7 @@
 """The service's words: states of tasks and sub-tasks, loop types, action types and so on.
 
 The one place that knows which states are final. Words not listed here are kept as they come and count
-as "still going on" (contract, States and transitions).
+as "still going on" (contract.md, States and transitions).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class TaskState(StrEnum):
-    """State of a task's cloud extraction (contract, Task status)."""
+    """State of a task's cloud extraction (contract.md, Task status)."""
 
     UNEXECUTED = "Unexecuted"
     WAITING = "Waiting"
@@ -20,7 +20,7 @@ class TaskState(StrEnum):
 
 
 class SubTaskState(StrEnum):
-    """State of a sub-task (contract, Sub-task status)."""
+    """State of a sub-task (contract.md, Sub-task status)."""
 
     WAITING = "Waiting"
     SENT = "Sent"
@@ -30,7 +30,7 @@ class SubTaskState(StrEnum):
 
 
 class LoopType(StrEnum):
-    """Kind of a loop list, as requests spell it; answers say ``URLList`` too (contract, Step record).
+    """Kind of a loop list, as requests spell it; answers say ``URLList`` too (contract.md, Step record).
 
     ``LoopType(…)`` takes any letter case.
     """
@@ -44,7 +44,7 @@ class LoopType(StrEnum):
 
 
 class ActionType(StrEnum):
-    """Kind of a step (contract, Step record)."""
+    """Kind of a step (contract.md, Step record)."""
 
     LOOP = "LoopAction"
     NAVIGATE = "NavigateAction"
@@ -52,7 +52,7 @@ class ActionType(StrEnum):
 
 
 class CollectionMethod(StrEnum):
-    """Where the rows of an analytics query were collected (contract, endpoint 2)."""
+    """Where the rows of an analytics query were collected (contract.md, endpoint 2)."""
 
     CLOUD = "Cloud"
     LOCAL = "Local"
@@ -60,7 +60,7 @@ class CollectionMethod(StrEnum):
 
 
 class TimeGranularity(StrEnum):
-    """Length of an analytics bucket (contract, endpoint 2)."""
+    """Length of an analytics bucket (contract.md, endpoint 2)."""
 
     DAY = "Day"
     WEEK = "Week"

@@ -23,7 +23,7 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class UrlFile:
-    """A checked file of URLs, one per line (contract, endpoint 6).
+    """A checked file of URLs, one per line (contract.md, endpoint 6).
 
     :ivar name: the file name that is told to the service.
     :ivar count: how many URLs it holds.

@@ -142,7 +142,7 @@ def date(argument: str, value: object) -> datetime.date:
 
 
 def date_range(start: object, end: object) -> tuple[str, str]:
-    """Return an analytics range as ``yyyy-MM-dd`` texts (contract, endpoint 2: UTC days, latest 3 months)."""
+    """Return an analytics range as ``yyyy-MM-dd`` texts (contract.md, endpoint 2: latest 3 months in UTC)."""
     first, last = date("start", start), date("end", end)
     today = pendulum.now("UTC").date()
     oldest = today.subtract(months=3)

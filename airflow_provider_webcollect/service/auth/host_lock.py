@@ -36,7 +36,7 @@ class HostLock:
     def release(self) -> None:
         """Let others have the lock."""
         if self._file is not None:
-            self._file.release()
+            self._file.release(force=True)
 
 
 def _lock_file(name: str) -> filelock.BaseFileLock:

@@ -1,8 +1,32 @@
-"""Access tokens: keeping one, sharing it with other processes and hosts, and renewing it exactly once.
+"""Access tokens: one credential that all processes share, renewed by one of them at a time.
 
-Refresh tokens count as single-use (field notes, Tokens). Within a process the driver's lock lets one renewal
-run at a time, within a host a file lock does, and across hosts whoever is told that the refresh token is
-spent waits for the winner's record and adopts it.
+Refresh tokens count as single-use, and sending a spent one may revoke everything (assumptions.md, Tokens). So
+one is sent by whoever holds the host's lock and the claim (:mod:`.claim`), after the store has been seen to
+take a write, and not again unless it surely did not arrive, or there is nothing left that could be lost.
+
+What a process knows of the token decides what it does:
+
+| State | Known by | Without the claim | With it |
+|---|---|---|---|
+| fresh | the record's times | use it | use it |
+| due | little of its life is left | use it while another process has the claim | renew |
+| ended | no record, its time is over, or rejected | wait for the claimant's record | renew |
+| doubtful | the claim expired, or by the note an answer was lost | use it to its end | renew after its end |
+| refused | the note says so | use it to its end | login and password, else `GrantRejected` |
+| superseded | a newer generation is of another credential | `TokenUnavailable` | `TokenUnavailable` |
+
+| Event, with the claim | Next state | The refresh token |
+|---|---|---|
+| a new token | fresh: the next generation is stored, which ends the claim | is spent |
+| surely not sent | as before | is kept |
+| answer lost, access token alive | doubtful | is sent again only after the access token's end |
+| answer lost, access token ended | as the second answer says, else doubtful | is sent once more |
+| refused | fresh if a newer record appears, else refused | is never sent again |
+| interrupted or killed | doubtful, by the note or the expired claim | as for a lost answer |
+
+Where there are login and password, they are used instead of sending a refresh token in doubt again.
+
+Records are ordered by generation, and a record of a lower one never replaces a higher one here.
 """
 
 from __future__ import annotations
@@ -14,17 +38,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.records import TokenRecord
+from airflow_provider_webcollect.service.auth.claim import RenewalClaim
 from airflow_provider_webcollect.service.auth.host_lock import HostLock
-from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
 from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
     GrantRejected,
     OutcomeUnknown,
     ServiceError,
     TokenRejected,
+    TokenStoreUnavailable,
     TokenUnavailable,
     WebCollectError,
 )
@@ -32,6 +56,7 @@ from airflow_provider_webcollect.service.flow import Blocking, Flow, Sleep
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.api.records import TokenRecord
     from airflow_provider_webcollect.service.auth.store import TokenStore
     from airflow_provider_webcollect.service.settings import Credentials
 
@@ -40,18 +65,20 @@ log = logging.getLogger(__name__)
 #: A token is renewed when so much of its life is left; each process draws its own share, so that a fleet does
 #: not renew in the same second.
 EARLY_SHARE = (0.02, 0.06)
-#: Seconds that a process waits for the host's lock, or for the keeper's record.
-PATIENCE = 60.0
-#: Seconds that a process whose refresh token is refused waits for the record of another host that used it.
+#: Seconds that a process waits for another one's renewal, or for the keeper's record.
+PATIENCE = 75.0
+#: Seconds that a process without a token waits for a store in trouble.
+STORE_PATIENCE = 10.0
+#: Seconds that a process whose refresh token is refused waits for the record of whoever used it.
 ADOPTION = 15.0
 #: Seconds before an early renewal that failed is tried again.
 POSTPONEMENT = 60.0
 #: Share of a token's life after which a keeper sends a refresh token again whose answer was lost: should the
 #: service revoke the access token for it, little is lost.
 LATE_SHARE = 0.9
-#: Looks at an empty store before the connection's own refresh token is taken for unspent: a store in trouble
-#: may seem empty for a moment.
-FIRST_LOOKS = 2
+#: Looks at a store that seems empty before it is taken for empty, since one in trouble may seem so for a moment;
+#: and the pause between them, as a multiple of its ``write_bound``.
+EMPTY_LOOKS, EMPTY_PAUSE = 2, 0.6
 #: Seconds before a token is asked for again whose answer was lost.
 LOST_ANSWER_PAUSE = 1.0
 #: Seconds for which a token counts as just obtained; that one is rejected has another reason than its age.
@@ -60,12 +87,16 @@ YOUTH = 60.0
 _NO_REFUSAL = frozenset({403, 404, 408, 429})
 #: Seconds between two looks while waiting.
 LOOK_INTERVAL = 0.2
-
+#: Seconds between the tries to store a new token, which cannot be had again.
+SAVE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 #: Carries a token call out.
-SendToken = Callable[["Call[TokenRecord]"], Flow[TokenRecord]]
+SendToken = Callable[["Call[TokenRecord]"], Flow["TokenRecord"]]
 #: Finds out whether the service takes an access token.
 AskService = Callable[[str], Flow[bool]]
+
+#: New tokens that could not be stored yet, by what the connection is named and its credential.
+_unsaved: dict[str, StoredToken] = {}
 
 
 class Tokens:
@@ -75,8 +106,10 @@ class Tokens:
     :param name: names the connection; processes of a host with one name renew one at a time.
     :param store: where the token is shared.
     :param base_url: where the credentials are good.
-    :param keeper_only: never write the record here unless told to renew, wait for the keeper's.
+    :param keeper_only: never write to the store here unless told to renew, wait for the keeper's record.
     :param learned: told every token obtained, for masking it in logs.
+    :param now: the wall clock, in Unix time; it only decides whether a token's life is over.
+    :param clock: a clock that only moves forward, in seconds.
     """
 
     def __init__(
@@ -89,18 +122,28 @@ class Tokens:
         keeper_only: bool = False,
         learned: Callable[[str], None] = lambda token: None,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._credentials = credentials
         self._store = store
         self._fingerprint = credentials.fingerprint_at(base_url)
-        self._lock = HostLock(f"{name}:{self._fingerprint}")
+        self._key = f"{name}:{self._fingerprint}"
+        self._lock = HostLock(self._key)
+        self._claim = RenewalClaim(store, self._fingerprint, clock)
         self._keeper_only = keeper_only
         self._learned = learned
         self._now = now
+        self._clock = clock
         self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
+        #: The newest generation seen, of whatever credential.
+        self._generation = 0
+        self._renewal = RenewalState.RELEASED
+        #: What the store held when this process, which had read the connection just before, looked first.
+        self._first_generation: int | None = None
         self._is_superseded = False
         self._postponed_until = 0.0
+        self._obtained: tuple[str, float] = ("", 0.0)
         self._replaced_young_at = -YOUTH
 
     def current(self, rejected: str | None = None) -> str | None:
@@ -114,26 +157,23 @@ class Tokens:
 
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: if another process was to provide it and did not, or has one of a newer
-            credential than this one.
+            credential than this one; if the store is in trouble; or if the answer to a renewal was lost.
         """
-        if token := self.current(rejected):
-            return token
-        yield from self._look()
-        if token := self.current(rejected):
-            return token
         if self._keeper_only:
-            return self._usable(rejected) or (yield from self._wait_for_keeper(rejected))
-        self._refuse_to_spin(rejected)
-        return (yield from self._renew(rejected, send))
-
-    def _refuse_to_spin(self, rejected: str | None) -> None:
-        """Raise rather than renew again and again because of an operation that is refused with any token."""
-        held, now = self._held, self._now()
-        if held is None or held.access_token != rejected or now - held.obtained_at > YOUTH:
-            return
-        if now - self._replaced_young_at < YOUTH:
-            raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
-        self._replaced_young_at = now
+            return (yield from self._from_keeper(rejected))
+        try:
+            token = yield from self._renewed(
+                send,
+                rejected,
+                lambda contended: bool(self._usable(rejected)) and (contended or not self._due()),
+            )
+        except WebCollectError as error:
+            if not (still_good := self._usable(rejected)):
+                raise
+            self._postponed_until = self._clock() + POSTPONEMENT
+            log.warning("The access token could not be renewed early and is used on: %s", error)
+            return still_good
+        return token.access_token
 
     def renew(self, send: SendToken, after_share: float, is_accepted: AskService) -> Flow[StoredToken]:
         """Renew the token if at least this share of its life has passed or the service rejects it; return it.
@@ -141,67 +181,91 @@ class Tokens:
         :param after_share: 0 for in any case, 0.5 for from half of its life on.
         :param is_accepted: asked about a token that is young enough.
         :raises CredentialError: if no credential of the connection leads to a token.
+        :raises TokenUnavailable: as :meth:`obtain` does.
         """
-        yield from self._locked(lambda: False)
-        try:
-            yield from self._look()
-            rejected = None
-            if after_share and (young := self._younger_than(after_share)):
-                if (yield from is_accepted(young.access_token)):
-                    return young
-                rejected = young.access_token
-            return (yield from self._fresh(send, rejected))
-        finally:
-            self._lock.release()
+        yield from self._look()
+        self._renewal = yield from self._claim.look(self._generation)
+        rejected = None
+        if after_share and (young := self._younger_than(after_share)):
+            if (yield from is_accepted(young.access_token)):
+                return young
+            rejected = young.access_token
+        return (
+            yield from self._renewed(
+                send,
+                rejected,
+                lambda contended: bool(
+                    after_share and self._younger_than(after_share) and self._usable(rejected)
+                ),
+            )
+        )
 
     def _younger_than(self, share: float) -> StoredToken | None:
         held = self._held
         if held is None or not self._usable(None):
             return None
-        if self._age_share(held) >= (max(share, LATE_SHARE) if held.uncertain_at else share):
-            return None
-        if held.uncertain_at:
+        age = held.age_share(self._now())
+        if self._renewal is not RenewalState.DOUBTFUL:
+            return held if age < share else None
+        if age < max(share, LATE_SHARE) or held.expires_at is None:
             log.warning("The answer to the last renewal was lost; the token is used on and renewed later.")
-        return held
-
-    def _age_share(self, token: StoredToken) -> float:
-        """Return how much of a token's life has passed; all of it where that is not known."""
-        if token.expires_at is None:
-            return 1.0
-        return (self._now() - token.obtained_at) / (token.expires_at - token.obtained_at)
+            return held
+        return None
 
     def _usable(self, rejected: str | None) -> str | None:
         """Return the access token at hand if it may still be used, due for renewal or not."""
         held = self._held
-        if held is None or held.access_token in {"", rejected}:
+        if held is None or held.access_token in {"", rejected} or held.has_ended(self._now()):
             return None
-        ended = held.expires_at is not None and self._now() >= held.expires_at
-        return None if ended else held.access_token
+        return held.access_token
 
     def _due(self) -> bool:
         """Whether the token at hand is so near its end that it should be renewed."""
         held = self._held
-        if held is None or held.expires_at is None or held.refused_at or held.uncertain_at:
+        if held is None or held.expires_at is None:
             return False
-        return self._age_share(held) >= 1 - self._early and self._now() >= self._postponed_until
+        if self._renewal in {RenewalState.DOUBTFUL, RenewalState.REFUSED}:
+            return False
+        return held.age_share(self._now()) >= 1 - self._early and self._clock() >= self._postponed_until
 
-    def _look(self) -> Flow[None]:
-        """Take over what the store holds, unless it is older or came of another credential."""
-        stored: StoredToken | None = yield Blocking(self._store.load)
-        self._is_superseded = (
-            stored is not None
-            and stored.fingerprint != self._fingerprint
-            and self._held is not None
-            # the connection's own access token has no time, and so cannot be older than anything
-            and 0 < self._held.obtained_at < stored.obtained_at
-        )
-        if stored is not None and stored.fingerprint == self._fingerprint:
-            if self._held is None or stored.obtained_at >= self._held.obtained_at:
+    def _look(self) -> Flow[bool]:
+        """Take over what the store holds, unless it is older or came of another credential.
+
+        :return: whether it holds anything.
+        :raises TokenStoreUnavailable: if the store cannot tell.
+        """
+        unsaved = _unsaved.get(self._key)
+        try:
+            stored: StoredToken | None = yield Blocking(self._store.load)
+        except TokenStoreUnavailable:
+            # what is at hand may be used, though not renewed
+            if unsaved is not None and unsaved.is_newer_than(self._held):
+                self._hold(unsaved)
+            self._hold_own()
+            raise
+        if unsaved is not None and unsaved.is_newer_than(stored):
+            yield from self._save(unsaved, ())
+            stored = unsaved
+        if self._first_generation is None:
+            self._first_generation = stored.generation if stored else 0
+        if stored is None:
+            self._hold_own()
+            return False
+        own_generation = max(self._first_generation, self._held.generation if self._held else 0)
+        self._generation = max(self._generation, stored.generation)
+        if stored.fingerprint == self._fingerprint:
+            self._is_superseded = False
+            if self._held is None or not self._held.is_newer_than(stored):
                 self._hold(stored)
-            elif not self._keeper_only:
-                # whoever wrote it did not know of ours, which must not be lost with this process
-                yield Blocking(functools.partial(self._store.save, self._held))
-        elif self._held is None and self._credentials.access_token:
+            return True
+        # whoever stored it had another credential after this process had read its own
+        self._is_superseded = stored.generation > own_generation
+        self._hold_own()
+        return True
+
+    def _hold_own(self) -> None:
+        """Hold the connection's own access token, if there is nothing else."""
+        if self._held is None and self._credentials.access_token:
             self._hold(
                 StoredToken(
                     access_token=self._credentials.access_token,
@@ -214,144 +278,199 @@ class Tokens:
         for secret in (token.access_token, token.refresh_token):
             if secret:
                 self._learned(secret)
+        if self._held is not None and self._held.generation != token.generation:
+            self._renewal = RenewalState.RELEASED
         self._held = token
+        self._generation = max(self._generation, token.generation)
 
-    def _renew(self, rejected: str | None, send: SendToken) -> Flow[str]:
-        """Renew the token, unless another process of this host does it meanwhile."""
-        locked = yield from self._locked(lambda: self._usable(rejected) is not None)
-        if not locked:
-            return self._usable(rejected) or ""
-        try:
-            yield from self._look()
-            if token := self.current(rejected):
-                return token
+    def _from_keeper(self, rejected: str | None) -> Flow[str]:
+        gives_up_at = self._clock() + PATIENCE
+        while True:
+            trouble: TokenStoreUnavailable | None = None
             try:
-                return (yield from self._fresh(send, rejected)).access_token
-            except WebCollectError as error:
-                if not (still_good := self._usable(rejected)):
-                    raise
-                self._postponed_until = self._now() + POSTPONEMENT
-                log.warning("The access token could not be renewed early and is used on: %s", error)
-                return still_good
+                yield from self._look()
+            except TokenStoreUnavailable as error:
+                trouble = error
+            if token := self._usable(rejected):
+                return token
+            if self._clock() >= gives_up_at:
+                raise trouble or TokenUnavailable(
+                    f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?"
+                )
+            yield Sleep(LOOK_INTERVAL * 5)
+
+    def _renewed(
+        self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
+    ) -> Flow[StoredToken]:
+        """Return a token that is good enough, renewing it as the one process that does.
+
+        :param is_enough: whether the token at hand is; told whether another process is renewing it.
+        """
+        gives_up_at = self._clock() + PATIENCE
+        store_works_at = self._clock()
+        try:
+            while True:
+                try:
+                    renewed = yield from self._try_to_renew(send, rejected, is_enough)
+                    if renewed is not None:
+                        return renewed
+                    store_works_at = self._clock()
+                except TokenStoreUnavailable:
+                    if self._usable(rejected) or self._clock() - store_works_at >= STORE_PATIENCE:
+                        raise
+                if self._clock() >= gives_up_at:
+                    raise TokenUnavailable(
+                        f"another process has been renewing the token for {PATIENCE:.0f} s"
+                    )
+                yield Sleep(LOOK_INTERVAL)
         finally:
             self._lock.release()
 
-    def _locked(self, needless: Callable[[], bool]) -> Flow[bool]:
-        """Return True with the host's lock held, or False once ``needless()`` while another holds it."""
-        gives_up_at = self._now() + PATIENCE
-        while not self._lock.try_acquire():
-            if needless():
-                return False
-            if self._now() > gives_up_at:
-                raise TokenUnavailable(
-                    f"another process of this host has been renewing the token for {PATIENCE:.0f} s"
-                )
-            yield Sleep(LOOK_INTERVAL)
-            yield from self._look()
-        return True
-
-    def _fresh(self, send: SendToken, rejected: str | None = None) -> Flow[StoredToken]:
-        """Obtain a new token from what the connection has: refresh tokens first, then login and password."""
-        if found := (yield from self._look_again()):
-            return found
-        login, password = self._credentials.login, self._credentials.password
-        refused: list[str] = []
-        refusal: GrantRejected | None = None
-        wait_until = 0.0
-        while spent := self._unspent(refused):
-            try:
-                return (yield from self._exchanged(spent, rejected, send))
-            except TokenUnavailable:
-                if newer := (yield from self._doubted(spent, rejected)):
-                    return newer
-                if not (login and password):
-                    raise
-                break
-            except GrantRejected as error:
-                refusal = error
-                wait_until = wait_until or self._now() + ADOPTION
-                refused.append(spent)
-            if adopted := (yield from self._adopted(refused, rejected, wait_until)):
-                return adopted
-            if self._usable(rejected):
-                break
-        if login and password:
-            record = yield from send(endpoints.first_token(login, password))
-            return (yield from self._keep(record, None))
-        yield from self._give_up(refused)
-        raise self._explained(refusal) from refusal
-
-    def _look_again(self) -> Flow[StoredToken | None]:
-        """Make sure that an empty store is empty; return the token if it is not.
-
-        :raises TokenUnavailable: if what is stored came of a newer credential. Its refresh token must not be
-            overwritten: it may be the only one that still works.
-        """
+    def _try_to_renew(
+        self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
+    ) -> Flow[StoredToken | None]:
+        """Look, claim and renew; None if another process is at it."""
+        yield from self._look()
+        if self._held is not None and is_enough(False):
+            return self._held
         if self._is_superseded:
+            # what is stored may be all that still works
             raise TokenUnavailable("the connection has a new credential, which is not used here yet")
-        for _ in range(FIRST_LOOKS):
-            if self._held is not None or not self._credentials.refresh_token:
-                return None
-            yield Sleep(LOOK_INTERVAL)
-            yield from self._look()
-        return self._held if self._usable(None) else None
-
-    def _unspent(self, refused: list[str]) -> str | None:
-        """Return what may still be exchanged: the stored refresh token, then the connection's own."""
-        held, own = self._held, self._credentials.refresh_token
-        if held is not None and held.refused_at:
+        is_locked = self._lock.try_acquire()
+        generation = self._generation
+        self._renewal = yield from self._claim.look(generation)
+        is_contended = not is_locked or self._renewal is RenewalState.CLAIMED
+        if self._held is not None and is_enough(is_contended):
+            return self._held
+        if not is_contended:
+            self._check_means(rejected)
+        if is_contended or not (yield from self._claim.acquire(generation)):
             return None
-        stored = None if held is None else held.refresh_token
-        return next((token for token in (stored, own) if token and token not in refused), None)
+        yield from self._look_again()
+        if self._generation != generation or (self._held is not None and is_enough(False)):
+            yield from self._claim.settle()
+            return None
+        return (yield from self._as_claimant(send, rejected))
 
-    def _exchanged(self, spent: str, rejected: str | None, send: SendToken) -> Flow[StoredToken]:
-        """Exchange a refresh token.
+    def _look_again(self) -> Flow[None]:
+        """Look with the claim in hand, and make sure that a store that seems empty is empty."""
+        bound = self._store.write_bound
+        for _ in range(EMPTY_LOOKS):
+            stored = yield from self._look()
+            if stored or not self._credentials.refresh_token:
+                return
+            yield Sleep(LOOK_INTERVAL if bound is None else bound * EMPTY_PAUSE)
+        yield from self._look()
+
+    @property
+    def _has_login(self) -> bool:
+        return bool(self._credentials.login and self._credentials.password)
+
+    def _unspent(self, renewal: RenewalState) -> str | None:
+        """Return the refresh token that may be sent: the record's, or else the connection's own."""
+        if renewal is RenewalState.REFUSED or (renewal is RenewalState.DOUBTFUL and self._has_login):
+            return None
+        return (self._held and self._held.refresh_token) or self._credentials.refresh_token
+
+    def _check_means(self, rejected: str | None) -> None:
+        """Raise if there is nothing to obtain a token with."""
+        if self._has_login or self._unspent(self._renewal):
+            return
+        if self._renewal is RenewalState.REFUSED:
+            raise _explained(None)
+        if self._held is None and rejected is None:
+            raise ConnectionIncomplete("the connection has nothing to obtain an access token with")
+        raise TokenRejected(
+            "the access token was rejected, and the connection has nothing to obtain a new one with"
+        )
+
+    def _refuse_to_spin(self, rejected: str | None) -> None:
+        """Raise rather than renew again and again because of an operation that is refused with any token."""
+        obtained, since = self._obtained
+        if not rejected or obtained != rejected or self._clock() - since > YOUTH:
+            return
+        if self._clock() - self._replaced_young_at < YOUTH:
+            raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
+        self._replaced_young_at = self._clock()
+
+    def _as_claimant(self, send: SendToken, rejected: str | None) -> Flow[StoredToken | None]:
+        """Obtain a new token from what the connection has: the refresh token, then login and password.
+
+        :return: None if another process's token has appeared instead.
+        """
+        generation = self._generation
+        try:
+            self._refuse_to_spin(rejected)
+            try:
+                if refresh := self._unspent(self._claim.outcome):
+                    record = yield from self._exchanged(refresh, rejected, send)
+                    return (yield from self._keep(record, refresh))
+            except (GrantRejected, _AnswerLost) as error:
+                if isinstance(error, GrantRejected) and (yield from self._has_successor(generation)):
+                    return None
+                if not self._has_login:
+                    raise
+            login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
+            return (yield from self._keep((yield from send(login)), None))
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._claim.settle()
+            raise
+
+    def _exchanged(self, refresh: str, rejected: str | None, send: SendToken) -> Flow[TokenRecord]:
+        """Exchange a refresh token, and have the claim know what became of it.
 
         :raises GrantRejected: if the service refuses it.
-        :raises TokenUnavailable: if it is not known whether the service took it.
+        :raises _AnswerLost: if it is not known whether the service took it.
+        :raises WebCollectError: any other: surely without effect.
         """
-        call = endpoints.refresh_token(spent)
+        if not self._claim.may_send():
+            raise TokenUnavailable("this process stood still while it was about to renew the token")
+        before = self._claim.outcome
+        # whatever interrupts the exchange leaves its outcome unknown
+        self._claim.outcome = RenewalState.DOUBTFUL
         try:
-            try:
-                record = yield from send(call)
-            except OutcomeUnknown:
-                if self._usable(rejected):
-                    raise
+            return (yield from self._sent(refresh, send))
+        except OutcomeUnknown as error:
+            lost: WebCollectError = error
+        except GrantRejected:
+            raise
+        except WebCollectError:
+            self._claim.outcome = before
+            raise
+        if not self._usable(rejected) and not self._has_login:
+            yield Sleep(LOST_ANSWER_PAUSE)
+            if self._claim.may_send():
                 # there is no other way to a token, and nothing left to lose
-                yield Sleep(LOST_ANSWER_PAUSE)
-                record = yield from send(call)
-        except OutcomeUnknown as lost:
-            raise TokenUnavailable(f"the answer to a renewal was lost: {lost.message}") from lost
+                try:
+                    return (yield from self._sent(refresh, send))
+                except GrantRejected:
+                    raise
+                except WebCollectError as error:
+                    lost = error
+        raise _AnswerLost(f"the answer to a renewal was lost: {lost.message}") from lost
+
+    def _sent(self, refresh: str, send: SendToken) -> Flow[TokenRecord]:
+        try:
+            return (yield from send(endpoints.refresh_token(refresh)))
         except ServiceError as refusal:
-            if not _is_refusal(refusal):
+            status = refusal.status or 0
+            if refusal.retryable or not 400 <= status < 500 or status in _NO_REFUSAL:
                 raise
-            raise GrantRejected(
-                refusal.message,
-                status=refusal.status,
-                code=refusal.code,
-                request_id=refusal.request_id,
-            ) from refusal
-        return (yield from self._keep(record, spent))
+            self._claim.outcome = RenewalState.REFUSED
+            raise _explained(refusal) from refusal
 
-    def _doubted(self, spent: str, rejected: str | None) -> Flow[StoredToken | None]:
-        """Tell the others not to send ``spent`` again while its access token lives; or return a newer token.
-
-        Its answer may have taken a minute to be lost, and another host may have renewed the token meanwhile.
-        """
-        yield from self._look()
-        held = self._held
-        if held is None or not self._usable(rejected):
-            return None
-        if held.refresh_token != spent:
-            return held
-        yield from self._share(msgspec.structs.replace(held, uncertain_at=self._now()))
-        return None
-
-    def _share(self, token: StoredToken) -> Flow[None]:
-        """Hold a token and store it, unless what is stored came of a newer credential."""
-        self._hold(token)
-        if not self._is_superseded:
-            yield Blocking(functools.partial(self._store.save, token))
+    def _has_successor(self, generation: int) -> Flow[bool]:
+        """Wait, bounded, for the record of whoever used a refused refresh token before."""
+        gives_up_at = self._clock() + ADOPTION
+        while True:
+            yield from self._look()
+            if self._generation > generation:
+                return True
+            if self._clock() >= gives_up_at:
+                return False
+            yield Sleep(LOOK_INTERVAL)
 
     def _keep(self, record: TokenRecord, spent: str | None) -> Flow[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
@@ -359,63 +478,48 @@ class Tokens:
         token = StoredToken(
             access_token=record.access_token,
             refresh_token=record.refresh_token or spent,
+            generation=self._generation + 1,
             obtained_at=now,
             expires_at=None if record.expires_in is None else now + record.expires_in,
             fingerprint=self._fingerprint,
         )
-        yield from self._share(token)
+        self._obtained = (token.access_token, self._clock())
+        self._hold(token)
+        yield from self._save(token, SAVE_PAUSES)
         return token
 
-    def _adopted(
-        self, refused: list[str], rejected: str | None, wait_until: float
-    ) -> Flow[StoredToken | None]:
-        """Wait, bounded, for the record of whoever used a refused token before us; None if none comes."""
-        while True:
-            yield from self._look()
-            held = self._held
-            if held and held.refresh_token not in refused and self._usable(rejected):
-                return held
-            # known to be of no use, or there to be tried
-            if held and (held.refused_at or (held.refresh_token and held.refresh_token not in refused)):
-                return None
-            if self._now() >= wait_until:
-                return None
-            yield Sleep(LOOK_INTERVAL)
-
-    def _wait_for_keeper(self, rejected: str | None) -> Flow[str]:
-        gives_up_at = self._now() + PATIENCE
-        while self._now() < gives_up_at:
-            yield Sleep(LOOK_INTERVAL * 5)
-            yield from self._look()
-            if token := self._usable(rejected):
-                return token
-        raise TokenUnavailable(f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?")
-
-    def _give_up(self, refused: list[str]) -> Flow[None]:
-        """Tell the other processes that the refresh token is of no use."""
-        held = self._held or StoredToken(access_token="", fingerprint=self._fingerprint)
-        if refused and not held.refused_at:
-            yield from self._share(
-                msgspec.structs.replace(
-                    held, refresh_token=held.refresh_token or refused[-1], refused_at=self._now()
-                )
-            )
-
-    def _explained(self, refusal: GrantRejected | None) -> WebCollectError:
-        if not (self._held and self._held.refused_at):
-            return TokenRejected(
-                "the access token was rejected, and the connection has nothing to obtain a new one with"
-            )
-        return GrantRejected(
-            "the refresh token was refused, and no other process has stored a newer one. Either it was "
-            "revoked, or a process ended after the service had exchanged it, before the new one was stored",
-            status=refusal.status if refusal else None,
-            code=refusal.code if refusal else None,
-            request_id=refusal.request_id if refusal else None,
-        )
+    def _save(self, token: StoredToken, pauses: tuple[float, ...]) -> Flow[None]:
+        _unsaved[self._key] = token
+        is_first = True
+        for pause in (*pauses, None):
+            try:
+                # a write that seemed to fail may have been seen, and its token have a successor by now
+                if is_first or token.is_newer_than((yield Blocking(self._store.load))):
+                    yield Blocking(functools.partial(self._store.save, token))
+            except TokenStoreUnavailable as error:
+                if pause is None:
+                    log.error("The new token cannot be stored; only this process has it. %s", error)
+                    return
+                is_first = False
+                yield Sleep(pause)
+            else:
+                break
+        _unsaved.pop(self._key, None)
+        self._claim.outcome = RenewalState.RELEASED
+        yield from self._claim.settle()
 
 
-def _is_refusal(error: ServiceError) -> bool:
-    """Return whether an answer of the token endpoint refuses the credential (field notes: HTTP 400)."""
-    status = error.status or 0
-    return error.enveloped and not error.retryable and 400 <= status < 500 and status not in _NO_REFUSAL
+class _AnswerLost(TokenUnavailable):
+    """A refresh token was sent, and whether the service took it is not known."""
+
+    unsent = False
+
+
+def _explained(refusal: ServiceError | None) -> GrantRejected:
+    return GrantRejected(
+        "the refresh token was refused, and no other process has stored a newer one. Either it was "
+        "revoked, or a process ended after the service had exchanged it, before the new one was stored",
+        status=refusal.status if refusal else None,
+        code=refusal.code if refusal else None,
+        request_id=refusal.request_id if refusal else None,
+    )

@@ -2,36 +2,108 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+import abc
+from enum import StrEnum
+from typing import ClassVar, TypeVar
 
-from airflow_provider_webcollect.service.auth.token import StoredToken
+import msgspec
+
+from airflow_provider_webcollect.service.auth.token import RenewalNote, StoredToken
+from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
-class TokenStore(Protocol):
-    """Where the processes that use one connection share its token."""
+class Register(StrEnum):
+    """The two texts that a store keeps for a connection."""
+
+    TOKEN = "token"
+    RENEWAL = "renewal"
+
+
+class TokenStore(abc.ABC):
+    """Two texts that all processes of a connection can read and replace; no compare-and-set is needed.
+
+    They are apart so that a note on the renewal that is written late never overwrites a newer token.
+
+    :cvar write_bound: seconds from the beginning of a write until every reader sees it, at most; two hosts
+        tell by it which of them renews the token. None for a store that one process alone uses.
+    """
+
+    write_bound: ClassVar[float | None] = 2.0
+
+    @abc.abstractmethod
+    def read(self, register: Register) -> str | None:
+        """Return a text, or None if there surely is none.
+
+        :raises TokenStoreUnavailable: if the store cannot tell.
+        """
+
+    @abc.abstractmethod
+    def write(self, register: Register, text: str) -> None:
+        """Replace a text.
+
+        :raises TokenStoreUnavailable: if it may not have been written.
+        """
 
     def load(self) -> StoredToken | None:
-        """Return the shared token, or None if there is none."""
+        """Return the shared token, or None if there surely is none.
+
+        :raises TokenStoreUnavailable: if the store cannot tell, or holds something else.
+        """
+        return self._decoded(Register.TOKEN, StoredToken)
 
     def save(self, token: StoredToken) -> None:
-        """Replace the shared token."""
+        """Replace the shared token.
+
+        :raises TokenStoreUnavailable: if it may not have been written.
+        """
+        try:
+            self.write(Register.TOKEN, msgspec.json.encode(token).decode())
+        except TokenStoreUnavailable as error:
+            # without the frames below, whose variables hold the token
+            error.__context__ = None
+            raise error.with_traceback(None) from None
+
+    def load_note(self) -> RenewalNote | None:
+        """Return the note on the renewal; raises as :meth:`load` does."""
+        return self._decoded(Register.RENEWAL, RenewalNote)
+
+    def save_note(self, note: RenewalNote) -> None:
+        """Replace the note on the renewal; raises as :meth:`save` does."""
+        self.write(Register.RENEWAL, msgspec.json.encode(note).decode())
+
+    def _decoded(self, register: Register, kind: type[S]) -> S | None:
+        text = self.read(register)
+        if text is None or not text.strip():
+            return None
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.DecodeError:
+            # not taken for an empty store: the connection's own refresh token may have been spent long ago
+            text = ""  # it may hold a token, and variables show in some tracebacks
+            raise TokenStoreUnavailable(
+                f"what is stored as the connection's {register} cannot be read. Delete it to begin with the "
+                "credential in the connection"
+            ) from None
 
 
-class MemoryTokenStore:
+class MemoryTokenStore(TokenStore):
     """Shares the token within this process only.
 
     :param name: stores of one name share one token.
     """
 
-    _shared: ClassVar[dict[str, StoredToken]] = {}
+    write_bound = None
+    _shared: ClassVar[dict[tuple[str, Register], str]] = {}
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def load(self) -> StoredToken | None:
-        """Return this process's token, if there is one."""
-        return self._shared.get(self._name)
+    def read(self, register: Register) -> str | None:
+        """Return this process's text, if there is one."""
+        return self._shared.get((self._name, register))
 
-    def save(self, token: StoredToken) -> None:
-        """Replace this process's token."""
-        self._shared[self._name] = token
+    def write(self, register: Register, text: str) -> None:
+        """Replace this process's text."""
+        self._shared[self._name, register] = text

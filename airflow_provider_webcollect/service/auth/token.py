@@ -1,40 +1,59 @@
-"""The record of an access token, as the processes that use one connection share it."""
+"""What the processes that use one connection share: the token, and how its renewal stands."""
 
 from __future__ import annotations
 
-import logging
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from airflow_provider_webcollect.service.api.records import TokenRecord
 
-log = logging.getLogger(__name__)
-
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     """An access token as it is shared. Its repr shows no token.
 
-    :ivar expires_at: Unix time at which the access token ends; None if not known.
+    :ivar generation: its predecessor's + 1, so that records are ordered whatever the hosts' clocks say; 0 for
+        the connection's own token.
+    :ivar obtained_at: Unix time by the clock of the host that obtained it.
+    :ivar expires_at: Unix time at which the access token ends, by the same clock; None if not known.
     :ivar fingerprint: of the connection's own credential, from which this token was obtained.
-    :ivar refused_at: Unix time at which the service refused ``refresh_token``; nobody needs to try it again.
-    :ivar uncertain_at: Unix time at which ``refresh_token`` was sent and the answer was lost; it is not sent
-        again while the access token lives, which the service might revoke for it.
     """
 
     access_token: str
     refresh_token: str | None = None
+    generation: int = 0
     obtained_at: float = 0.0
     expires_at: float | None = None
     fingerprint: str
-    refused_at: float | None = None
-    uncertain_at: float | None = None
 
     def __repr__(self) -> str:
-        return f"StoredToken(expires_at={self.expires_at}, fingerprint={self.fingerprint!r})"
+        return (
+            f"StoredToken(generation={self.generation}, expires_at={self.expires_at}, "
+            f"fingerprint={self.fingerprint!r})"
+        )
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("expires_at", self.expires_at), ("fingerprint", self.fingerprint)]
+        return [("generation", self.generation), ("expires_at", self.expires_at)]
+
+    def is_newer_than(self, other: StoredToken | None) -> bool:
+        """Return whether this record comes after ``other``."""
+        if other is None:
+            return True
+        if not (self.generation and other.generation):
+            # written by a version that did not count generations
+            return self.obtained_at > other.obtained_at
+        return self.generation > other.generation
+
+    def age_share(self, now: float) -> float:
+        """Return how much of the token's life has passed; all of it where that is not known."""
+        if self.expires_at is None or self.expires_at <= self.obtained_at:
+            return 1.0
+        return (now - self.obtained_at) / (self.expires_at - self.obtained_at)
+
+    def has_ended(self, now: float) -> bool:
+        """Return whether the token's life is known to be over."""
+        return self.expires_at is not None and self.obtained_at < self.expires_at <= now
 
     def record(self, now: float) -> TokenRecord:
         """Return the token as the service would hand it out at ``now``."""
@@ -45,15 +64,25 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
             refresh_token=self.refresh_token,
         )
 
-    def to_json(self) -> str:
-        """Return the token as the text that a store keeps."""
-        return msgspec.json.encode(self).decode()
 
-    @classmethod
-    def from_json(cls, text: str | None) -> StoredToken | None:
-        """Read what :meth:`to_json` wrote; anything else counts as nothing stored."""
-        try:
-            return msgspec.json.decode(text, type=cls) if text else None
-        except msgspec.DecodeError:
-            log.warning("The stored token is not readable and is ignored; a new one will replace it.")
-            return None
+class RenewalState(StrEnum):
+    """How the renewal of one generation of the token stands."""
+
+    CLAIMED = "claimed"
+    RELEASED = "released"
+    DOUBTFUL = "doubtful"
+    REFUSED = "refused"
+
+
+class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Who renews which generation of the token, or what became of that. It holds no secret.
+
+    :ivar claimant: a random name for one attempt of one process.
+    :ivar generation: of the token that is to be replaced.
+    :ivar fingerprint: of the connection's own credential that the claimant has.
+    """
+
+    claimant: str
+    generation: int
+    fingerprint: str
+    state: RenewalState

@@ -164,7 +164,7 @@ def _may_be_size(error: WebCollectError) -> bool:
     if isinstance(error, NoAnswer | MalformedAnswer):
         return True
     if isinstance(error, ServiceFailure) and (error.code or "").lower() == "servererror":
-        # the service's own failure mostly comes with HTTP 400 (field notes, Errors)
+        # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
         return True
     return error.status in {413, 504} or (error.status == 500 and isinstance(error, ServiceFailure))
 

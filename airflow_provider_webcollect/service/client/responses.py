@@ -1,6 +1,6 @@
 """Reading answers: the envelope, the ``data`` in it, and the errors.
 
-An ``error`` member decides, whatever the HTTP status (field notes, Errors).
+An ``error`` member decides, whatever the HTTP status (assumptions.md, Errors).
 """
 
 from __future__ import annotations

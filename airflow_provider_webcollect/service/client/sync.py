@@ -91,7 +91,7 @@ class Client:
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and share it, if at least this share of its life has passed.
 
-        See the contract, endpoint 1. With a share above 0, the service is asked whether it still takes a
+        See contract.md, endpoint 1. With a share above 0, the service is asked whether it still takes a
         token that is young enough (endpoint 16); one that it rejects is renewed.
 
         :return: the token that is valid now, new or not.

@@ -1,0 +1,35 @@
+"""Whatever the order, the clocks and the troubles: no refresh token is spent twice, and none is lost."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.service.auth import renewal
+from tests.service.token_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HISTORIES_PER_TEST = 150
+
+
+@pytest.mark.parametrize("block", range(16))
+def test_no_history_loses_or_spends_twice(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
+    monkeypatch.setattr(renewal, "_unsaved", {})
+    caplog.set_level("CRITICAL")
+    for seed in range(block * HISTORIES_PER_TEST, (block + 1) * HISTORIES_PER_TEST):
+        world = World(seed, tmp_path)
+        try:
+            world.run()
+            was_alive = world.is_alive()
+            world.settle()
+            works = all("ok" in process.results for process in world.processes)
+            assert works or not was_alive, "the fleet does not work within two calls"
+        except AssertionError as error:
+            pytest.fail(f"seed {seed}: {error}\n" + "\n".join(world.log[-60:]))

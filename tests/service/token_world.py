@@ -1,0 +1,451 @@
+"""A world in which processes on two hosts share a token, and in which everything goes wrong by chance.
+
+Time, the store, the service and the order of steps are the world's; what decides is the package's own. Each
+history comes from its seed alone, so one that fails can be looked at again.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import random
+import tempfile
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from airflow_provider_webcollect.service.api.records import TokenRecord
+from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.service.auth.renewal import Tokens
+from airflow_provider_webcollect.service.auth.store import Register, TokenStore
+from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.errors import (
+    OutcomeUnknown,
+    RequestRejected,
+    ServiceUnreachable,
+    TokenRejected,
+    TokenStoreUnavailable,
+    WebCollectError,
+)
+from airflow_provider_webcollect.service.flow import Blocking, Sleep
+from airflow_provider_webcollect.service.settings import Credentials
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Seconds of a history; a token lives for LIFE.
+LENGTH, LIFE = 9000.0, 3600.0
+#: Seconds that the clocks of hosts are wrong by, at most.
+LONGEST_SKEW = 600.0
+#: Seconds that an exchange takes at most, and a slow write; that the store is out of order; that a process
+#: stands still.
+LONGEST_EXCHANGE, SLOWEST_WRITE, LONGEST_OUTAGE, LONGEST_STALL = 20.0, 8.0, 12.0, 90.0
+
+
+class Exchange(NamedTuple):
+    """Send a refresh token."""
+
+    refresh_token: str
+
+
+class Use(NamedTuple):
+    """Use an access token; the outcome is whether it was accepted."""
+
+    access_token: str
+
+
+@dataclass
+class Sent:
+    """One sending of a refresh token: by whom, and what became of the answer."""
+
+    by: Process
+    life: int
+    state: str = "under way"
+
+    def may_be_answered(self) -> bool:
+        """Whether somebody has the successor, or may yet get it."""
+        alive = self.by.life == self.life
+        return self.state == "stored" or (alive and self.state in {"under way", "answered"})
+
+
+class Service:
+    """Hands out tokens; a refresh token works once."""
+
+    def __init__(self, revokes: bool, odd_lives: bool, chance: random.Random) -> None:
+        self.revokes, self.odd_lives, self.chance = revokes, odd_lives, chance
+        self.numbers = itertools.count(1)
+        self.living: dict[str, int] = {}
+        self.spent: dict[str, int] = {}
+        self.access: dict[str, tuple[int, float]] = {}
+
+    def new_lineage(self) -> str:
+        """Return the refresh token that a person puts into the connection."""
+        number = next(self.numbers)
+        self.living[f"r{number}"] = number
+        return f"r{number}"
+
+    def exchange(self, refresh_token: str, now: float) -> TokenRecord:
+        lineage = self.living.pop(refresh_token, None)
+        if lineage is None:
+            if self.revokes and (lineage := self.spent.get(refresh_token)):
+                self.living = {token: of for token, of in self.living.items() if of != lineage}
+                self.access = {token: each for token, each in self.access.items() if each[0] != lineage}
+            raise RequestRejected("spent", status=400, code="Invalid.Grant")
+        self.spent[refresh_token] = lineage
+        number = next(self.numbers)
+        self.living[f"r{number}"] = lineage
+        self.access[f"a{number}"] = (lineage, now + LIFE)
+        life = None if self.odd_lives and self.chance.random() < 0.3 else LIFE
+        return TokenRecord(access_token=f"a{number}", refresh_token=f"r{number}", expires_in=life)
+
+    def accepts(self, access_token: str, now: float) -> bool:
+        return access_token in self.access and now < self.access[access_token][1]
+
+
+class Texts(TokenStore):
+    """The registers; what they held lately is kept for stale reads."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.history: dict[Register, list[tuple[float, str]]] = {each: [] for each in Register}
+        self.empty_until = 0.0
+        self.fails_until = 0.0
+        self.staleness = 0.0
+
+    def read(self, register: Register) -> str | None:
+        if register is Register.TOKEN and self.world.now < self.empty_until:
+            return None
+        seen = [text for at, text in self.history[register] if at <= self.world.now - self.staleness]
+        return seen[-1] if seen else None
+
+    def write(self, register: Register, text: str) -> None:
+        if register is Register.TOKEN:
+            self.world.check_order(msgspec.json.decode(text, type=StoredToken))
+        self.history[register].append((self.world.now, text))
+
+    def newest(self) -> StoredToken | None:
+        texts = self.history[Register.TOKEN]
+        return msgspec.json.decode(texts[-1][1], type=StoredToken) if texts else None
+
+
+@dataclass(eq=False)
+class Process:
+    """A process that calls the service now and then."""
+
+    world: World
+    name: str
+    folder: Path
+    skew: float
+    #: Whether it renews the token at half of its life, as a keeper does.
+    renews: bool = False
+    life: int = 0
+    unsaved: dict[str, StoredToken] = field(default_factory=dict)
+    #: The access token that the service rejected in the call that runs.
+    rejected: str | None = None
+    running: Generator[Any, Any, None] | None = None
+    results: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin with what the connection holds now."""
+        self.tokens = Tokens(
+            Credentials(refresh_token=self.world.credential),
+            "connection",
+            self.world.store,
+            now=lambda: self.world.now + self.skew,
+            clock=lambda: self.world.now,
+        )
+
+    def kill(self) -> None:
+        self.life += 1
+        if self.running is not None:
+            self.running.close()
+            self.running = None
+        self.unsaved = {}
+
+    def call(self) -> Generator[Any, Any, None]:
+        """Do what a client does: get a token, use it, replace it if it is rejected."""
+        self.rejected = None
+        if self.renews:
+            yield from self.tokens.renew(self._send, 0.5, self._is_accepted)
+        for _ in range(4):
+            token = self.tokens.current(self.rejected)
+            if token is None:
+                token = yield from self.tokens.obtain(self.rejected, self._send)
+            if (yield Use(token)):
+                return
+            self.rejected = token
+        raise TokenRejected("one token after the other")
+
+    def _is_accepted(self, token: str) -> Any:
+        accepted = yield Use(token)
+        self.rejected = None if accepted else token
+        return accepted
+
+    def _send(self, call: Any) -> Any:
+        return (yield Exchange(call.body["refresh_token"]))
+
+
+class World:
+    """Runs one history.
+
+    :param faults: the chance that a step goes wrong.
+    """
+
+    def __init__(self, seed: int, folder: Path, faults: float = 0.04) -> None:
+        self.chance = random.Random(seed)
+        random.seed(seed)  # the moment at which each process renews
+        self.now, self.faults = 1_000_000.0, faults
+        self.log: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.service = Service(self.chance.random() < 0.7, self.chance.random() < 0.3, self.chance)
+        self.store = Texts(self)
+        self.sent: dict[str, list[Sent]] = {}
+        self.credential, self.is_changed = self.service.new_lineage(), False
+        skews = [self.chance.uniform(-LONGEST_SKEW, LONGEST_SKEW) for _ in range(2)]
+        self.processes = [
+            Process(self, f"p{number}", folder / f"host{number % 2}", skews[number % 2])
+            for number in range(4)
+        ]
+        self.processes[0].renews = self.chance.random() < 0.5
+        for process in self.processes:
+            process.folder.mkdir(exist_ok=True)
+            process.start()
+
+    def run(self) -> None:
+        """Let things go wrong for a while."""
+        end = self.now + LENGTH
+        for process in self.processes:
+            self.at(self.chance.uniform(0, 5), functools.partial(self.call_now_and_then, process, end))
+        for trouble in (
+            self.drop,
+            self.drop_twice,
+            self.kill,
+            self.change_credential,
+            self.hiccup,
+            self.outage,
+        ):
+            for _ in range(self.chance.choice((0, 0, 1, 3))):
+                self.at(self.chance.uniform(0, LENGTH), trouble)
+        self.go_on()
+
+    def settle(self) -> None:
+        """Have all go well, and every process make two calls."""
+        self.faults = 0.0
+        self.now += 120.0
+        for process in self.processes:
+            process.results.clear()
+        # whoever has an old credential finds that out by the first call
+        for _ in range(3 if self.is_changed else 2):
+            for process in self.processes:
+                self.at(self.chance.uniform(0, 3), functools.partial(self.call, process))
+            self.go_on()
+
+    def is_alive(self) -> bool:
+        """Whether a refresh token that still works has survived, where the fleet could find it."""
+        known = [self.credential]
+        fingerprint = Credentials(refresh_token=self.credential).fingerprint_at("")
+        held = [process.tokens._held for process in self.processes]
+        for token in (self.store.newest(), *held):
+            if token is not None and token.fingerprint == fingerprint:
+                known.append(str(token.refresh_token))
+        newest = self.store.newest()
+        if newest is not None and newest.fingerprint == fingerprint:
+            known.remove(self.credential)
+        return any(token in self.service.living for token in known)
+
+    def at(self, delay: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._order), action))
+
+    def go_on(self) -> None:
+        while self._events:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+
+    def goes_wrong(self) -> bool:
+        return self.chance.random() < self.faults
+
+    # troubles
+
+    def drop(self) -> None:
+        self.log.append(f"{self.now:.2f} the service drops its access tokens")
+        self.service.access.clear()
+        for process in self.processes:
+            self.at(self.chance.uniform(0, 0.5), functools.partial(self.call, process))
+
+    def drop_twice(self) -> None:
+        self.drop()
+        self.at(self.chance.uniform(0, 8), self.drop)
+
+    def kill(self) -> None:
+        process = self.chance.choice(self.processes)
+        self.log.append(f"{self.now:.2f} {process.name} is killed")
+        process.kill()
+        process.start()
+
+    def change_credential(self) -> None:
+        self.credential = self.service.new_lineage()
+        self.is_changed = True
+        self.log.append(f"{self.now:.2f} a person sets {self.credential}")
+
+    def hiccup(self) -> None:
+        self.log.append(f"{self.now:.2f} the store seems empty")
+        self.store.empty_until = self.now + self.chance.uniform(0.1, 2.0)
+
+    def outage(self) -> None:
+        self.log.append(f"{self.now:.2f} the store is out of order")
+        self.store.fails_until = self.now + self.chance.uniform(0.1, LONGEST_OUTAGE)
+
+    # processes
+
+    def call_now_and_then(self, process: Process, end: float) -> None:
+        if self.now > end:
+            return
+        if process.running is None:
+            self.call(process)
+        together = self.chance.random() < 0.5
+        gap = 60 - self.now % 60 if together else self.chance.uniform(1, 400)
+        self.at(gap + self.chance.uniform(0, 0.3), functools.partial(self.call_now_and_then, process, end))
+
+    def call(self, process: Process) -> None:
+        if process.running is None:
+            if process.tokens._held is None:
+                process.start()  # it reads the connection when it needs it first
+            process.running = process.call()
+            self.step(process, process.life, None, None)
+
+    def step(self, process: Process, life: int, outcome: Any, error: BaseException | None) -> None:
+        if process.life != life or process.running is None:
+            return
+        tempfile.tempdir = str(process.folder)
+        renewal._unsaved = process.unsaved
+        try:
+            effect = process.running.throw(error) if error else process.running.send(outcome)
+        except StopIteration:
+            self.ended(process, "ok")
+        except WebCollectError as failure:
+            self.ended(process, f"{type(failure).__name__}: {failure}")
+            # as whoever is refused does: see what the connection says now, or a while ago
+            if not self.faults or self.chance.random() < 0.7:
+                process.start()
+        else:
+            self.perform(process, effect)
+
+    def stall(self, process: Process) -> float:
+        """How long a process stands still; not while it alone has the newest token (see claim.py, what remains)."""
+        sent = [each for sendings in self.sent.values() for each in sendings if each.by is process]
+        if any(each.state == "answered" for each in sent) or not self.goes_wrong():
+            return 0.0
+        return self.chance.uniform(1, LONGEST_STALL)
+
+    def ended(self, process: Process, result: str) -> None:
+        process.running = None
+        process.results.append(result)
+        if result != "ok":
+            self.log.append(f"{self.now:.2f} {process.name} {result[:60]}")
+
+    def perform(self, process: Process, effect: Any) -> None:
+        go_on = functools.partial(self.step, process, process.life)
+        match effect:
+            case Sleep(seconds):
+                self.at(seconds + self.stall(process), lambda: go_on(None, None))
+            case Use(token):
+                self.at(0.05, lambda: go_on(self.service.accepts(token, self.now), None))
+            case Blocking(function):
+                self.access_store(process, function, go_on)
+            case Exchange(token):
+                self.exchange(process, token, go_on)
+
+    def access_store(self, process: Process, function: Callable[[], Any], go_on: Callable[..., None]) -> None:
+        is_write = isinstance(function, functools.partial)
+        duration = (
+            self.chance.uniform(0.005, 0.1) if self.chance.random() < 0.9 else self.chance.uniform(0, 1)
+        )
+        fails, is_slow = self.goes_wrong(), self.goes_wrong()
+        if is_slow:
+            duration = self.chance.uniform(1, SLOWEST_WRITE)
+        if fails and is_write and duration > 1:
+            fails = False  # a write that is refused and yet takes effect much later is none that can be told
+        takes_place = self.chance.random() if fails else True
+        outcome: list[Any] = []
+
+        def take_effect() -> None:
+            if takes_place:
+                # what was written a second ago may still not show
+                self.store.staleness = self.chance.uniform(0, 0.9) if self.chance.random() < 0.3 else 0.0
+                outcome.append(function())
+                if is_write and isinstance(function.args[0], StoredToken):  # type: ignore[attr-defined]
+                    self.note_stored(function.args[0])  # type: ignore[attr-defined]
+
+        def end() -> None:
+            if fails:
+                go_on(None, TokenStoreUnavailable("out of order"))
+            else:
+                go_on(outcome[0], None)
+
+        self.at(duration * self.chance.random(), take_effect)
+        self.at(duration, end)
+
+    def exchange(self, process: Process, token: str, go_on: Callable[..., None]) -> None:
+        sent = Sent(process, process.life)
+        before = self.sent.setdefault(token, [])
+        earlier = [(each.by.name, each.state) for each in before]
+        self.log.append(f"{self.now:.2f} {process.name} sends {token}; before: {earlier}")
+        assert not any(each.may_be_answered() for each in before), f"{token} is sent twice"
+        in_doubt = any(each.state != "unsent" for each in before)
+        assert not in_doubt or not self.has_use_for(process), f"{token} is sent again without need"
+        before.append(sent)
+        fate = self.chance.choice(("unsent", "lost", "unanswered", "slow")) if self.goes_wrong() else "well"
+        duration = (
+            self.chance.uniform(0.1, 1) if fate == "well" else self.chance.uniform(0.1, LONGEST_EXCHANGE)
+        )
+        outcome: list[Any] = []
+
+        def arrive() -> None:
+            if fate in {"unsent", "lost"}:
+                return
+            try:
+                outcome.append(self.service.exchange(token, self.now))
+            except RequestRejected as refusal:
+                outcome.append(refusal)
+
+        def end() -> None:
+            if fate == "unsent":
+                sent.state = "unsent"
+                go_on(None, ServiceUnreachable("no route"))
+            elif fate in {"lost", "unanswered"}:
+                sent.state = "lost"
+                go_on(None, OutcomeUnknown("no answer"))
+            elif isinstance(outcome[0], RequestRejected):
+                sent.state = "refused"
+                go_on(None, outcome[0])
+            else:
+                sent.state = "answered"
+                go_on(outcome[0], None)
+
+        self.at(duration * self.chance.random(), arrive)
+        self.at(duration, end)
+
+    # what must hold
+
+    def has_use_for(self, process: Process) -> bool:
+        """Whether a process could go on with the access token that it holds."""
+        held, now = process.tokens._held, self.now + process.skew
+        if held is None or held.access_token == process.rejected or held.has_ended(now):
+            return False
+        # a keeper takes a risk when little of the life is left
+        return not process.renews or held.expires_at is None or held.age_share(now) < renewal.LATE_SHARE
+
+    def check_order(self, token: StoredToken) -> None:
+        newest = self.store.newest()
+        self.log.append(f"{self.now:.2f} stored: generation {token.generation}, {token.refresh_token}")
+        assert newest is None or token.generation >= newest.generation, "a newer record is replaced"
+
+    def note_stored(self, token: StoredToken) -> None:
+        for sendings in self.sent.values():
+            for sent in sendings:
+                if sent.state == "answered" and sent.by.tokens._held == token:
+                    sent.state = "stored"
