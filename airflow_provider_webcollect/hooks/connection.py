@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_STATUS_BATCH_SIZE = 100
+#: Tasks that one status query may name (assumptions.md, Errors).
+MAX_STATUS_BATCH_SIZE = 100
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +35,11 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     token_refresh: Literal["auto", "keeper"] = "auto"
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
+    total_timeout: float = 300.0
+    max_response_bytes: int = 64 * 1024 * 1024
     ca_file: str | None = None
     requests_per_second: float = GENERAL_RATE
-    status_batch_size: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_STATUS_BATCH_SIZE
+    status_batch_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_STATUS_BATCH_SIZE)] = MAX_STATUS_BATCH_SIZE
     timezone: str | None = None
     task_url_template: str | None = None
     export_url_template: str | None = None
@@ -78,6 +81,8 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
             datahub_url=extras.datahub_url,
             connect_timeout=extras.connect_timeout,
             read_timeout=extras.read_timeout,
+            total_timeout=extras.total_timeout,
+            max_response_bytes=extras.max_response_bytes,
             ca_file=extras.ca_file,
             requests_per_second=extras.requests_per_second,
             timezone=extras.timezone,

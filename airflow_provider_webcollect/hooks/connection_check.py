@@ -6,6 +6,7 @@ refresh token works once: exchanging it here would lock the workers out. So it i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
+    MalformedAnswer,
     NotFound,
     PermissionDenied,
     ServiceUnreachable,
@@ -55,8 +57,8 @@ def _prove(connection: WebCollectConnection) -> str:
             return _prove_key(client, has_refresh_token)
         try:
             counts = client.send(endpoints.get_running_counts())
-        except TokenRejected as rejection:
-            if not has_refresh_token or not rejection.enveloped:
+        except TokenRejected:
+            if not has_refresh_token:
                 raise
             # the refresh token may lead to a token that is not rejected
             return f"The service answers. {UNTRIED}"
@@ -83,20 +85,17 @@ def _client(connection: WebCollectConnection, credentials: Credentials) -> Clien
 
 
 def _prove_key(client: Client, has_refresh_token: bool) -> str:
-    try:
+    with contextlib.suppress(NotFound):
         # a key is taken by five endpoints only, and this is the only one of them that changes nothing
         client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
-    except NotFound as unknown:
-        if not unknown.enveloped:
-            raise
     rest = UNTRIED if has_refresh_token else "Operations that take an access token will not work with it."
     return f"Connected; the API key is accepted. {rest}"
 
 
 def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:
-    if not error.enveloped:
-        return False, f"Something answered, but not the service; is the host right? {error}"
     match error:
+        case MalformedAnswer():
+            return False, f"Something answered, but not the service; is the host right? {error}"
         case PermissionDenied():
             plan = f"the plan does not include the test's call ({error.message})."
             return True, f"The credential works; {plan}"

@@ -59,6 +59,14 @@ FIELDS = (
         "connect_timeout", "Connect timeout", "Seconds to wait for a connection.", kind="number", default=10
     ),
     Field("read_timeout", "Read timeout", "Seconds to wait for an answer.", kind="number", default=60),
+    Field("total_timeout", "Total timeout", "Seconds for a whole answer.", kind="number", default=300),
+    Field(
+        "max_response_bytes",
+        "Largest answer",
+        "Bytes that an answer may hold, unpacked; those of the contract hold 8 MB at most.",
+        kind="integer",
+        default=67_108_864,
+    ),
     Field("ca_file", "CA file", "File of certificate authorities to trust instead of the usual ones."),
     Field(
         "requests_per_second",
@@ -67,7 +75,13 @@ FIELDS = (
         kind="number",
         default=20,
     ),
-    Field("status_batch_size", "Status batch size", "Tasks per status query.", kind="integer", default=100),
+    Field(
+        "status_batch_size",
+        "Status batch size",
+        "Tasks per status query, at most 100.",
+        kind="integer",
+        default=100,
+    ),
     Field(
         "timezone",
         "Time zone",

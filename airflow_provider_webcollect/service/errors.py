@@ -1,8 +1,9 @@
 """Everything that can go wrong with the service, as one tree under :class:`WebCollectError`.
 
-Four questions decide what a caller does, so they are answered by the class, not by reading messages: may the
-client repeat it at once (``retryable``), did it surely not take effect (``unsent``), is trying again later in
-vain until a person acts (``permanent``), and what should that person do (``advice``).
+Five questions decide what a caller does, so they are answered by the class, not by reading messages: may the
+client repeat it at once (``retryable``), did it surely not take effect (``unsent``), may it have taken effect
+all the same (``uncertain``), is trying again later in vain until a person acts (``permanent``), and what
+should that person do (``advice``). What leads to which error says ``docs/reference/errors.md``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ class WebCollectError(Exception):
 
     retryable: bool = False
     unsent: bool = False
+    uncertain: bool = False
     permanent: bool = False
     advice: str = ""
+    #: Asked by the renewal of tokens of errors that are the service's own word, which all have an envelope.
+    enveloped: bool = True
 
     def __init__(
         self,
@@ -46,8 +50,6 @@ class WebCollectError(Exception):
         self.request_id = request_id
         self.category = category
         self.retry_after = retry_after
-        #: False for an answer that was not the service's own: no error envelope.
-        self.enveloped = True
 
     def __str__(self) -> str:
         answered = " ".join(
@@ -109,6 +111,14 @@ class ServiceUnreachable(TransportError):
     advice = "Check the connection's host, the network and the proxy settings."
 
 
+class ProxyUnusable(TransportError):
+    """The environment's proxy has no valid address, takes a library that is missing, or refuses us (407)."""
+
+    permanent = True
+    unsent = True
+    advice = "Check the environment variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY."
+
+
 class TlsError(TransportError):
     """The service's certificate could not be verified, or no common TLS version was found."""
 
@@ -120,7 +130,8 @@ class NoAnswer(TransportError):
     """The request went out, but no complete answer came back."""
 
     retryable = True
-    advice = "Check the network, or raise the connection extra `read_timeout`."
+    uncertain = True
+    advice = "Check the network, or raise the connection extras `read_timeout` and `total_timeout`."
 
 
 class RedirectRefused(WebCollectError):
@@ -131,13 +142,21 @@ class RedirectRefused(WebCollectError):
 
 
 class MalformedAnswer(WebCollectError):
-    """The answer is not the JSON that the contract promises (a gateway's page, cut or broken JSON)."""
+    """The answer is not the JSON that the contract promises: a gateway's page of any status, or broken."""
 
     retryable = True
+    uncertain = True
     advice = (
         "If every call fails like this, the connection's host is probably not the service's base URL; "
         "if some do, a gateway in front of it is in trouble."
     )
+
+
+class AnswerTooLarge(MalformedAnswer):
+    """The answer holds more bytes than are read here."""
+
+    retryable = False
+    advice = "Ask for fewer rows, or raise the connection extra `max_response_bytes`."
 
 
 class ServiceError(WebCollectError):
@@ -195,6 +214,7 @@ class ServiceFailure(ServiceError):
     """The service failed inside (5xx, 408, ``ServerError``)."""
 
     retryable = True
+    uncertain = True
 
 
 class NotFound(ServiceError):
@@ -205,9 +225,9 @@ class NotFound(ServiceError):
 
 
 class TaskBusy(ServiceError):
-    """The task is running, and the operation needs it at rest (``TaskExecuting``)."""
+    """The task is running (``TaskExecuting``) or its last URL file is worked on (``FileProcessing``)."""
 
-    advice = "Wait until the task has ended, then try again."
+    advice = "Wait until that has ended, then try again."
 
 
 class MemberNotAllowed(ServiceError):
@@ -223,6 +243,18 @@ class RequestRejected(ServiceError):
     permanent = True
 
 
+class PageTooLarge(RequestRejected):
+    """The page holds more bytes than the service sends at once (``LimitTraffic``)."""
+
+    advice = "Ask for fewer rows: a smaller `size`, or `page_size`."
+
+
+class TooManyTasks(RequestRejected):
+    """A status query names more than 100 tasks (``InvalidTasks``)."""
+
+    advice = "Lower the connection extra `status_batch_size`, or ask for at most 100 tasks at once."
+
+
 class DataAppError(ServiceError):
     """The data-app service answered with an error.
 
@@ -231,7 +263,7 @@ class DataAppError(ServiceError):
 
     def __init__(self, message: str, *, can_retry: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)
-        self.retryable = can_retry
+        self.retryable = self.uncertain = can_retry
         self.permanent = not can_retry
 
 
@@ -239,6 +271,7 @@ class OutcomeUnknown(WebCollectError):
     """The request was sent, and whether the service acted on it is not known."""
 
     permanent = True
+    uncertain = True
     advice = "Look at the service whether it took effect before repeating it."
 
 
@@ -254,9 +287,18 @@ _BY_CODE: dict[str, type[ServiceError]] = {
     "permissiondenied": PermissionDenied,
     "toomanyrequests": TooManyRequests,
     "servererror": ServiceFailure,
+    "serviceunavailable": ServiceFailure,
+    "updatetaskparametersunexpectederror": ServiceFailure,
     "invalidtaskid": NotFound,
+    "tasknotfound": NotFound,
+    "tasknotfoundforupdate": NotFound,
+    "tasknotbelongtoyou": NotFound,
+    "groupnotfound": NotFound,
     "tasksettingsnotfound": NotFound,
     "taskexecuting": TaskBusy,
+    "fileprocessing": TaskBusy,
+    "limittraffic": PageTooLarge,
+    "invalidtasks": TooManyTasks,
     "membernotallowed": MemberNotAllowed,
 }
 _BY_STATUS: dict[int, type[ServiceError]] = {

@@ -19,11 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request, ready to be sent. Its repr shows neither headers nor body."""
+    """An HTTP request, ready to be sent. Its repr shows neither headers nor body.
+
+    :ivar total_timeout: seconds for the whole answer.
+    """
 
     method: str
     url: str
     headers: dict[str, str]
+    total_timeout: float
     content: bytes | None = None
     form: dict[str, str] | None = None
     file: UrlFile | None = None
@@ -33,7 +37,7 @@ class Request:
 
 
 class Send(NamedTuple):
-    """Send a request; the outcome is an :class:`Response`, or a :class:`TransportError` thrown in."""
+    """Send a request; the outcome is a :class:`Response`, or whatever the driver raises thrown in."""
 
     request: Request
 

@@ -9,10 +9,13 @@ from urllib.parse import urlsplit
 
 import pendulum
 
+from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 
 #: Requests per second that one address may make (assumptions.md, Limits).
 GENERAL_RATE = 20.0
+#: Seconds; sockets take no number without bound.
+LONGEST_TIMEOUT = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,8 @@ class Settings:
     :param datahub_url: the data-app service's base URL.
     :param connect_timeout: seconds to wait for a connection.
     :param read_timeout: seconds to wait for each piece of an answer.
+    :param total_timeout: seconds for a whole answer.
+    :param max_response_bytes: bytes that an answer may hold, unpacked; the contract's hold 8 MB at most.
     :param ca_file: a file of certificate authorities to trust instead of the usual ones.
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
     :param timezone: the zone of the service's times; None leaves them naive.
@@ -98,6 +103,8 @@ class Settings:
     datahub_url: str | None = None
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
+    total_timeout: float = 300.0
+    max_response_bytes: int = 64 * 1024 * 1024
     ca_file: str | None = None
     requests_per_second: float = GENERAL_RATE
     timezone: str | None = None
@@ -108,9 +115,11 @@ class Settings:
         object.__setattr__(self, "base_url", _base_url("base_url", self.base_url))
         if self.datahub_url is not None:
             object.__setattr__(self, "datahub_url", _base_url("datahub_url", self.datahub_url))
-        for name in ("connect_timeout", "read_timeout"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(name, getattr(self, name), "it must be a number of seconds above 0")
+        for name in ("connect_timeout", "read_timeout", "total_timeout"):
+            if validation.seconds(name, getattr(self, name)) > LONGEST_TIMEOUT:
+                rule = f"it must be a number of seconds up to {LONGEST_TIMEOUT:.0f}"
+                raise InvalidArgument(name, getattr(self, name), rule)
+        validation.integer("max_response_bytes", self.max_response_bytes, 1)
         if not self.requests_per_second >= 0:
             raise InvalidArgument("requests_per_second", self.requests_per_second, "it must be 0 or more")
         if self.timezone is not None:
@@ -136,7 +145,9 @@ def _base_url(name: str, url: str) -> str:
     shown = f"***@{url.rpartition('@')[2]}" if "@" in url else url
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        usable = parts.scheme in {"http", "https"} and parts.port != 0
+        # a label that is empty or too long shows only here
+        usable = usable and bool((parts.hostname or "").encode("idna"))
     except ValueError:
         raise InvalidArgument(name, shown, rule) from None
     if not usable or parts.query or parts.fragment or "@" in parts.netloc:

@@ -24,7 +24,7 @@ from airflow_provider_webcollect.landing.formats import CastFailed, make_format
 from airflow_provider_webcollect.landing.manifest import LastPage, Manifest, Progress, RecordedPart, Source
 from airflow_provider_webcollect.service.api.endpoints import read_data
 from airflow_provider_webcollect.service.api.records import DataPage
-from airflow_provider_webcollect.service.client.responses import Answer, read_answer
+from airflow_provider_webcollect.service.client.responses import Response, read_response
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure, WebCollectError
 from tests.landing.conftest import (
     OTHER_RUN,
@@ -189,7 +189,7 @@ class TestLanding:
         rows = [{"a": "x\ny", "b": [1, {"c": "\u2028"}]}, {}, {"d": "\r"}, {"e": 1}]
         page = {"data": {"offset": 9, "total": 4, "restTotal": 0, "data": rows}}
         pretty = json.dumps(page, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode()
-        pages = [read_answer(read_data(task), Answer(200, {}, pretty))]
+        pages = [read_response(read_data(task), Response(200, {}, pretty))]
         landing(task, pages=lambda offset, done: iter(pages))
         assert folder.rows() == rows
 

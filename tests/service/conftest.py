@@ -100,6 +100,14 @@ class Drive(Protocol):
 
 
 @pytest.fixture
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy and no certificate authorities in the environment."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
 def clock() -> Clock:
     return Clock()
 

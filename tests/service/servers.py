@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def refusal(code: str, status: int = 400) -> bytes:
+    """Return the bytes of an error of the service."""
+    error = {"error": {"code": code, "message": "m"}, "requestId": "r"}
+    return answer(json.dumps(error).encode(), status)
+
+
 def answer(body: bytes | dict[str, object], status: int = 200, **headers: str) -> bytes:
     """Return the bytes of an HTTP answer; a dict is the ``data`` of a success."""
     content = body if isinstance(body, bytes) else json.dumps({"data": body, "requestId": "r"}).encode()
@@ -24,9 +30,9 @@ def answer(body: bytes | dict[str, object], status: int = 200, **headers: str) -
         "Content-Type": "application/json",
         "Content-Length": str(len(content)),
         "Connection": "close",
-        **headers,
+        **{name.replace("_", "-"): value for name, value in headers.items()},
     }
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode() + content
 
 
@@ -34,12 +40,15 @@ def answer(body: bytes | dict[str, object], status: int = 200, **headers: str) -
 class Server:
     """A server on loopback that answers one request per connection.
 
-    :param respond: is given the request's bytes and returns the answer's; None leaves the caller waiting.
+    :param respond: is given the request's bytes and returns the answer's, or its pieces; None leaves the
+        caller waiting.
     :param context: makes it speak TLS.
+    :param tunnel: makes it a proxy that takes every CONNECT and is the TLS server at its end itself.
     """
 
-    respond: Callable[[bytes], bytes | None]
+    respond: Callable[[bytes], bytes | Iterator[bytes] | None]
     context: ssl.SSLContext | None = None
+    tunnel: ssl.SSLContext | None = None
     received: list[bytes] = field(default_factory=list)
     connections: int = 0
     port: int = 0
@@ -60,11 +69,16 @@ class Server:
                 if self.context:
                     connection = self.context.wrap_socket(connection, server_side=True)
                 connection.settimeout(10)
+                if self.tunnel:
+                    self._request(connection)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                    connection = self.tunnel.wrap_socket(connection, server_side=True)
                 said = self.respond(self._request(connection))
                 if said is None:
                     open_ends.append(connection)
                     continue
-                connection.sendall(said)
+                for piece in (said,) if isinstance(said, bytes) else said:
+                    connection.sendall(piece)
             connection.close()
         for connection in open_ends:
             connection.close()
@@ -84,10 +98,12 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    respond: Callable[[bytes], bytes | None], context: ssl.SSLContext | None = None
+    respond: Callable[[bytes], bytes | Iterator[bytes] | None],
+    context: ssl.SSLContext | None = None,
+    tunnel: ssl.SSLContext | None = None,
 ) -> Iterator[Server]:
     """Run a server while the block runs."""
-    server = Server(respond, context)
+    server = Server(respond, context, tunnel)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server.port = listener.getsockname()[1]
         thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)

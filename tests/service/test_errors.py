@@ -156,7 +156,9 @@ def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
         api_key="SECRET4",
         datahub_api_key="SECRET5",
     )
-    request = Request("GET", "https://a.example/x", {"Authorization": "Bearer SECRET"}, content=b"SECRET")
+    request = Request(
+        "GET", "https://a.example/x", {"Authorization": "Bearer SECRET"}, 1.0, content=b"SECRET"
+    )
     stored = StoredToken(access_token="SECRET6", refresh_token="SECRET7", fingerprint="f")
     things = [
         credentials,
@@ -207,6 +209,12 @@ class TestSettings:
             ("connect_timeout", 0),
             ("read_timeout", -1),
             ("read_timeout", float("nan")),
+            ("connect_timeout", float("inf")),
+            ("total_timeout", 1e10),
+            ("total_timeout", 0),
+            ("max_response_bytes", 0),
+            ("base_url", "https://a..example"),
+            ("base_url", f"https://{'a' * 64}.example"),
             ("requests_per_second", -1),
             ("requests_per_second", float("nan")),
             ("timezone", "Middle/Earth"),

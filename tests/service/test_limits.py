@@ -138,6 +138,20 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: endpoints.deprecate_data_app(".."), "`app_id` is '..'", "not a relative path"),
     (lambda: endpoints.deprecate_data_app("."), "`app_id` is '.'", "not a relative path"),
     (lambda: endpoints.refresh_token(""), "`refresh_token` is ''", "a non-empty string"),
+    (
+        lambda: endpoints.copy_task("a\ud800"),
+        "`task_id` is '\\ud800'",
+        "half a character, as there is at position 1",
+    ),
+    (lambda: endpoints.delete_tasks(["t", "\udfff"]), "`task_ids[1]` is '\\udfff'", "half a character"),
+    (lambda: loop(loop_items=["\ud83d"]), "`loop_items[0]` is '\\ud83d'", "half a character"),
+    (lambda: endpoints.deprecate_data_app("\ud800"), "`app_id` is '\\ud800'", "half a character"),
+    (
+        lambda: parameters(actions=[{**ACTION, "properties": {"TextToSet": "\ud800"}}]),
+        "`actions[0].properties[0].value` is '\\ud800'",
+        "half a character",
+    ),
+    (lambda: endpoints.first_token("me", "SECRET\ud800"), "`password` is '\\ud800'", "at position 6"),
 ]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import time
+import tracemalloc
+import zlib
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +27,12 @@ from airflow_provider_webcollect.service.api.records import (
     read_record,
 )
 from airflow_provider_webcollect.service.client.responses import Response, read_response
+from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.api.call import Call
+    from tests.service.conftest import Drive
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -111,7 +117,7 @@ class TestEnvelope:
         [b"", b"null", b"[]", b'{"data":', b"<html>", {"requestId": "r"}, {}, b"\xff\xfe"],
     )
     def test_what_is_no_envelope_is_malformed_and_may_be_asked_for_again(self, body: Any) -> None:
-        for call in (STATS, READ, DELETE):
+        for call in (STATS, READ) if isinstance(body, dict) else (STATS, READ, DELETE):
             error = refusal(call, body, content_type="text/html")
             assert type(error) is errors.MalformedAnswer
             assert error.retryable
@@ -147,24 +153,30 @@ class TestEnvelope:
         error = refusal(STATS, {"error": {"code": 17, "message": 4}, "requestId": 12}, 400)
         assert (error.code, error.message, error.request_id) == ("17", "4", "12")
 
+    @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 500, 502, 599])
+    def test_what_is_not_the_services_word_is_trouble_on_the_way(self, status: int) -> None:
+        problem = {"title": "Unauthorized", "status": status}
+        for body in (b"<html>", b"", {"data": {}}, {"error": None}, problem, b"\xff", b"[" * 3000):
+            for call in (READ, STATS, DEPRECATE):
+                error = refusal(call, body, status, retry_after="7")
+                assert type(error) is errors.MalformedAnswer
+                assert (error.status, error.retry_after) == (status, 7)
+
     @pytest.mark.parametrize(
-        ("status", "kind"),
+        ("headers", "body"),
         [
-            (400, errors.RequestRejected),
-            (401, errors.TokenRejected),
-            (403, errors.PermissionDenied),
-            (404, errors.NotFound),
-            (408, errors.ServiceFailure),
-            (429, errors.TooManyRequests),
-            (500, errors.ServiceFailure),
-            (502, errors.ServiceFailure),
-            (599, errors.ServiceFailure),
+            ({"www_authenticate": "Bearer"}, b"<html>"),
+            ({"www_authenticate": 'Basic realm="proxy"'}, b""),
+            ({}, b""),
         ],
     )
-    def test_a_gateways_page_is_told_by_its_status(self, status: int, kind: type[Exception]) -> None:
-        for body in (b"<html>", b"", {"data": {}}):
-            for call in (READ, STATS, DEPRECATE):
-                assert type(refusal(call, body, status)) is kind
+    def test_a_401_without_a_word_rejects_the_token_only_if_it_wants_another(
+        self, headers: dict[str, str], body: bytes
+    ) -> None:
+        assert type(refusal(STATS, body, 401, **headers)) is errors.MalformedAnswer
+        for challenge in ("Bearer", 'bearer realm="a", error="invalid_token"'):
+            error = refusal(STATS, b" \n", 401, www_authenticate=challenge)
+            assert type(error) is errors.TokenRejected
 
     @pytest.mark.parametrize(
         ("code", "kind"),
@@ -180,7 +192,7 @@ class TestEnvelope:
         assert type(refusal(STATS, {"error": {"code": code}}, 400)) is kind
 
     def test_a_data_app_error_without_a_word_on_retrying_is_told_by_its_status(self) -> None:
-        error = {"error": {"code": "x", "category": "internal", "message": "m"}}
+        error: dict[str, Any] = {"error": {"code": "x", "category": "internal", "message": "m"}}
         assert type(refusal(DEPRECATE, error, 503)) is errors.ServiceFailure
         assert refusal(DEPRECATE, error, 503).category == "internal"
 
@@ -283,6 +295,27 @@ class TestValues:
         assert status.start_execute_time_seconds == 61.5
         assert status.unknown_fields == {"newField": {"x": 1}}
 
+    @pytest.mark.parametrize("odd", ["1,234", " ", "00:01:01", "NaN", "inf", True, {"s": 1}, [], "1e999", ""])
+    def test_an_odd_number_is_none_and_spoils_no_other(self, odd: Any) -> None:
+        fields = {
+            "startExecuteTimeSeconds": odd,
+            "executedTimes": odd,
+            "startExecuteTime": odd,
+            "taskName": [odd],
+        }
+        first, second = data(
+            STATUSES, [{"taskId": "t", "status": "Finished", **fields}, {"taskId": "u", "status": "Waiting"}]
+        )
+        assert first.as_dict() == {"task_id": "t", "status": "Finished"}
+        assert second.task_id == "u"
+
+    def test_a_number_of_18_digits_stays_what_it_is(self) -> None:
+        (status,) = data(
+            STATUSES, [{"taskId": 638755274101861606, "status": "x", "lotNo": 638755274101861606}]
+        )
+        assert status.task_id == "638755274101861606"
+        assert status.unknown_fields == {"lotNo": 638755274101861606}
+
     def test_a_state_that_nobody_knows_is_kept(self) -> None:
         assert data(STATUSES, [{"taskId": "t", "status": "Paused"}])[0].status == "Paused"
 
@@ -375,6 +408,20 @@ class TestSecrets:
         assert "REFRESH" not in shown
         assert "OTHER" not in shown
 
+    @pytest.mark.parametrize(
+        "odd", [0, -5, "0", "NaN", "inf", "2024-05-06T07:08:09", "soon", [], {}, True, None]
+    )
+    def test_a_life_that_cannot_be_read_is_unknown_and_loses_no_token(self, odd: Any) -> None:
+        answer = {"access_token": "A", "refresh_token": "R", "expires_in": odd, "token_type": {}}
+        record = data(endpoints.refresh_token("old"), answer)
+        assert (record.access_token, record.refresh_token) == ("A", "R")
+        assert record.expires_in is None
+
+    @pytest.mark.parametrize("given", [86399, "86399", 86399.0, "86399.0"])
+    def test_a_life_is_a_number_or_the_text_of_one(self, given: Any) -> None:
+        record = data(endpoints.refresh_token("old"), {"access_token": "A", "expires_in": given})
+        assert record.expires_in == 86399
+
     def test_a_token_without_a_successor_is_read(self) -> None:
         record = data(endpoints.refresh_token("old"), {"access_token": "A"})
         assert record.refresh_token is record.expires_in is None
@@ -388,3 +435,29 @@ def test_a_field_type_without_a_reader_is_a_programming_error() -> None:
         read_record({"value": "x"}, Odd)
     assert _reader(msgspec.inspect.type_info(str))(7, None) == "7"
     assert read_record({"task_id": "a", "STATUS": "b"}, TaskStatus).status == "b"
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_an_answer_that_is_too_large_is_never_in_memory(drive: Drive, sandbox: Sandbox, packed: bool) -> None:
+    body = b" " * 60_000_000
+    said = answer(gzip.compress(body), Content_Encoding="gzip") if packed else answer(body)
+    with serving(lambda _: said) as server:
+        driver = drive(base_url=server.url, max_response_bytes=1_000_000)
+        tracemalloc.start()
+        with pytest.raises(errors.AnswerTooLarge, match="1,000,000 bytes"):
+            driver.send(STATS)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 8_000_000
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
+def test_a_packed_answer_is_unpacked(drive: Drive, encoding: str) -> None:
+    page = (
+        b'{"data": {"offset": 9, "total": 9, "restTotal": 0, "data": ['
+        + b" " * 3_000_000
+        + b'{"a": "\xc3\xbc"}]}}'
+    )
+    pack = zlib.compress if encoding == "deflate" else gzip.compress
+    with serving(lambda _: answer(pack(page), Content_Encoding=encoding)) as server:
+        assert drive(base_url=server.url).send(READ).records() == [{"a": "ü"}]

@@ -220,6 +220,13 @@ def test_a_list_of_urls_is_checked_too(urls: Any, said: str) -> None:
     assert said in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ['a "b".txt', "a\nb.txt", "ü 自行车.txt", "a;b=c.txt"])
+def test_a_file_may_have_any_name(driver: Driver, sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(TEXT)
+    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(tmp_path / name)))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
+
+
 def test_a_list_may_be_any_iterable(driver: Driver, sandbox: Sandbox) -> None:
     driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(iter(URLS))))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
@@ -280,10 +287,11 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     from airflow_provider_webcollect.service.flow import Request
 
     def stream() -> None:
-        request = Request("POST", "http://a.example", {}, form={"taskId": "t"}, file=checked)
+        request = Request("POST", "http://a.example", {}, 1.0, form={"taskId": "t"}, file=checked)
         with content_of(request) as (headers, form):
-            assert form is not None
-            assert sum(len(piece) for piece in form) == int(headers["Content-Length"]) > 20_000_000  # type: ignore[arg-type, misc]
+            read: Any = form
+            pieces = iter(lambda: read.read(65536), b"")
+            assert sum(map(len, pieces)) == int(headers["Content-Length"]) > 20_000_000
 
     assert peak_of(stream) < 1_000_000
     with pytest.raises(Exception, match="Enough"):

@@ -335,7 +335,7 @@ class World:
             self.perform(process, effect)
 
     def stall(self, process: Process) -> float:
-        """How long a process stands still; not while it alone has the newest token (see claim.py, what remains)."""
+        """How long a process stands still; not while it alone has a new token, see claim.py."""
         sent = [each for sendings in self.sent.values() for each in sendings if each.by is process]
         if any(each.state == "answered" for each in sent) or not self.goes_wrong():
             return 0.0

@@ -151,7 +151,11 @@ def refresh_token(refresh_token: str) -> Call[TokenRecord]:
 
 def first_token(username: str, password: str) -> Call[TokenRecord]:
     """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
-    body = {"username": username, "password": password, "grant_type": "password"}
+    body = {
+        "username": validation.encodable("login", username),
+        "password": validation.encodable("password", password),
+        "grant_type": "password",
+    }
     return Call(REFRESH_TOKEN, one(TokenRecord), own_retry=Retry.SAFE, body=body)
 
 
@@ -294,6 +298,7 @@ def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
         pair = _entry(f"{argument}[{index}]", entry, {"name", "value"}, set())
         if not isinstance(pair["value"], str):
             raise InvalidArgument(f"{argument}[{index}].value", pair["value"], "it must be a string")
+        validation.encodable(f"{argument}[{index}].value", pair["value"])
         pairs.append(
             {"name": validation.text(f"{argument}[{index}].name", pair["name"]), "value": pair["value"]}
         )

@@ -1,14 +1,15 @@
 """The service's results as frozen structs: camelCase on the wire, snake_case in Python.
 
 Reading is forgiving, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
-integers may arrive as strings, times have no zone, and what the contract does not name is kept in
-``unknown_fields``.
+integers may arrive as strings, times have no zone, an optional text, number or time that is odd is None, and
+what the contract does not name is kept in ``unknown_fields``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar
@@ -218,13 +219,17 @@ class AnalyticsPage(Record, frozen=True):
 class TokenRecord(Record, frozen=True):
     """Tokens, as the service hands them out (contract.md, Token record). Its repr hides them.
 
-    :ivar expires_in: validity of the access token in seconds.
+    :ivar expires_in: validity of the access token in seconds; None if what came is no such number.
     """
 
     access_token: str
     expires_in: float | None = None
     token_type: str | None = None
     refresh_token: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.expires_in is not None and self.expires_in <= 0:
+            msgspec.structs.force_setattr(self, "expires_in", None)
 
     def __repr__(self) -> str:
         kept = "***" if self.refresh_token else None
@@ -334,7 +339,9 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
     """Return the function that reads a field of the type ``kind``."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
-            return _reader(next(each for each in types if not isinstance(each, msgspec.inspect.NoneType)))
+            inner = next(each for each in types if not isinstance(each, msgspec.inspect.NoneType))
+            nested = isinstance(inner, msgspec.inspect.StructType | msgspec.inspect.VarTupleType)
+            return _reader(inner) if nested else _forgiving(_reader(inner))
         case msgspec.inspect.StructType(cls=cls):
             record: type[Record] = cls  # type: ignore[assignment]  # all structs here are
             return lambda value, timezone: read_record(value, record, timezone)
@@ -348,10 +355,29 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
         case msgspec.inspect.BoolType():
             return lambda value, _: msgspec.convert(value, bool, strict=False)
         case msgspec.inspect.IntType():
-            return lambda value, _: None if value == "" else msgspec.convert(value, int, strict=False)
+            return lambda value, _: msgspec.convert(value, int, strict=False)
         case msgspec.inspect.FloatType():
-            return lambda value, _: None if value == "" else msgspec.convert(value, float, strict=False)
+            return _number
     raise TypeError(f"no reader for {kind}")
+
+
+def _forgiving(read: Reader) -> Reader:
+    """Return ``read`` for an optional field: one that is odd is None and does not spoil its neighbours."""
+
+    def read_or_none(value: Any, timezone: str | None) -> Any:
+        try:
+            return read(value, timezone)
+        except msgspec.ValidationError:
+            return None
+
+    return read_or_none
+
+
+def _number(value: Any, timezone: str | None) -> float:
+    number = msgspec.convert(value, float, strict=False)
+    if not math.isfinite(number):
+        raise msgspec.ValidationError(f"Expected a finite number, got {number}")
+    return number
 
 
 def _listed(value: Any) -> Iterator[Any]:

@@ -48,20 +48,23 @@ class UrlFile:
 
 
 class _Content:
-    """The bytes of a file that are sent."""
+    """The bytes of a file that are sent.
+
+    :ivar len: how many are left, as encoders of forms ask for it.
+    """
 
     def __init__(self, file: BinaryIO, checked: UrlFile) -> None:
         self._file = file
         self._name = checked.name
-        self._left = checked.size
+        self.len = checked.size
 
     def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
+        wanted = self.len if size < 0 else min(size, self.len)
         piece = self._file.read(wanted)
-        self._left -= len(piece)
+        self.len -= len(piece)
         is_cut = bool(wanted and not piece)
         # before the last piece is handed on: what goes out must not end within a line
-        has_grown = not self._left and any(map(bytes.strip, _pieces(self._file)))
+        has_grown = not self.len and any(map(bytes.strip, _pieces(self._file)))
         if is_cut or has_grown:
             raise InvalidArgument(
                 "file", self._name, "it must stay as it is between its check and its upload"

@@ -25,7 +25,19 @@ def text(argument: str, value: object) -> str:
         return str(value)
     if not isinstance(value, str) or not value.strip():
         raise InvalidArgument(argument, value, "it must be a non-empty string")
-    return value
+    return encodable(argument, value)
+
+
+def encodable(argument: str, value: str) -> str:
+    """Return ``value`` if UTF-8 can hold it; only what it cannot hold is shown, since it may be a secret."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        rule = f"it must be text without half a character, as there is at position {error.start}"
+        bad = value[error.start]
+    else:
+        return value
+    raise InvalidArgument(argument, bad, rule)
 
 
 def path_segment(argument: str, value: object) -> str:
@@ -91,6 +103,7 @@ def loop_values(argument: str, values: object) -> list[str]:
     for index, item in enumerate(listed):
         if not isinstance(item, str):
             raise InvalidArgument(f"{argument}[{index}]", item, "it must be a string")
+        encodable(f"{argument}[{index}]", item)
     return list(listed)
 
 

@@ -76,8 +76,8 @@ POSTPONEMENT = 60.0
 #: Share of a token's life after which a keeper sends a refresh token again whose answer was lost: should the
 #: service revoke the access token for it, little is lost.
 LATE_SHARE = 0.9
-#: Looks at a store that seems empty before it is taken for empty, since one in trouble may seem so for a moment;
-#: and the pause between them, as a multiple of its ``write_bound``.
+#: Looks at a store that seems empty before it is taken for empty, since one in trouble may seem so for a
+#: moment; and the pause between them, as a multiple of its ``write_bound``.
 EMPTY_LOOKS, EMPTY_PAUSE = 2, 0.6
 #: Seconds before a token is asked for again whose answer was lost.
 LOST_ANSWER_PAUSE = 1.0

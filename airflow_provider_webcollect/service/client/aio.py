@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_webcollect.service.client.exchange import exchange
-from airflow_provider_webcollect.service.client.network import Form, ca_bundle, content_of, is_untrusted
-from airflow_provider_webcollect.service.client.quiet import quiet_request
-from airflow_provider_webcollect.service.client.responses import Response
-from airflow_provider_webcollect.service.errors import NoAnswer, ServiceUnreachable, TlsError, TransportError
+from airflow_provider_webcollect.service.client import network
+from airflow_provider_webcollect.service.client.exchange import exchange, token_sender
+from airflow_provider_webcollect.service.client.responses import NotConnected, Response
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -24,14 +20,15 @@ from airflow_provider_webcollect.service.flow import (
 )
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
     import httpx
+    from requests_toolbelt import MultipartEncoder
 
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.settings import Settings
 
 T = TypeVar("T")
 
@@ -56,7 +53,7 @@ class AsyncClient:
         self._sleep = sleep
         self._renewing = asyncio.Lock()
         self._opening = asyncio.Lock()
-        self._http: httpx.AsyncClient | None = None
+        self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
         self._renewals: set[asyncio.Task[str]] = set()
 
     async def send(self, call: Call[T]) -> T:
@@ -68,8 +65,9 @@ class AsyncClient:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
-        # first, since the rate limit counts from when a request may leave
-        await self._ready()
+        # first, since the rate limit counts from when a request may leave; a failure shows when it does
+        with contextlib.suppress(Exception):
+            await self._transport(self.context.settings.base_url)
         try:
             effect = next(flow)
             while True:
@@ -88,9 +86,9 @@ class AsyncClient:
         """Close the connections to the service; a later call opens new ones."""
         if self._renewals:
             await asyncio.wait(self._renewals, timeout=RENEWAL_PATIENCE)
-        if self._http is not None:
-            http, self._http = self._http, None
-            await http.aclose()
+        while self._transports:
+            _, transport = self._transports.popitem()
+            await transport.aclose()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -123,47 +121,77 @@ class AsyncClient:
 
     async def _renewal(self, rejected: str | None) -> str:
         async with self._renewing:
-            return await self.run(
-                self.context.tokens.obtain(rejected, lambda call: exchange(call, self.context))
-            )
+            return await self.run(self.context.tokens.obtain(rejected, token_sender(self.context)))
 
     async def _exchange_bytes(self, request: Request) -> Response:
+        async with (
+            asyncio.timeout(request.total_timeout),
+            _content_of(request) as (headers, content),
+        ):
+            response = await self._begun(request, headers, content)
+            try:
+                answer_headers = {name.lower(): value for name, value in response.headers.items()}
+                body = network.Body(answer_headers, self.context.settings.max_response_bytes)
+                async for piece in response.aiter_raw():
+                    body.add(piece)
+            finally:
+                await response.aclose()
+        return Response(response.status_code, answer_headers, body.read())
+
+    async def _begun(
+        self, request: Request, headers: dict[str, str], content: bytes | MultipartEncoder | None
+    ) -> httpx.Response:
+        """Send a request; return the answer as soon as it begins."""
         import httpx
 
-        http = await self._ready()
+        settings = self.context.settings
+        timeout = httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout)
+        unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
         try:
-            async with _content_of(request) as (headers, content):
-                with quiet_request():
-                    response = await http.request(
-                        request.method,
-                        request.url,
-                        headers={**request.headers, **headers},
-                        content=_pieces(content) if isinstance(content, Form) else content,
-                    )
-        except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise _transport_error(error) from error
-        # a cookie is state that the contract does not know
-        http.cookies.clear()
-        return Response(
-            response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content
-        )
+            # past a client, which would log each request and keep cookies
+            return await (await self._transport(request.url)).handle_async_request(
+                httpx.Request(
+                    request.method,
+                    request.url,
+                    headers={**request.headers, **headers},
+                    content=content if content is None or isinstance(content, bytes) else _pieces(content),
+                    extensions={"timeout": timeout.as_dict()},
+                )
+            )
+        except (*unsent, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise NotConnected from error
 
-    async def _ready(self) -> httpx.AsyncClient:
-        if self._http is None:
+    async def _transport(self, url: str) -> httpx.AsyncHTTPTransport:
+        base = network.base_of(url)
+        if base not in self._transports:
             async with self._opening:
-                if self._http is None:
-                    # loading the certificate authorities takes tens of milliseconds
-                    self._http = await asyncio.to_thread(functools.partial(_http_client, self.context))
-        return self._http
+                if base not in self._transports:
+                    self._transports[base] = await asyncio.to_thread(_transport, base, self.context.settings)
+        return self._transports[base]
+
+
+def _transport(base: str, settings: Settings) -> httpx.AsyncHTTPTransport:
+    import httpx
+
+    proxy = network.proxy_for(base, "socksio")
+    proxy_trust = network.trust(proxy, settings) if proxy and proxy.startswith("https:") else None
+    return httpx.AsyncHTTPTransport(
+        verify=network.trust(base, settings),
+        trust_env=False,
+        proxy=httpx.Proxy(proxy, ssl_context=proxy_trust) if proxy else None,
+        limits=httpx.Limits(max_connections=32, max_keepalive_connections=8),
+    )
 
 
 @contextlib.asynccontextmanager
-async def _content_of(request: Request) -> AsyncIterator[tuple[dict[str, str], bytes | Form | None]]:
+async def _content_of(
+    request: Request,
+) -> AsyncIterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
     """Do what :func:`content_of` does, in a thread where there is a file to open."""
     if request.file is None:
         yield {}, request.content
         return
-    content = content_of(request)
+    content = network.content_of(request)
     given = await asyncio.to_thread(content.__enter__)
     try:
         yield given
@@ -171,43 +199,6 @@ async def _content_of(request: Request) -> AsyncIterator[tuple[dict[str, str], b
         await asyncio.to_thread(content.__exit__, None, None, None)
 
 
-async def _pieces(form: Form) -> AsyncIterator[bytes]:
-    pieces = iter(form)
-    while piece := await asyncio.to_thread(next, pieces, b""):
+async def _pieces(form: MultipartEncoder) -> AsyncIterator[bytes]:
+    while piece := await asyncio.to_thread(form.read, network.SENT_BYTES):
         yield piece
-
-
-def _http_client(context: ClientContext) -> httpx.AsyncClient:
-    import httpx
-
-    settings = context.settings
-    bundle = ca_bundle(settings)
-    return httpx.AsyncClient(
-        verify=_trust(bundle) if bundle else True,
-        follow_redirects=False,
-        timeout=httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout),
-        limits=httpx.Limits(max_connections=32, max_keepalive_connections=8),
-    )
-
-
-def _trust(bundle: str) -> ssl.SSLContext:
-    import ssl
-
-    cafile, capath = (None, bundle) if Path(bundle).is_dir() else (bundle, None)
-    try:
-        return ssl.create_default_context(cafile=cafile, capath=capath)
-    except ssl.SSLError as error:
-        raise TlsError(f"{bundle} holds no certificate authorities: {error}") from error
-
-
-def _transport_error(error: Exception) -> TransportError:
-    """Say whether the request surely did not reach the service."""
-    import httpx
-
-    unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.InvalidURL)
-    said = str(error) or type(error).__name__
-    if is_untrusted(error):
-        return TlsError(f"no trusted connection: {said}")
-    if isinstance(error, (*unsent, httpx.UnsupportedProtocol)):
-        return ServiceUnreachable(f"no connection: {said}")
-    return NoAnswer(f"no complete answer: {said}")

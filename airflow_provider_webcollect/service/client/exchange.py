@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -26,11 +27,19 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.flow import Authorize, Flow, Request, Send, Sleep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.service.api.records import TokenRecord
     from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.settings import Credentials, Retries
 
 T = TypeVar("T")
 
+#: How often a rejected access token is replaced within one try of a call: another process may have lost its
+#: token at the same time, and so have handed on one that is rejected too.
+REPLACEMENTS = 3
+#: Tries of a token call, seconds after which none is begun, and seconds for its answer.
+TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 10.0, 20.0
 #: The attribute of an exception that has interrupted a call; it holds an OutcomeUnknown.
 _UNKNOWN = "webcollect_unknown_outcome"
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
@@ -80,16 +89,16 @@ def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
 
 
 def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
-    """Try once; a rejected access token is replaced and the request repeated, once."""
+    """Try once; a rejected access token is replaced and the request repeated, a few times."""
     token = yield from _token(call, context, None)
-    try:
-        return (yield from _send(call, context, token))
-    except TokenRejected as rejection:
-        # a gateway's 401 says nothing of the token
-        if token is None or not rejection.enveloped:
-            raise
-    fresh = yield from _token(call, context, token)
-    return (yield from _send(call, context, fresh))
+    for _ in range(REPLACEMENTS):
+        try:
+            return (yield from _send(call, context, token))
+        except TokenRejected:
+            if token is None:
+                raise
+        token = yield from _token(call, context, token)
+    return (yield from _send(call, context, token))
 
 
 def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
@@ -99,11 +108,19 @@ def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
     """
     try:
         yield from _send(endpoints.get_running_counts(), context, token)
-    except TokenRejected as rejection:
-        return not rejection.enveloped
+    except TokenRejected:
+        return False
     except WebCollectError:
         return True
     return True
+
+
+def token_sender(context: ClientContext) -> Callable[[Call[TokenRecord]], Flow[TokenRecord]]:
+    """Return what carries a token call out, within the time for which a claim on the renewal lasts."""
+    short = context.short_retries(TOKEN_TRIES, TOKEN_DEADLINE)
+    timeout = min(TOKEN_TIMEOUT, short.settings.total_timeout)
+    settings = dataclasses.replace(short.settings, total_timeout=timeout)
+    return lambda call: exchange(call, dataclasses.replace(short, settings=settings))
 
 
 def _token(call: Call[Any], context: ClientContext, rejected: str | None) -> Flow[str | None]:
@@ -165,19 +182,19 @@ def _sendable(name: str, secret: str) -> str:
 def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
     try:
         request = _request(call, context, token)
-        answer = yield from _rate_limited(call, context, request)
-        if _is_redirect(answer):
-            answer = yield from _rate_limited(call, context, _redirected(request, answer))
-        if _is_redirect(answer):
-            raise RedirectRefused("the service redirects time and again", status=answer.status)
-        return read_response(call, answer, context.settings.timezone)
+        came = yield from _rate_limited(call, context, request)
+        if _is_redirect(came):
+            came = yield from _rate_limited(call, context, _redirected(request, came))
+        if _is_redirect(came):
+            raise RedirectRefused("the service redirects time and again", status=came.status)
+        return read_response(call, came, context.settings.timezone)
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
             # the rate limit is everybody's, so what one answer asks for has a bound here too
             pause = min(error.retry_after or 0.0, context.settings.retries.longest_wait)
             context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
-        if call.retry is Retry.ONLY_IF_UNSENT and error.retryable and not error.unsent:
+        if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
             raise OutcomeUnknown(
                 f"sent, but it is not known whether the service acted on it: {error.message}",
                 endpoint=call.endpoint.name,
@@ -188,14 +205,15 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
         raise
 
 
-def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response]:
+def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response | Exception]:
+    """Send a request in its turn; return the answer, or what the driver raised instead."""
     for limiter in context.rate_limiters.of(call.endpoint.rate_limit):
         if wait := limiter.reserve():
             yield Sleep(wait)
     try:
         return (yield Send(request))  # type: ignore[no-any-return]
-    except WebCollectError:
-        raise
+    except Exception as failure:
+        return failure
     except BaseException as interruption:
         _note(call, interruption)
         raise
@@ -215,13 +233,14 @@ def _note(call: Call[Any], interruption: BaseException) -> None:
     setattr(interruption, _UNKNOWN, unknown)
 
 
-def _is_redirect(answer: Response) -> bool:
-    return 300 <= answer.status < 400
+def _is_redirect(came: Response | Exception) -> TypeGuard[Response]:
+    return isinstance(came, Response) and 300 <= came.status < 400
 
 
 def _request(call: Call[Any], context: ClientContext, token: str | None) -> Request:
     headers = {
         "Accept": "application/json",
+        "Accept-Encoding": "gzip, deflate",
         "User-Agent": USER_AGENT,
         **_authorization(call, context.credentials, token),
     }
@@ -232,6 +251,7 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
         method=call.endpoint.method,
         url=base + call.target,
         headers=headers,
+        total_timeout=context.settings.total_timeout,
         content=None if call.body is None else msgspec.json.encode(call.body),
         form=dict(call.form) if call.file else None,
         file=call.file,
@@ -259,4 +279,4 @@ def _redirected(request: Request, answer: Response) -> Request:
             f"the service redirects to {there.scheme}://{there.netloc}{there.path}, which is not followed",
             status=answer.status,
         )
-    return Request(request.method, target, request.headers, request.content, request.form, request.file)
+    return dataclasses.replace(request, url=target)

@@ -1,94 +1,138 @@
-"""What both drivers need to put a request on the wire."""
+"""What both drivers need to put a request on the wire and to take its answer from it."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
-import secrets
 import ssl
-from dataclasses import dataclass
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import (
+    AnswerTooLarge,
+    InvalidArgument,
+    ProxyUnusable,
+    TlsError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from requests_toolbelt import MultipartEncoder
 
     from airflow_provider_webcollect.service.flow import Request
     from airflow_provider_webcollect.service.settings import Settings
 
-#: Bytes of a file that are sent at a time.
-PIECE_BYTES = 64 * 1024
+#: Bytes of a file that are sent, or of an answer that are read, at a time.
+SENT_BYTES = 64 * 1024
+READ_BYTES = 1024 * 1024
+_PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
-def ca_bundle(settings: Settings) -> str | None:
-    """Return the file, or folder, of certificate authorities to trust, or None for the usual ones.
+def base_of(url: str) -> str:
+    """Return scheme, host and port of ``url``: what connections are kept by."""
+    return "/".join(url.split("/", 3)[:3])
 
-    :raises InvalidArgument: if it is not there.
+
+def trust(url: str, settings: Settings) -> ssl.SSLContext:
+    """Return what verifies TLS connections to ``url``; it trusts nobody where there is no TLS.
+
+    :raises InvalidArgument: if there is no such file, or folder, of certificate authorities.
+    :raises TlsError: if it holds none.
     """
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
     chosen = settings.ca_file or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
-    if chosen and not Path(chosen).exists():
+    bundle = Path(chosen or DEFAULT_CA_BUNDLE_PATH)
+    if not bundle.exists():
         raise InvalidArgument("ca_file", chosen, "there must be such a file on this machine")
-    return chosen or None
+    if not url.startswith("https:"):
+        # loading the certificate authorities takes tens of milliseconds
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    cafile, capath = (None, bundle) if bundle.is_dir() else (bundle, None)
+    try:
+        return ssl.create_default_context(cafile=cafile, capath=capath)
+    except OSError as error:
+        raise TlsError(f"{bundle} holds no certificate authorities: {error}") from error
 
 
-def is_untrusted(error: BaseException) -> bool:
-    """Return whether ``error`` comes from TLS itself: a certificate, or no common version.
+def proxy_for(url: str, socks_library: str) -> str | None:
+    """Return the URL of the proxy that the environment names for ``url``, or None to ask directly.
 
-    An encrypted connection that just breaks off shows as an SSL error too.
+    :param socks_library: the module that the driver's HTTP library takes for a SOCKS proxy.
+    :raises ProxyUnusable: if it is no address of a proxy, or a SOCKS one without that module; it may hold a
+        password, so it is not shown.
     """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
-        cause = cause.__cause__ or cause.__context__
-    return False
+    import urllib3.util
+    from requests.utils import get_environ_proxies, select_proxy
+
+    given = select_proxy(url, get_environ_proxies(url))
+    if not given:
+        return None
+    variable = f"{url.partition(':')[0].upper()}_PROXY (or ALL_PROXY)"
+    proxy = given if "://" in given else f"http://{given}"
+    try:
+        parts = urllib3.util.parse_url(proxy)
+        usable = parts.scheme in _PROXY_SCHEMES and bool((parts.host or "").encode("idna"))
+    except ValueError:
+        usable = False
+    if not usable:
+        rule = f"it must be a URL with a host and one of the schemes {', '.join(_PROXY_SCHEMES)}"
+        raise ProxyUnusable(f"{variable} is not the address of a proxy: {rule}.")
+    if proxy.startswith("socks") and importlib.util.find_spec(socks_library) is None:
+        raise ProxyUnusable(
+            f"{variable} names a SOCKS proxy, which takes libraries that are missing: "
+            "pip install 'requests[socks]' 'httpx[socks]'."
+        )
+    return proxy
 
 
-@dataclass(frozen=True)
-class Form:
-    """A multipart body that is streamed; its length is known beforehand, for ``Content-Length``."""
+class Body:
+    """The body of an answer, unpacked as it comes in.
 
-    head: bytes
-    file: BinaryIO
-    file_bytes: int
-    tail: bytes
+    :param headers: the answer's; with names in lower case.
+    :param most: bytes that it may hold.
+    """
 
-    def __len__(self) -> int:
-        return len(self.head) + self.file_bytes + len(self.tail)
+    def __init__(self, headers: Mapping[str, str], most: int) -> None:
+        packed = headers.get("content-encoding", "").strip().lower() in {"gzip", "x-gzip", "deflate"}
+        # 32: gzip or zlib, as its head says
+        self._unpacking = zlib.decompressobj(32 + zlib.MAX_WBITS) if packed else None
+        self._most = self._left = most
+        self._pieces: list[bytes] = []
 
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.head
-        while piece := self.file.read(PIECE_BYTES):
-            yield piece
-        yield self.tail
+    def add(self, piece: bytes) -> None:
+        """Take the next piece of what came over the wire.
+
+        :raises AnswerTooLarge: if there is more than there may be.
+        """
+        if self._unpacking:
+            piece = self._unpacking.decompress(piece, self._left + 1)
+        self._left -= len(piece)
+        if self._left < 0:
+            raise AnswerTooLarge(f"the answer holds more than {self._most:,} bytes")
+        self._pieces.append(piece)
+
+    def read(self) -> bytes:
+        """Return the whole body.
+
+        :raises EOFError: if it ended before its time.
+        """
+        if self._unpacking and self._pieces and not self._unpacking.eof:
+            raise EOFError("the packed answer is cut")
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
 @contextlib.contextmanager
-def content_of(request: Request) -> Iterator[tuple[dict[str, str], bytes | Form | None]]:
+def content_of(request: Request) -> Iterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
     """Give the content of a request and the headers that go with it; a file is streamed as multipart."""
     if request.file is None:
         yield {}, request.content
         return
-    boundary = secrets.token_hex(16)
-    fields = "".join(
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in (request.form or {}).items()
-    )
-    head = (
-        f'{fields}--{boundary}\r\nContent-Disposition: form-data; name="file"; '
-        f'filename="{_quoted(request.file.name)}"\r\nContent-Type: text/plain\r\n\r\n'
-    )
+    from requests_toolbelt import MultipartEncoder
+
     with request.file.open() as file:
-        form = Form(head.encode(), file, request.file.size, f"\r\n--{boundary}--\r\n".encode())
-        headers = {
-            "Content-Type": f"multipart/form-data; boundary={boundary}",
-            "Content-Length": str(len(form)),
-        }
-        yield headers, form
-
-
-def _quoted(name: str) -> str:
-    """Return a file name as forms spell it (WHATWG, multipart/form-data encoding)."""
-    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+        form = MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
+        yield {"Content-Type": form.content_type, "Content-Length": str(form.len)}, form

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.client.exchange import exchange
 from airflow_provider_webcollect.service.errors import (
+    AnswerTooLarge,
     MalformedAnswer,
     NoAnswer,
+    PageTooLarge,
     PagingError,
     ServiceFailure,
     WebCollectError,
@@ -161,12 +163,15 @@ def read_fitting_page(
 
 def _may_be_size(error: WebCollectError) -> bool:
     """Return whether fewer rows may help."""
-    if isinstance(error, NoAnswer | MalformedAnswer):
-        return True
-    if isinstance(error, ServiceFailure) and (error.code or "").lower() == "servererror":
-        # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
-        return True
-    return error.status in {413, 504} or (error.status == 500 and isinstance(error, ServiceFailure))
+    match error:
+        case NoAnswer() | AnswerTooLarge() | PageTooLarge():
+            return True
+        case ServiceFailure(code=str(code)) if code.lower() == "servererror":
+            # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
+            return True
+        case MalformedAnswer() | ServiceFailure() if error.status in {200, 500}:
+            return True
+    return error.status in {413, 504}
 
 
 def _watched(flow: Flow[T], sent: Callable[[], object]) -> Flow[T]:

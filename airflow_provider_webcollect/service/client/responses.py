@@ -1,11 +1,15 @@
-"""Reading answers: the envelope, the ``data`` in it, and the errors.
+"""Judging what came back, or did not: a result, or an error of the tree. Nothing else leaves ``send``.
 
-An ``error`` member decides, whatever the HTTP status (assumptions.md, Errors).
+An ``error`` member decides, whatever the HTTP status (assumptions.md, Errors). An answer without one that is
+no success is not the service's word: something on the way has answered, and trying again may help.
 """
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
+import re
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,19 +17,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.service.api.call import Call, Credential
-from airflow_provider_webcollect.service.api.results import ANY_DATA, Envelope, decoded, envelope_or_none
+from airflow_provider_webcollect.service.api.results import NOTHING, Envelope, any_data, decoded
 from airflow_provider_webcollect.service.errors import (
     DataAppError,
     MalformedAnswer,
+    NoAnswer,
+    ProxyUnusable,
     ServiceError,
+    ServiceUnreachable,
+    TlsError,
+    TokenRejected,
+    TooManyRequests,
+    TransportError,
     WebCollectError,
     service_error_type,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 T = TypeVar("T", covariant=True)
+
+#: What both libraries say of a proxy that wants a login.
+_LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
+
+
+class NotConnected(Exception):
+    """What a driver raises, from its cause, if it had no connection to send the request over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,72 +56,86 @@ class Response:
     body: bytes = field(repr=False)
 
 
-def read_response(call: Call[T], answer: Response, timezone: str | None = None) -> T:
+def read_response(call: Call[T], came: Response | Exception, timezone: str | None = None) -> T:
     """Return what the answer says.
 
+    :param came: the answer, or what a driver raised instead.
     :param timezone: the zone of the service's times; None leaves them naive.
-    :raises ServiceError: if the answer is an error, of the class that fits it.
-    :raises MalformedAnswer: if it is not what the contract promises.
+    :raises WebCollectError: of the class that fits, if there is no result.
     """
-    ok = 200 <= answer.status < 300
-    decode = call.result.decode if ok else ANY_DATA
-    try:
-        envelope = decoded(decode, answer.body)
-    except msgspec.DecodeError as undecodable:
-        # an error under HTTP 200 has no rows, so the decoder for pages may stumble over it
-        fallback = envelope_or_none(answer.body)
-        if fallback is None or (ok and fallback.error is None):
-            raise _unreadable(call, answer, str(undecodable)) from undecodable
-        envelope = fallback
-    if envelope.error is not None or not ok:
-        raise _error(call, answer, envelope)
-    if envelope.data is msgspec.UNSET:
-        raise _unreadable(call, answer, "`data` is missing")
+    if isinstance(came, WebCollectError):
+        raise came
+    if isinstance(came, Exception):
+        raise _not_answered(came) from came
+    ok = 200 <= came.status < 300
+    envelope = _envelope(call, came, ok)
+    if envelope.error is not None:
+        raise _service_error(call, came, envelope)
+    if not ok:
+        raise _no_envelope(came)
+    if envelope.data is msgspec.UNSET and call.result is not NOTHING:
+        raise _malformed(came, "`data` is missing")
     try:
         return call.result.read(envelope.data, timezone)
-    except (msgspec.ValidationError, TypeError) as mismatch:
-        raise _unreadable(call, answer, str(mismatch)) from mismatch
+    except Exception as mismatch:
+        raise _malformed(came, str(mismatch)) from mismatch
 
 
-def _unreadable(call: Call[Any], answer: Response, why: str) -> WebCollectError:
-    """Return the error for an answer that is not an envelope: by its status if that says enough."""
+def _envelope(call: Call[Any], answer: Response, ok: bool) -> Envelope[Any]:
+    """Return the answer's envelope; an empty one if there is none and the status is an error's."""
+    try:
+        return decoded(call.result.decode if ok else any_data, answer.body)
+    except Exception as undecodable:
+        # an error under HTTP 200 has no rows, so the decoder for pages may stumble over it
+        with contextlib.suppress(Exception):
+            envelope = decoded(any_data, answer.body)
+            if envelope.error is not None:
+                return envelope
+        if ok:
+            raise _malformed(answer, str(undecodable)) from undecodable
+        return Envelope()
+
+
+def _malformed(answer: Response, why: str) -> MalformedAnswer:
     kind = answer.headers.get("content-type", "no content type")
-    if not 200 <= answer.status < 300:
-        said = f"an answer without an error envelope ({kind}); is the connection's host right?"
-        error: WebCollectError = _typed(call, answer, said)
-        error.enveloped = False
-        return error
-    message = f"the answer is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}"
-    error = MalformedAnswer(message, endpoint=call.endpoint.name, status=answer.status)
-    error.enveloped = False
-    return error
+    return MalformedAnswer(
+        f"the answer is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}",
+        **_facts(answer),
+    )
 
 
-def _error(call: Call[Any], answer: Response, envelope: Envelope[Any]) -> ServiceError:
+def _no_envelope(answer: Response) -> WebCollectError:
+    """Return the error for an answer that is no success and not the service's."""
+    challenge = answer.headers.get("www-authenticate", "").lower()
+    if answer.status == 407:
+        return ProxyUnusable("the proxy wants a login, or another one", **_facts(answer))
+    if answer.status == 429:
+        return TooManyRequests("there is no error envelope", **_facts(answer))
+    if answer.status == 401 and challenge.startswith("bearer") and not answer.body.strip():
+        return TokenRejected("the credential is rejected, without a word", **_facts(answer))
+    return _malformed(answer, "there is no error envelope")
+
+
+def _service_error(call: Call[Any], answer: Response, envelope: Envelope[Any]) -> ServiceError:
     error = envelope.error if isinstance(envelope.error, dict) else {"message": envelope.error}
+    code, can_retry = _text(error.get("code")), error.get("retryable")
+    message = _text(error.get("message")) or "no message"
     facts = {
-        "code": _text(error.get("code")),
+        **_facts(answer),
+        "code": code,
         "request_id": _text(envelope.request_id),
         "category": _text(error.get("category")),
-    }
-    return _typed(call, answer, _text(error.get("message")) or "no message", error.get("retryable"), **facts)
-
-
-def _typed(
-    call: Call[Any], answer: Response, message: str, can_retry: Any = None, **facts: str | None
-) -> ServiceError:
-    common: dict[str, Any] = {
-        **facts,
-        "endpoint": call.endpoint.name,
-        "status": answer.status,
-        "retry_after": retry_after(answer),
     }
     if call.endpoint.credential is Credential.DATAHUB_KEY:
         if answer.status == 404:
             message = f"{message} (the caller is not the author, or there is no such app)"
         elif isinstance(can_retry, bool) and answer.status not in {401, 429}:
-            return DataAppError(message, can_retry=can_retry, **common)
-    return service_error_type(answer.status, facts.get("code"))(message, **common)
+            return DataAppError(message, can_retry=can_retry, **facts)
+    return service_error_type(answer.status, code)(message, **facts)
+
+
+def _facts(answer: Response) -> dict[str, Any]:
+    return {"status": answer.status, "retry_after": retry_after(answer)}
 
 
 def _text(value: Any) -> str | None:
@@ -120,3 +152,30 @@ def retry_after(answer: Response) -> float | None:
     except (ValueError, OverflowError):
         return None
     return max(0.0, moment.timestamp() - time.time())
+
+
+def _not_answered(error: Exception) -> TransportError:
+    """Say whether a request that was not answered surely did not reach the service."""
+    if not isinstance(error, NotConnected):
+        return NoAnswer(f"no complete answer: {str(error) or type(error).__name__}")
+    causes = list(_causes(error))
+    said = str(error.__cause__) or type(error.__cause__).__name__
+    if any(_is_untrusted(each) for each in causes):
+        return TlsError(f"no trusted connection: {said}")
+    if any(_LOGIN_WANTED.search(str(each)) for each in causes):
+        return ProxyUnusable(f"the proxy wants a login, or another one: {said}")
+    return ServiceUnreachable(f"no connection: {said}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what led to ``error``; urllib3 names some of it in the arguments alone."""
+    for cause in (*error.args, error.__cause__):
+        if isinstance(cause, BaseException):
+            yield cause
+            yield from _causes(cause)
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    """Return whether TLS itself failed. A connection that just breaks off shows as an SSL error too."""
+    broken = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return isinstance(error, ssl.SSLError) and not isinstance(error, broken)

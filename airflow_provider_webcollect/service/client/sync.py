@@ -1,21 +1,18 @@
-"""The sync driver, on requests."""
+"""The sync driver, on urllib3."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import io
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_webcollect.service.client.exchange import exchange, is_accepted
-from airflow_provider_webcollect.service.client.network import ca_bundle, content_of, is_untrusted
-from airflow_provider_webcollect.service.client.responses import Response
-from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
-    NoAnswer,
-    ServiceUnreachable,
-    TlsError,
-    TransportError,
-)
+from airflow_provider_webcollect.service.client import network
+from airflow_provider_webcollect.service.client.exchange import exchange, is_accepted, token_sender
+from airflow_provider_webcollect.service.client.responses import NotConnected, Response
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -27,10 +24,11 @@ from airflow_provider_webcollect.service.flow import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from types import TracebackType
 
-    import requests
+    import urllib3
 
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.auth.token import StoredToken
@@ -60,8 +58,7 @@ class Client:
         self._connections = connections
         self._renewing = threading.Lock()
         self._opening = threading.Lock()
-        self._session: requests.Session | None = None
-        self._proxies: dict[str, dict[str, str]] = {}
+        self._pools: dict[tuple[str, float], urllib3.HTTPConnectionPool] = {}
 
     def send(self, call: Call[T]) -> T:
         """Carry ``call`` out and return its result.
@@ -72,8 +69,10 @@ class Client:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
-        # first, since the rate limit counts from when a request may leave
-        self._ready()
+        # first, since the rate limit counts from when a request may leave; a failure shows when it does
+        with contextlib.suppress(Exception):
+            settings = self.context.settings
+            self._pool(network.base_of(settings.base_url), settings.total_timeout)
         try:
             effect = next(flow)
             while True:
@@ -106,7 +105,7 @@ class Client:
         with self._renewing:
             return self.run(
                 self.context.tokens.renew(
-                    lambda call: exchange(call, self.context),
+                    token_sender(self.context),
                     after_share,
                     lambda token: is_accepted(token, self.context),
                 )
@@ -114,9 +113,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        while self._pools:
+            self._pools.popitem()[1].close()
 
     def __enter__(self) -> Client:
         return self
@@ -134,95 +132,119 @@ class Client:
                 return self._sleep(seconds)
             case Authorize(rejected):
                 with self._renewing:
-                    return self.run(
-                        self.context.tokens.obtain(rejected, lambda call: exchange(call, self.context))
-                    )
+                    return self.run(self.context.tokens.obtain(rejected, token_sender(self.context)))
             case Blocking(function):
                 return function()
 
     def _exchange_bytes(self, request: Request) -> Response:
-        import requests
-        import urllib3.exceptions
+        import urllib3
 
-        try:
-            return self._answer(request)
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise _transport_error(error) from error
-
-    def _answer(self, request: Request) -> Response:
-        import requests
-
-        session = self._ready()
-        settings = self.context.settings
-        with content_of(request) as (headers, content):
-            # past the session, which would look into redirects and keep cookies
-            prepared = requests.PreparedRequest()
-            prepared.prepare_method(request.method)
-            prepared.prepare_url(request.url, None)
-            prepared.prepare_headers({**session.headers, **request.headers, **headers})
-            prepared.prepare_body(content, None)
-            response = session.get_adapter(request.url).send(
-                prepared,
-                stream=True,
-                timeout=(settings.connect_timeout, settings.read_timeout),
-                verify=session.verify or True,
-                proxies=self._proxies_for(request.url),
+        settings, base = self.context.settings, network.base_of(request.url)
+        pool = self._pool(base, request.total_timeout)
+        # a proxy without a tunnel takes the whole address
+        through_proxy = pool.proxy is not None and base.startswith("http:")
+        with network.content_of(request) as (headers, content):
+            response = pool.urlopen(
+                request.method,
+                request.url if through_proxy else request.url[len(base) :],
+                content,
+                {**request.headers, **headers},
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                timeout=urllib3.Timeout(
+                    connect=settings.connect_timeout, read=min(settings.read_timeout, request.total_timeout)
+                ),
+                preload_content=False,
             )
-            with response:
-                # one read of the whole body: requests' own loop takes 10 KiB at a time
-                body = response.raw.read(decode_content=True)
-        answer_headers = {name.lower(): value for name, value in response.headers.items()}
-        return Response(response.status_code, answer_headers, body)
+        try:
+            answer_headers = {name.lower(): value for name, value in response.headers.items()}
+            body = network.Body(answer_headers, settings.max_response_bytes)
+            while piece := response.read(network.READ_BYTES, decode_content=False):
+                body.add(piece)
+        finally:
+            response.close()
+        return Response(response.status, answer_headers, body.read())
 
-    def _proxies_for(self, url: str) -> dict[str, str]:
-        from requests.utils import get_environ_proxies
-
-        base = url.split("/", 3)[2]
-        if base not in self._proxies:
-            self._proxies[base] = get_environ_proxies(url)
-        return self._proxies[base]
-
-    def _ready(self) -> requests.Session:
-        if session := self._session:
-            return session
-        with self._opening:
-            self._session = session = self._session or _session(self.context.settings, self._connections)
-            return session
+    def _pool(self, base: str, total_timeout: float) -> urllib3.HTTPConnectionPool:
+        key = (base, total_timeout)
+        if key not in self._pools:
+            with self._opening:
+                if key not in self._pools:
+                    self._pools[key] = _new_pool(
+                        base, self.context.settings, self._connections, total_timeout
+                    )
+        return self._pools[key]
 
 
-def _session(settings: Settings, connections: int) -> requests.Session:
-    import requests
-    from requests.adapters import HTTPAdapter
+def _new_pool(
+    base: str, settings: Settings, connections: int, total_timeout: float
+) -> urllib3.HTTPConnectionPool:
+    import urllib3
+    from requests.utils import get_auth_from_url
 
-    session = requests.Session()
-    # the environment must not slip in a netrc credential; proxies and CA files are passed on
-    session.trust_env = False
-    session.verify = ca_bundle(settings) or True
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
-    return session
+    proxy = network.proxy_for(base, "socks")
+    # without a tunnel, the connection is the proxy's
+    end = proxy if proxy and base.startswith("http:") else base
+    options: dict[str, Any] = {"maxsize": connections, "ssl_context": network.trust(end, settings)}
+    if proxy is None:
+        manager = urllib3.PoolManager(**options)
+    elif proxy.startswith("socks"):
+        from urllib3.contrib.socks import SOCKSProxyManager
+
+        manager = SOCKSProxyManager(proxy, **options)
+    else:
+        login = ":".join(get_auth_from_url(proxy))
+        headers = urllib3.make_headers(proxy_basic_auth=login) if login != ":" else None
+        options["proxy_ssl_context"] = network.trust(proxy, settings)
+        manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
+    pool: Any = manager.connection_from_url(base)
+    pool.ConnectionCls = _watched(pool.ConnectionCls, total_timeout)
+    return pool  # type: ignore[no-any-return]
 
 
-def _transport_error(error: Exception) -> TransportError:
-    """Say whether the request surely did not reach the service."""
-    import requests.exceptions as failures
-    import urllib3.exceptions
+def _watched(kind: Any, seconds: float) -> Any:
+    """Return the connection class ``kind``, made to tell what was not sent and to bound an answer's time.
 
-    reason = getattr(error.args[0], "reason", None) if error.args else None
-    if isinstance(error, failures.SSLError) and is_untrusted(error):
-        return TlsError(f"no trusted connection: {reason or error}")
-    unsent = (failures.ConnectTimeout, failures.InvalidURL, urllib3.exceptions.NewConnectionError)
-    if isinstance(error, unsent) or isinstance(reason, unsent) or _is_refused_by_proxy(reason):
-        return ServiceUnreachable(f"no connection: {reason or error}")
-    return NoAnswer(f"no complete answer: {reason or error}")
+    :param seconds: time for an answer, from when its request has been sent.
+    """
+
+    class Connection(kind):  # type: ignore[misc]
+        def connect(self) -> None:
+            try:
+                super().connect()
+            except Exception as error:
+                raise NotConnected from error
+
+        def response_class(self, sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
+            timed: Any = _TimedReader(sock, seconds)
+            return http.client.HTTPResponse(timed, *args, **kwargs)
+
+    return Connection
 
 
-def _is_refused_by_proxy(reason: Any) -> bool:
-    """Return whether a proxy took no request: a cut connection counts as a failure of the proxy too."""
-    import urllib3.exceptions
+class _TimedReader(io.RawIOBase):
+    """Reads from a socket until a moment: a read timeout alone never ends while a byte comes now and then."""
 
-    if not isinstance(reason, urllib3.exceptions.ProxyError):
-        return False
-    cause = reason.original_error
-    not_connected = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-    return isinstance(cause, not_connected) or str(cause).startswith("Tunnel connection failed")
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._ends = time.monotonic() + seconds
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer takes too long")
+        if left < (self._sock.gettimeout() or left):
+            self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

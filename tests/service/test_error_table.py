@@ -1,0 +1,239 @@
+"""The tables of ``docs/reference/errors.md`` hold for every endpoint and both drivers."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from airflow_provider_webcollect.service import errors
+from airflow_provider_webcollect.service.api.call import Retry
+from airflow_provider_webcollect.service.api.results import NOTHING
+from airflow_provider_webcollect.service.settings import Retries
+from tests.service.servers import answer, make_authority, refusal, serving
+from tests.service.test_endpoints import one_call_of_each
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.api.call import Call
+    from tests.service.conftest import Drive
+    from tests.service.servers import Server
+
+pytestmark = [
+    pytest.mark.usefixtures("plain_environment"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+ROW = re.compile(r"^\| (.+?) \| `(\w+)` \| (.*?)\| ?(.*?)\| ?(.*?)\| ?(.*?)\|$", re.MULTILINE)
+ELSEWHERE = "service.example"
+
+
+class Row(NamedTuple):
+    """A row of the tables."""
+
+    what: str
+    error: str
+    retryable: bool
+    unsent: bool
+    uncertain: bool
+    permanent: bool
+
+
+ROWS = [
+    Row(what, error, *("yes" in flag for flag in flags))
+    for what, error, *flags in ROW.findall(PAGE.read_text())
+]
+
+
+class World:
+    """What a cause may need.
+
+    :ivar server: the server that was asked, if there was one.
+    """
+
+    server: Server | None = None
+
+    def __init__(self, folder: Path, setenv: Callable[[str, str], None]) -> None:
+        self.folder = folder
+        self.setenv = setenv
+
+    @contextlib.contextmanager
+    def serve(self, respond: Any, settings: dict[str, Any], **how: Any) -> Iterator[dict[str, Any]]:
+        with serving(respond, **how) as self.server:
+            yield at(self.server.url, **settings)
+
+
+#: Makes the service, or the way to it, behave so; gives the settings of the client.
+Cause = Callable[[World], AbstractContextManager[dict[str, Any]]]
+
+
+def at(url: str, **settings: Any) -> dict[str, Any]:
+    return {"base_url": url, "datahub_url": url, **settings}
+
+
+def says(said: Any, **settings: Any) -> Cause:
+    return lambda world: world.serve(lambda _: said() if callable(said) else said, settings)
+
+
+@contextlib.contextmanager
+def refused(world: World) -> Iterator[dict[str, Any]]:
+    with serving(lambda _: None) as server:
+        url = server.url
+    yield at(url)
+
+
+def untrusted(world: World) -> AbstractContextManager[dict[str, Any]]:
+    return world.serve(lambda _: None, {}, context=make_authority(world.folder)[1])
+
+
+@contextlib.contextmanager
+def untrusted_behind_a_proxy(world: World) -> Iterator[dict[str, Any]]:
+    tunnel = make_authority(world.folder)[1]
+    with world.serve(lambda _: None, {}, tunnel=tunnel) as settings:
+        world.setenv("https_proxy", settings["base_url"])
+        yield at("https://127.0.0.1")
+
+
+@contextlib.contextmanager
+def proxy_down(world: World) -> Iterator[dict[str, Any]]:
+    with refused(world) as settings:
+        world.setenv("http_proxy", settings["base_url"])
+        yield at(f"http://{ELSEWHERE}")
+
+
+def proxy(scheme: str, said: bytes) -> Cause:
+    @contextlib.contextmanager
+    def cause(world: World) -> Iterator[dict[str, Any]]:
+        with says(said)(world) as settings:
+            world.setenv(f"{scheme}_proxy", settings["base_url"])
+            yield at(f"{scheme}://{ELSEWHERE}")
+
+    return cause
+
+
+def proxy_named(name: str) -> Cause:
+    @contextlib.contextmanager
+    def cause(world: World) -> Iterator[dict[str, Any]]:
+        world.setenv("all_proxy", name)
+        yield at(f"https://{ELSEWHERE}")
+
+    return cause
+
+
+def drip(head: bytes) -> Iterator[bytes]:
+    yield head
+    for _ in itertools.repeat(None):
+        time.sleep(0.02)
+        yield b" "
+
+
+HTML = b"<html><body>Sorry"
+PACKED = gzip.compress(b'{"data": null}' + b" " * 100_000)
+BOUND = {"max_response_bytes": 50_000}
+CAUSES: dict[str, Cause] = {
+    "No name, no route, connection refused, or none in time": refused,
+    "The certificate is not trusted": untrusted,
+    "The certificate behind a proxy is not trusted": untrusted_behind_a_proxy,
+    "The proxy is down": proxy_down,
+    "The proxy refuses the tunnel": proxy("https", answer(HTML, 503)),
+    "The proxy wants a login (407) for the tunnel": proxy("https", answer(HTML, 407)),
+    "The proxy wants a login (407) for the request": proxy("http", answer(HTML, 407)),
+    "The proxy's address is malformed": proxy_named("http://me:SECRET@proxy.example:port"),
+    "A SOCKS proxy without its library": proxy_named("socks5://me:SECRET@proxy.example"),
+    "No answer within `read_timeout`": says(None, read_timeout=0.05),
+    "Headers that come byte by byte, beyond `total_timeout`": says(
+        lambda: drip(b"HTTP/1.1 200 OK\r\nX-Slow:"), total_timeout=0.1
+    ),
+    "A body that comes byte by byte, beyond `total_timeout`": says(
+        lambda: drip(answer(b"{", Content_Length="900")), total_timeout=0.1
+    ),
+    "The connection is closed without an answer": says(b""),
+    "The answer is cut": says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
+    "The answer is cut within a chunk": says(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+    ),
+    "The answer is not HTTP": says(b"nonsense\r\n\r\n"),
+    "The answer is said to be gzip and is not": says(answer(b"{}", Content_Encoding="gzip")),
+    "The answer is gzip that is cut": says(answer(PACKED[:-20], Content_Encoding="gzip")),
+    "The answer holds more than `max_response_bytes`": says(answer(b" " * 60_000), **BOUND),
+    "The answer holds more than `max_response_bytes` once unpacked": says(
+        answer(PACKED, Content_Encoding="gzip"), **BOUND
+    ),
+    "A redirect to another place": says(answer(b"", 307, Location=f"https://{ELSEWHERE}/")),
+    "200 with a page of HTML": says(answer(HTML)),
+    "200 with an empty body": says(answer(b"")),
+    "200 with JSON that is torn": says(answer(b'{"data": {"offset": 1')),
+    "200 with a byte that is not UTF-8": says(
+        answer(b'{"data": {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": "\xff"}]}}')
+    ),
+    "200 with JSON nested 3,000 levels deep": says(answer(b'{"data": ' + b"[" * 3000 + b"]" * 3000 + b"}")),
+    "200 with JSON nested 200 levels deep": says(answer(b'{"data": ' + b"[" * 200 + b"]" * 200 + b"}")),
+    "200 without `data`, where the operation has a result": says(answer(b'{"requestId": "r"}')),
+    "200 with `data` of another shape, where the operation has a result": says(answer(b'{"data": [7, "x"]}')),
+    "429 without an error": says(answer(HTML, 429)),
+    "401 with `WWW-Authenticate: Bearer` and no body": says(
+        answer(b"", 401, WWW_Authenticate='Bearer error="invalid_token"')
+    ),
+}
+
+
+def cause_of(what: str) -> Cause:
+    if found := re.fullmatch(r"(\d+) without an error", what):
+        return CAUSES.get(what) or says(answer(HTML, int(found[1])))
+    if found := re.fullmatch(r"An unknown code with (\d+)", what):
+        return says(refusal("NobodyKnows", int(found[1])))
+    if found := re.fullmatch(r"`(\w+)`", what):
+        return says(refusal(found[1]))
+    return CAUSES[what]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
+def test_what_happens_leads_to_its_error(
+    drive: Drive, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row
+) -> None:
+    world = World(tmp_path, monkeypatch.setenv)
+    calls = one_call_of_each(sandbox)
+    with cause_of(row.what)(world) as settings:
+        driver = drive(retries=Retries(attempts=2, first_wait=0.01), **settings)
+        for call in calls:
+            asked = world.server.connections if world.server else 0
+            if row.what.endswith("where the operation has a result") and call.result is NOTHING:
+                driver.send(call)
+                continue
+            with pytest.raises(errors.WebCollectError) as caught:
+                driver.send(call)
+            tries = check(row, call, caught.value)
+            if world.server:
+                assert world.server.connections - asked == tries
+
+
+def check(row: Row, call: Call[Any], error: errors.WebCollectError) -> int:
+    """Check the error of a call and return how often the call was to be tried."""
+    # that there is no other token is not about the call
+    assert error.endpoint == call.endpoint.name or row.error == "TokenRejected"
+    assert "SECRET" not in f"{error} {error!r} {error.__cause__!r}"
+    once = row.uncertain and call.retry is Retry.ONLY_IF_UNSENT
+    if once:
+        assert type(error) is errors.OutcomeUnknown
+        assert isinstance(error.__cause__, errors.WebCollectError)
+        error = error.__cause__
+    assert type(error).__name__ == row.error
+    assert (error.retryable, error.unsent, error.uncertain, error.permanent) == row[2:]
+    return 2 if row.retryable and not once else 1
+
+
+def test_the_tables_name_every_cause_and_every_code() -> None:
+    rows = [row.what for row in ROWS]
+    assert len(rows) == len(set(rows))
+    assert set(CAUSES) <= set(rows)
+    codes = {what.strip("`").lower() for what in rows if what.startswith("`")}
+    assert codes == set(errors._BY_CODE)
