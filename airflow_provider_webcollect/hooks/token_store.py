@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import Variable, conf
 
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register, TokenStore
-from airflow_provider_webcollect.service.errors import InvalidArgument, TokenStoreUnavailable
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,26 +27,13 @@ class VariableTokenStore(TokenStore):
         self._conn_id = conn_id
 
     def read(self, register: Register) -> str | None:
-        """Return a text, or None if there surely is none.
-
-        :raises TokenStoreUnavailable: if Airflow cannot tell.
-        """
+        """Return a text, or None if there surely is none."""
         key = self._key(register)
-        try:
-            return _read_in_task(key) if _task_runner() else _read_in_database(key)
-        except Exception as error:  # what Airflow raises here differs by version and place
-            raise TokenStoreUnavailable(f"the Variable {key} cannot be read: {_brief(error)}") from error
+        return _read_in_task(key) if _task_runner() else _read_in_database(key)
 
     def write(self, register: Register, text: str) -> None:
-        """Replace a text.
-
-        :raises TokenStoreUnavailable: if Airflow does not take it.
-        """
-        key = self._key(register)
-        try:
-            _variable().set(key, text)
-        except Exception as error:  # as above
-            raise TokenStoreUnavailable(f"the Variable {key} cannot be written: {_brief(error)}") from error
+        """Replace a text."""
+        _variable().set(self._key(register), text)
 
     def _key(self, register: Register) -> str:
         return f"webcollect_{register}__{self._conn_id}"
@@ -97,11 +84,6 @@ def _read_in_database(key: str) -> str | None:
             if session.scalar(select(_variable().id).where(_variable().key == key)) is not None:
                 raise RuntimeError("its value cannot be read")
     return text
-
-
-def _brief(error: Exception) -> str:
-    """Return what an error says, in a line and without what was to be written."""
-    return type(error).__name__
 
 
 def make_token_store(conn_id: str) -> TokenStore:

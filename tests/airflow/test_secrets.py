@@ -199,7 +199,7 @@ def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
     # a home without a database
     said = in_a_script(AIRFLOW_HOME=str(tmp_path))
 
-    assert "the Variable webcollect_token__webcollect_default cannot be read" in said
+    assert "TokenStoreUnavailable: the connection's token cannot be read" in said
     assert sandbox.control.requests("/token") == []
 
 

@@ -13,7 +13,7 @@ from tests.service.token_world import World
 if TYPE_CHECKING:
     from pathlib import Path
 
-HISTORIES_PER_TEST = 150
+HISTORIES_PER_TEST = 130
 
 
 @pytest.mark.parametrize("block", range(16))

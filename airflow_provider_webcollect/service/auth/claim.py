@@ -9,8 +9,8 @@ bounded time (Fischer's algorithm):
 3. Wait longer than ``write_bound``. Whoever has read before our claim could be seen has written by then.
 4. Read the note again. The one whose claim stands may renew.
 
-A claim ends when the next generation of the token is stored, when its owner notes what became of it, or
-``CLAIM_LIFE`` seconds after an observer saw it first, by the observer's own clock. Its owner may have been
+A claim ends when its owner notes what became of it, or ``CLAIM_LIFE`` seconds after an observer saw it first,
+by the observer's own clock. Its owner may have been
 killed after it had sent the refresh token, so what follows an expired claim is doubt.
 
 What remains: a process that stands still for longer than ``CLAIM_LIFE`` between its last look at the clock
@@ -60,6 +60,7 @@ class RenewalClaim:
         self._seen: tuple[str, float] = ("", 0.0)
         self._began = 0.0
         self._note: RenewalNote | None = None
+        self._found: RenewalNote | None = None
         #: What to note when the renewal ends without a new token; at first what was known before the claim.
         self.outcome = RenewalState.RELEASED
 
@@ -69,8 +70,12 @@ class RenewalClaim:
         :raises TokenStoreUnavailable: if the store cannot tell.
         """
         note: RenewalNote | None = yield Blocking(self._store.load_note)
-        if note is None or note.generation < generation:
+        return self._state(note, generation)
+
+    def _state(self, note: RenewalNote | None, generation: int) -> RenewalState:
+        if note is None:
             return RenewalState.RELEASED
+        # of whatever generation: one that was written late may have replaced a claim that still counts
         if note.state is RenewalState.CLAIMED and self._is_alive(note):
             return RenewalState.CLAIMED
         if (note.fingerprint, note.generation) != (self._fingerprint, generation):
@@ -83,7 +88,8 @@ class RenewalClaim:
         :raises TokenStoreUnavailable: if the store does not take the claim; nothing must be sent then.
         """
         began = self._clock()
-        before = yield from self.look(generation)
+        found: RenewalNote | None = yield Blocking(self._store.load_note)
+        before = self._state(found, generation)
         if before is RenewalState.CLAIMED:
             return False
         claim = RenewalNote(
@@ -100,6 +106,7 @@ class RenewalClaim:
             if (yield Blocking(self._store.load_note)) != claim:
                 return False
         self._note, self._began, self.outcome = claim, began, before
+        self._found = found if found and found.state is not RenewalState.CLAIMED else None
         return True
 
     def may_send(self) -> bool:
@@ -111,6 +118,8 @@ class RenewalClaim:
         if self._note is None or self._clock() - self._began >= CLAIM_LIFE:
             return  # somebody else may have claimed meanwhile
         note = msgspec.structs.replace(self._note, state=self.outcome)
+        if self._found is not None and self.outcome is RenewalState.RELEASED:
+            note = self._found  # what was noted before, of another generation say, still holds
         self._note = None
         try:
             yield Blocking(functools.partial(self._store.save_note, note))

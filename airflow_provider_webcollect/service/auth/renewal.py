@@ -17,7 +17,7 @@ What a process knows of the token decides what it does:
 
 | Event, with the claim | Next state | The refresh token |
 |---|---|---|
-| a new token | fresh: the next generation is stored, which ends the claim | is spent |
+| a new token | fresh: the next generation is stored, and the claim released | is spent |
 | surely not sent | as before | is kept |
 | answer lost, access token alive | doubtful | is sent again only after the access token's end |
 | answer lost, access token ended | as the second answer says, else doubtful | is sent once more |

@@ -34,17 +34,11 @@ class TokenStore(abc.ABC):
 
     @abc.abstractmethod
     def read(self, register: Register) -> str | None:
-        """Return a text, or None if there surely is none.
-
-        :raises TokenStoreUnavailable: if the store cannot tell.
-        """
+        """Return a text, or None if there surely is none; raise anything if that cannot be told."""
 
     @abc.abstractmethod
     def write(self, register: Register, text: str) -> None:
-        """Replace a text.
-
-        :raises TokenStoreUnavailable: if it may not have been written.
-        """
+        """Replace a text; raise anything if it may not have been written."""
 
     def load(self) -> StoredToken | None:
         """Return the shared token, or None if there surely is none.
@@ -58,12 +52,7 @@ class TokenStore(abc.ABC):
 
         :raises TokenStoreUnavailable: if it may not have been written.
         """
-        try:
-            self.write(Register.TOKEN, msgspec.json.encode(token).decode())
-        except TokenStoreUnavailable as error:
-            # without the frames below, whose variables hold the token
-            error.__context__ = None
-            raise error.with_traceback(None) from None
+        self._write(Register.TOKEN, msgspec.json.encode(token))
 
     def load_note(self) -> RenewalNote | None:
         """Return the note on the renewal; raises as :meth:`load` does."""
@@ -71,10 +60,28 @@ class TokenStore(abc.ABC):
 
     def save_note(self, note: RenewalNote) -> None:
         """Replace the note on the renewal; raises as :meth:`save` does."""
-        self.write(Register.RENEWAL, msgspec.json.encode(note).decode())
+        self._write(Register.RENEWAL, msgspec.json.encode(note))
+
+    def _write(self, register: Register, content: bytes) -> None:
+        try:
+            self.write(register, content.decode())
+        except Exception as error:
+            unavailable = TokenStoreUnavailable(
+                f"the connection's {register} cannot be stored: {type(error).__name__}"
+            )
+        else:
+            return
+        # out of the handler, so that nothing leads to the frames below, whose variables hold the token
+        content = b""
+        raise unavailable
 
     def _decoded(self, register: Register, kind: type[S]) -> S | None:
-        text = self.read(register)
+        try:
+            text = self.read(register)
+        except Exception as error:
+            raise TokenStoreUnavailable(
+                f"the connection's {register} cannot be read: {type(error).__name__}"
+            ) from error
         if text is None or not text.strip():
             return None
         try:
