@@ -79,7 +79,7 @@ def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
 
 def _client(connection: WebCollectConnection, credentials: Credentials) -> Client:
     # a person waits for the answer
-    settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2))
+    settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2), token_refresh="auto")
     name = f"test-{secrets.token_hex(8)}"
     return Client(make_context(settings, credentials, name, MemoryTokenStore(name), learned=mask_secret))
 

@@ -28,8 +28,6 @@ class WebCollectError(Exception):
     uncertain: bool = False
     permanent: bool = False
     advice: str = ""
-    #: Asked by the renewal of tokens of errors that are the service's own word, which all have an envelope.
-    enveloped: bool = True
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ LENGTH, LIFE = 9000.0, 3600.0
 LONGEST_SKEW = 600.0
 #: Seconds that an exchange takes at most, and a slow write; that the store is out of order; that a process
 #: stands still.
-LONGEST_EXCHANGE, SLOWEST_WRITE, LONGEST_OUTAGE, LONGEST_STALL = 20.0, 8.0, 12.0, 90.0
+LONGEST_EXCHANGE, SLOWEST_WRITE, LONGEST_OUTAGE, LONGEST_STALL = 20.0, 8.0, 12.0, 150.0
 
 
 class Exchange(NamedTuple):
@@ -374,8 +374,8 @@ class World:
 
         def take_effect() -> None:
             if takes_place:
-                # what was written a second ago may still not show
-                self.store.staleness = self.chance.uniform(0, 0.9) if self.chance.random() < 0.3 else 0.0
+                # what was written half a second ago may still not show
+                self.store.staleness = self.chance.uniform(0, 0.5) if self.chance.random() < 0.3 else 0.0
                 outcome.append(function())
                 if is_write and isinstance(function.args[0], StoredToken):  # type: ignore[attr-defined]
                     self.note_stored(function.args[0])  # type: ignore[attr-defined]

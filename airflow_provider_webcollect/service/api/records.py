@@ -21,6 +21,9 @@ from airflow_provider_webcollect.service.api.states import LoopType
 
 R = TypeVar("R", bound="Record")
 
+#: Seconds beyond which a token's life is not believed: ten years.
+LONGEST_LIFE = 10 * 365 * 86_400.0
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the results that are read field by field.
@@ -228,7 +231,8 @@ class TokenRecord(Record, frozen=True):
     refresh_token: str | None = None
 
     def __post_init__(self) -> None:
-        if self.expires_in is not None and self.expires_in <= 0:
+        # a date in milliseconds, say, is no life
+        if self.expires_in is not None and not 0 < self.expires_in < LONGEST_LIFE:
             msgspec.structs.force_setattr(self, "expires_in", None)
 
     def __repr__(self) -> str:

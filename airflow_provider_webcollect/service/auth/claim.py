@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a claim is nobody's any more: longer than its owner takes to send and to store.
-CLAIM_LIFE = 60.0
-#: Seconds after its claim until which a process may send the refresh token.
+#: Seconds after which a claim is nobody's any more, beside what the claiming itself takes: longer than its
+#: owner takes to send (SEND_WITHIN, and what ``token_sender`` of the client allows) and to store.
+CLAIM_LIFE = 90.0
+#: Seconds after its claim was checked until which a process may send the refresh token.
 SEND_WITHIN = 10.0
-#: The wait between writing a claim and checking it, as a multiple of the store's ``write_bound``.
-MARGIN = 1.25
+#: The wait between writing a claim and checking it, as a multiple of the store's ``write_bound``; and what
+#: the claiming takes at most.
+MARGIN, CLAIMING = 1.5, 3.0
 
 
 class RenewalClaim:
@@ -58,7 +60,8 @@ class RenewalClaim:
         self._fingerprint = fingerprint
         self._clock = clock
         self._seen: tuple[str, float] = ("", 0.0)
-        self._began = 0.0
+        self._life = CLAIM_LIFE + CLAIMING * (store.write_bound or 0.0)
+        self._began = self._checked_at = 0.0
         self._note: RenewalNote | None = None
         self._found: RenewalNote | None = None
         #: What to note when the renewal ends without a new token; at first what was known before the claim.
@@ -105,17 +108,17 @@ class RenewalClaim:
             yield Sleep(self._store.write_bound * MARGIN)
             if (yield Blocking(self._store.load_note)) != claim:
                 return False
-        self._note, self._began, self.outcome = claim, began, before
+        self._note, self._began, self._checked_at, self.outcome = claim, began, self._clock(), before
         self._found = found if found and found.state is not RenewalState.CLAIMED else None
         return True
 
     def may_send(self) -> bool:
         """Return whether the claim is young enough for the refresh token to be sent."""
-        return self._clock() - self._began < SEND_WITHIN
+        return self._clock() - self._checked_at < SEND_WITHIN
 
     def settle(self) -> Flow[None]:
         """End the claim, and note the outcome."""
-        if self._note is None or self._clock() - self._began >= CLAIM_LIFE:
+        if self._note is None or self._clock() - self._began >= self._life:
             return  # somebody else may have claimed meanwhile
         note = msgspec.structs.replace(self._note, state=self.outcome)
         if self._found is not None and self.outcome is RenewalState.RELEASED:
@@ -129,4 +132,4 @@ class RenewalClaim:
     def _is_alive(self, note: RenewalNote) -> bool:
         if self._seen[0] != note.claimant:
             self._seen = (note.claimant, self._clock())
-        return self._clock() - self._seen[1] < CLAIM_LIFE
+        return self._clock() - self._seen[1] < self._life

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -21,6 +22,7 @@ class HostLock:
     def __init__(self, name: str) -> None:
         self._name = name
         self._file: filelock.BaseFileLock | None = None
+        self._is_said = False
 
     def try_acquire(self) -> bool:
         """Return whether the lock is held now, or need not be."""
@@ -29,14 +31,18 @@ class HostLock:
             self._file.acquire(timeout=0)
         except TimeoutError:
             return False
-        except OSError as error:
-            log.warning("No lock can be made on this host (%s); renewals may race.", error)
+        except Exception as error:  # no folder, a file system without locks, a lock from before a fork
+            self._file = None
+            if not self._is_said:
+                log.warning("No lock can be made on this host (%s); its processes tell by the store.", error)
+            self._is_said = True
         return True
 
     def release(self) -> None:
         """Let others have the lock."""
         if self._file is not None:
-            self._file.release(force=True)
+            with contextlib.suppress(Exception):
+                self._file.release(force=True)
 
 
 def _lock_file(name: str) -> filelock.BaseFileLock:

@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 #: not renew in the same second.
 EARLY_SHARE = (0.02, 0.06)
 #: Seconds that a process waits for another one's renewal, or for the keeper's record.
-PATIENCE = 75.0
+PATIENCE = 110.0
 #: Seconds that a process without a token waits for a store in trouble.
 STORE_PATIENCE = 10.0
 #: Seconds that a process whose refresh token is refused waits for the record of whoever used it.
@@ -77,8 +77,8 @@ POSTPONEMENT = 60.0
 #: service revoke the access token for it, little is lost.
 LATE_SHARE = 0.9
 #: Looks at a store that seems empty before it is taken for empty, since one in trouble may seem so for a
-#: moment; and the pause between them, as a multiple of its ``write_bound``.
-EMPTY_LOOKS, EMPTY_PAUSE = 2, 0.6
+#: moment; and the seconds between them, if other processes use it.
+EMPTY_LOOKS, EMPTY_PAUSE = 2, 1.2
 #: Seconds before a token is asked for again whose answer was lost.
 LOST_ANSWER_PAUSE = 1.0
 #: Seconds for which a token counts as just obtained; that one is rejected has another reason than its age.
@@ -183,9 +183,12 @@ class Tokens:
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: as :meth:`obtain` does.
         """
-        yield from self._look()
-        self._renewal = yield from self._claim.look(self._generation)
         rejected = None
+        try:
+            yield from self._look()
+            self._renewal = yield from self._claim.look(self._generation)
+        except TokenStoreUnavailable as error:
+            log.warning("The token store is asked again: %s", error)
         if after_share and (young := self._younger_than(after_share)):
             if (yield from is_accepted(young.access_token)):
                 return young
@@ -256,6 +259,10 @@ class Tokens:
         if stored.fingerprint == self._fingerprint:
             self._is_superseded = False
             if self._held is None or not self._held.is_newer_than(stored):
+                self._hold(stored)
+            elif self._renewal is RenewalState.REFUSED:
+                # ours is of no use, and somebody has begun again
+                self._generation = stored.generation
                 self._hold(stored)
             return True
         # whoever stored it had another credential after this process had read its own
@@ -346,31 +353,43 @@ class Tokens:
             self._check_means(rejected)
         if is_contended or not (yield from self._claim.acquire(generation)):
             return None
-        yield from self._look_again()
-        if self._generation != generation or (self._held is not None and is_enough(False)):
+        try:
+            yield from self._look_again()
+            if self._generation == generation and not (self._held and is_enough(False)):
+                return (yield from self._as_claimant(send, rejected))
+        except GeneratorExit:
+            raise
+        except BaseException:
             yield from self._claim.settle()
-            return None
-        return (yield from self._as_claimant(send, rejected))
+            raise
+        yield from self._claim.settle()
+        return None
 
     def _look_again(self) -> Flow[None]:
         """Look with the claim in hand, and make sure that a store that seems empty is empty."""
-        bound = self._store.write_bound
+        pause = LOOK_INTERVAL if self._store.write_bound is None else EMPTY_PAUSE
         for _ in range(EMPTY_LOOKS):
             stored = yield from self._look()
             if stored or not self._credentials.refresh_token:
                 return
-            yield Sleep(LOOK_INTERVAL if bound is None else bound * EMPTY_PAUSE)
+            yield Sleep(pause)
         yield from self._look()
 
     @property
     def _has_login(self) -> bool:
         return bool(self._credentials.login and self._credentials.password)
 
-    def _unspent(self, renewal: RenewalState) -> str | None:
-        """Return the refresh token that may be sent: the record's, or else the connection's own."""
+    def _unspent(self, renewal: RenewalState) -> Call[TokenRecord] | None:
+        """Return the call with the refresh token that may be sent: the record's, or else the connection's.
+
+        The token itself is not kept in a variable, which some tracebacks show.
+        """
         if renewal is RenewalState.REFUSED or (renewal is RenewalState.DOUBTFUL and self._has_login):
             return None
-        return (self._held and self._held.refresh_token) or self._credentials.refresh_token
+        for source in (self._held, self._credentials):
+            if source is not None and source.refresh_token:
+                return endpoints.refresh_token(source.refresh_token)
+        return None
 
     def _check_means(self, rejected: str | None) -> None:
         """Raise if there is nothing to obtain a token with."""
@@ -399,26 +418,22 @@ class Tokens:
         :return: None if another process's token has appeared instead.
         """
         generation = self._generation
+        self._refuse_to_spin(rejected)
         try:
-            self._refuse_to_spin(rejected)
-            try:
-                if refresh := self._unspent(self._claim.outcome):
-                    record = yield from self._exchanged(refresh, rejected, send)
-                    return (yield from self._keep(record, refresh))
-            except (GrantRejected, _AnswerLost) as error:
-                if isinstance(error, GrantRejected) and (yield from self._has_successor(generation)):
-                    return None
-                if not self._has_login:
-                    raise
-            login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
-            return (yield from self._keep((yield from send(login)), None))
-        except GeneratorExit:
-            raise
-        except BaseException:
-            yield from self._claim.settle()
-            raise
+            if refresh := self._unspent(self._claim.outcome):
+                record = yield from self._exchanged(refresh, rejected, send)
+                return (yield from self._keep(record, refresh))
+        except (GrantRejected, _AnswerLost) as error:
+            if isinstance(error, GrantRejected) and (yield from self._has_successor(generation)):
+                return None
+            if not self._has_login:
+                raise
+        login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
+        return (yield from self._keep((yield from send(login)), None))
 
-    def _exchanged(self, refresh: str, rejected: str | None, send: SendToken) -> Flow[TokenRecord]:
+    def _exchanged(
+        self, refresh: Call[TokenRecord], rejected: str | None, send: SendToken
+    ) -> Flow[TokenRecord]:
         """Exchange a refresh token, and have the claim know what became of it.
 
         :raises GrantRejected: if the service refuses it.
@@ -451,12 +466,13 @@ class Tokens:
                     lost = error
         raise _AnswerLost(f"the answer to a renewal was lost: {lost.message}") from lost
 
-    def _sent(self, refresh: str, send: SendToken) -> Flow[TokenRecord]:
+    def _sent(self, refresh: Call[TokenRecord], send: SendToken) -> Flow[TokenRecord]:
         try:
-            return (yield from send(endpoints.refresh_token(refresh)))
+            return (yield from send(refresh))
         except ServiceError as refusal:
             status = refusal.status or 0
-            if refusal.retryable or not 400 <= status < 500 or status in _NO_REFUSAL:
+            # without a code, it may be a gateway that wants a token
+            if refusal.code is None or not 400 <= status < 500 or status in _NO_REFUSAL or refusal.retryable:
                 raise
             self._claim.outcome = RenewalState.REFUSED
             raise _explained(refusal) from refusal
@@ -472,12 +488,13 @@ class Tokens:
                 return False
             yield Sleep(LOOK_INTERVAL)
 
-    def _keep(self, record: TokenRecord, spent: str | None) -> Flow[StoredToken]:
+    def _keep(self, record: TokenRecord, spent: Call[TokenRecord] | None) -> Flow[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
         now = self._now()
         token = StoredToken(
             access_token=record.access_token,
-            refresh_token=record.refresh_token or spent,
+            refresh_token=record.refresh_token
+            or (spent.body["refresh_token"] if spent and spent.body else None),
             generation=self._generation + 1,
             obtained_at=now,
             expires_at=None if record.expires_in is None else now + record.expires_in,
@@ -511,8 +528,6 @@ class Tokens:
 
 class _AnswerLost(TokenUnavailable):
     """A refresh token was sent, and whether the service took it is not known."""
-
-    unsent = False
 
 
 def _explained(refusal: ServiceError | None) -> GrantRejected:

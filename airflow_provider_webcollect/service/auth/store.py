@@ -26,8 +26,9 @@ class TokenStore(abc.ABC):
 
     They are apart so that a note on the renewal that is written late never overwrites a newer token.
 
-    :cvar write_bound: seconds from the beginning of a write until every reader sees it, at most; two hosts
-        tell by it which of them renews the token. None for a store that one process alone uses.
+    :cvar write_bound: seconds that a write takes at most; every reader sees it at the latest a quarter of
+        that after it has returned. Hosts tell by it which of them renews the token. None for a store that
+        one process alone uses.
     """
 
     write_bound: ClassVar[float | None] = 2.0
@@ -82,17 +83,14 @@ class TokenStore(abc.ABC):
             raise TokenStoreUnavailable(
                 f"the connection's {register} cannot be read: {type(error).__name__}"
             ) from error
-        if text is None or not text.strip():
-            return None
         try:
-            return msgspec.json.decode(text, type=kind)
-        except msgspec.DecodeError:
-            # not taken for an empty store: the connection's own refresh token may have been spent long ago
+            return msgspec.json.decode(text, type=kind) if text and text.strip() else None
+        except Exception:  # nested too deeply, no text at all
             text = ""  # it may hold a token, and variables show in some tracebacks
-            raise TokenStoreUnavailable(
-                f"what is stored as the connection's {register} cannot be read. Delete it to begin with the "
-                "credential in the connection"
-            ) from None
+        # not taken for an empty store: the connection's own refresh token may have been spent long ago
+        raise TokenStoreUnavailable(
+            f"what is stored as the connection's {register} cannot be read; delete it to begin again"
+        )
 
 
 class MemoryTokenStore(TokenStore):

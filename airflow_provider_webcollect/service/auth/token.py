@@ -40,7 +40,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether this record comes after ``other``."""
         if other is None:
             return True
-        if not (self.generation and other.generation):
+        if not (self.generation or other.generation):
             # written by a version that did not count generations
             return self.obtained_at > other.obtained_at
         return self.generation > other.generation

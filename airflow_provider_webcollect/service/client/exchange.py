@@ -207,7 +207,9 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
 
 def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response | Exception]:
     """Send a request in its turn; return the answer, or what the driver raised instead."""
-    for limiter in context.rate_limiters.of(call.endpoint.rate_limit):
+    # a token call is rare, and its claim would not outlast a queue
+    is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
+    for limiter in () if is_token_call else context.rate_limiters.of(call.endpoint.rate_limit):
         if wait := limiter.reserve():
             yield Sleep(wait)
     try:

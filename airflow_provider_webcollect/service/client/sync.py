@@ -153,7 +153,8 @@ class Client:
                 redirect=False,
                 assert_same_host=False,
                 timeout=urllib3.Timeout(
-                    connect=settings.connect_timeout, read=min(settings.read_timeout, request.total_timeout)
+                    connect=min(settings.connect_timeout, request.total_timeout),
+                    read=min(settings.read_timeout, request.total_timeout),
                 ),
                 preload_content=False,
             )
