@@ -86,7 +86,10 @@ def _unpickled(kind: type[InvalidArgument], args: tuple[object, ...]) -> Invalid
 
 def _shown(value: object) -> str:
     """Return ``value`` for a message, short enough to read."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, say
+        text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

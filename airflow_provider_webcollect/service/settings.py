@@ -12,6 +12,8 @@ import pendulum
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 
+#: Requests per second below which a queue would stand still.
+LOWEST_RATE = 0.01
 #: Requests per second that one address may make (assumptions.md, Limits).
 GENERAL_RATE = 20.0
 #: Seconds; sockets take no number without bound.
@@ -119,9 +121,10 @@ class Settings:
             if validation.seconds(name, getattr(self, name)) > LONGEST_TIMEOUT:
                 rule = f"it must be a number of seconds up to {LONGEST_TIMEOUT:.0f}"
                 raise InvalidArgument(name, getattr(self, name), rule)
-        validation.integer("max_response_bytes", self.max_response_bytes, 1)
-        if not self.requests_per_second >= 0:
-            raise InvalidArgument("requests_per_second", self.requests_per_second, "it must be 0 or more")
+        validation.integer("max_response_bytes", self.max_response_bytes, 1, 2**40)
+        if not (self.requests_per_second == 0 or self.requests_per_second >= LOWEST_RATE):
+            rule = f"it must be 0, or {LOWEST_RATE} or more"
+            raise InvalidArgument("requests_per_second", self.requests_per_second, rule)
         if self.timezone is not None:
             _check_timezone(self.timezone)
 
@@ -146,13 +149,15 @@ def _base_url(name: str, url: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.port != 0
+        usable = usable and url.isprintable() and " " not in url
         # a label that is empty or too long shows only here
         usable = usable and bool((parts.hostname or "").encode("idna"))
     except ValueError:
         raise InvalidArgument(name, shown, rule) from None
     if not usable or parts.query or parts.fragment or "@" in parts.netloc:
         raise InvalidArgument(name, shown, rule)
-    return url.rstrip("/")
+    scheme, _, rest = url.rstrip("/").partition("://")
+    return f"{scheme.lower()}://{rest}"
 
 
 def _check_timezone(name: str) -> None:

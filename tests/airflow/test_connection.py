@@ -42,7 +42,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"host": " https://api.example.com/v1/ "}, "https://api.example.com/v1"),
         ({"host": "api.example.com/v1"}, "https://api.example.com/v1"),
         ({"host": "http://api.example.com"}, "http://api.example.com"),
-        ({"host": "HTTPS://api.example.com/v1/"}, "HTTPS://api.example.com/v1"),
+        ({"host": "HTTPS://api.example.com/v1/"}, "https://api.example.com/v1"),
         ({"host": "api.example.com", "schema": "http"}, "http://api.example.com"),
         ({"host": "https://api.example.com", "schema": "http"}, "https://api.example.com"),
         ({"host": "api.example.com", "port": 8443}, "https://api.example.com:8443"),

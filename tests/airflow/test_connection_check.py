@@ -89,6 +89,13 @@ def test_what_is_beside_a_refresh_token_says_nothing_of_it(
     hook.client.close()
 
 
+def test_a_connection_with_a_keeper_is_not_told_to_wait_for_one(answer: Any, sandbox: Sandbox) -> None:
+    passed, said = answer(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
+
+    assert passed
+    assert "The refresh token itself was not tried" in said
+
+
 def test_a_stored_token_that_has_ended_says_nothing_of_the_refresh_token(
     answer: Any, sandbox: Sandbox
 ) -> None:

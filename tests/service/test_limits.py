@@ -12,6 +12,7 @@ import time_machine
 from airflow_provider_webcollect.service.api import endpoints, validation
 from airflow_provider_webcollect.service.api.url_file import url_list
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -259,3 +260,39 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     with pytest.raises(InvalidArgument) as refusal:
         validation.integer("size", "9x" * 10_000)
     assert len(str(refusal.value)) < 300
+
+
+def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(driver: Driver, sandbox: Sandbox) -> None:
+    class Markup(str):
+        __slots__ = ()
+
+    class Id(int):
+        pass
+
+    task = sandbox.control.add_task(loop_items=["a"])
+    (loop_step,) = (step for step in task["actions"] if step["action_type"] == "LoopAction")
+    call = endpoints.update_loop_items(
+        Markup(task["task_id"]), Markup(loop_step["action_id"]), "TextList", [Markup("b")]
+    )
+    assert driver.send(call)
+    assert driver.send(endpoints.copy_tasks([Markup(task["task_id"])], [Id(task["group_id"])]))
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: endpoints.copy_task(10**5000), lambda: endpoints.copy_task("t", 10**5000)]
+)
+def test_an_integer_without_end_is_refused(call: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgument, match="integer"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"base_url": "http://ho\nst"}, {"base_url": "http:// host"}, {"requests_per_second": 1e-300}]
+)
+def test_settings_that_could_not_work_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        Settings(**{"base_url": "http://host", **wrong})
+
+
+def test_a_scheme_in_capitals_is_trusted_as_any() -> None:
+    assert Settings(base_url="HTTPS://Host/v1").base_url == "https://Host/v1"

@@ -461,3 +461,42 @@ def test_a_packed_answer_is_unpacked(drive: Drive, encoding: str) -> None:
     pack = zlib.compress if encoding == "deflate" else gzip.compress
     with serving(lambda _: answer(pack(page), Content_Encoding=encoding)) as server:
         assert drive(base_url=server.url).send(READ).records() == [{"a": "ü"}]
+
+
+@pytest.mark.parametrize("status", [102, 103])
+def test_an_interim_answer_is_not_the_answer(drive: Drive, status: int) -> None:
+    final = answer({"taskId": "new", "taskName": "n"})
+    with serving(lambda _: iter((f"HTTP/1.1 {status} Wait\r\n\r\n".encode(), final))) as server:
+        assert drive(base_url=server.url).send(COPY).task_id == "new"
+
+
+def test_what_follows_a_packed_answer_is_not_kept(drive: Drive) -> None:
+    said = answer(gzip.compress(b"{}") + b"x" * 1000, Content_Encoding="gzip")
+    with serving(lambda _: said) as server, pytest.raises(errors.NoAnswer, match="follow"):
+        drive(base_url=server.url).send(STATS)
+
+
+def test_a_success_without_content_is_one_where_there_is_no_result(drive: Drive) -> None:
+    with serving(lambda _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:
+        drive(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
+
+
+@pytest.mark.parametrize("nothing", [False, {}, ""])
+def test_an_error_that_says_nothing_is_none_beside_a_result(nothing: Any) -> None:
+    body = {"data": {"taskId": "new"}, "error": nothing}
+    assert read_response(COPY, Response(200, {}, json.dumps(body).encode())).task_id == "new"
+
+
+@pytest.mark.parametrize("status", [300, 304, 307])
+def test_a_redirect_to_nowhere_is_trouble_on_the_way(drive: Drive, status: int) -> None:
+    said = f"HTTP/1.1 {status} Elsewhere\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+    with serving(lambda _: said) as server, pytest.raises(errors.MalformedAnswer):
+        drive(base_url=server.url).send(STATS)
+
+
+@pytest.mark.parametrize("given", ["Fri, 31 Dec 9999 23:59:59 -0000", "9" * 400])
+def test_a_wait_without_end_is_asked_for_in_vain(given: str) -> None:
+    answered = Response(429, {"retry-after": given}, b"")
+    with pytest.raises(errors.TooManyRequests) as refusal:
+        read_response(STATS, answered)
+    assert (refusal.value.retry_after or 0) <= 86_400

@@ -581,6 +581,36 @@ class TestLockedOut:
         assert (kept.refresh_token, kept.expires_at) == ("next", None)
         assert len(refreshes(sandbox)) == 1
 
+    def test_a_gateway_that_wants_a_token_is_no_refusal_of_the_refresh_token(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        challenge = {"WWW-Authenticate": "Bearer"}
+        sandbox.control.fail("/token", kind="raw", status=401, body=b"", headers=challenge)
+        client = connect(credentials=with_refresh_token(sandbox))
+        with pytest.raises(TokenRejected):
+            client.send(endpoints.get_running_counts())
+        assert client.send(endpoints.get_running_counts())
+
+    def test_a_reset_reaches_a_process_whose_token_is_refused(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(renewal, "ADOPTION", 0.1)
+        store = MemoryTokenStore(f"reset:{sandbox.url}")
+        running = connect(credentials=with_refresh_token(sandbox), store=store)
+        running.renew_token()
+        running.renew_token()
+        sandbox.control.expire_tokens(refresh_tokens=True)
+        with pytest.raises(GrantRejected):
+            running.send(endpoints.get_running_counts())
+        login = Credentials(login=sandbox.username, password=sandbox.password)
+        begun = StoredToken(
+            access_token=connect(credentials=login, name="again").renew_token().access_token,
+            generation=1,
+            fingerprint=with_refresh_token(sandbox).fingerprint_at(sandbox.url),
+        )
+        store.save(begun)
+        assert running.send(endpoints.get_running_counts())
+
     def test_a_host_lock_that_is_never_released_ends_in_an_error_that_a_retry_may_mend(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:

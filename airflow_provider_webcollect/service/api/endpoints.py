@@ -298,10 +298,8 @@ def _properties(argument: str, properties: Any) -> list[dict[str, str]]:
         pair = _entry(f"{argument}[{index}]", entry, {"name", "value"}, set())
         if not isinstance(pair["value"], str):
             raise InvalidArgument(f"{argument}[{index}].value", pair["value"], "it must be a string")
-        validation.encodable(f"{argument}[{index}].value", pair["value"])
-        pairs.append(
-            {"name": validation.text(f"{argument}[{index}].name", pair["name"]), "value": pair["value"]}
-        )
+        value = validation.encodable(f"{argument}[{index}].value", pair["value"])
+        pairs.append({"name": validation.text(f"{argument}[{index}].name", pair["name"]), "value": value})
     return pairs
 
 

@@ -155,6 +155,9 @@ def _page(data: Any, timezone: str | None) -> DataPage:
 PAGE: Result[DataPage] = Result(_page_on_lines, _page)
 
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
 def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[Any]:
     """Decode an answer.
 
@@ -164,6 +167,8 @@ def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[A
         return decode(body)
     except msgspec.DecodeError:
         # collected text may hold half an emoji, cut by whoever collected it; the decoder takes no such escape
+        if not _SURROGATE.search(body):
+            raise
         mended = _ESCAPES.sub(lambda found: found[0] if found[1] else b"\\ufffd", body)
         if mended == body:
             raise

@@ -18,25 +18,31 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 W = TypeVar("W", bound=StrEnum)
 
+#: Integers that any JSON reader takes.
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+
 
 def text(argument: str, value: object) -> str:
     """Return ``value`` if it is a non-empty text; an integer (digits from a template) is taken too."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        return str(integer(argument, value))
     if not isinstance(value, str) or not value.strip():
         raise InvalidArgument(argument, value, "it must be a non-empty string")
     return encodable(argument, value)
 
 
 def encodable(argument: str, value: str) -> str:
-    """Return ``value`` if UTF-8 can hold it; only what it cannot hold is shown, since it may be a secret."""
+    """Return ``value`` if UTF-8 can hold it; only what it cannot hold is shown, since it may be a secret.
+
+    Subclasses of ``str`` (of templates, parsers), which encoders refuse, become plain texts.
+    """
     try:
         value.encode()
     except UnicodeEncodeError as error:
         rule = f"it must be text without half a character, as there is at position {error.start}"
         bad = value[error.start]
     else:
-        return value
+        return str.__str__(value)
     raise InvalidArgument(argument, bad, rule)
 
 
@@ -66,9 +72,9 @@ def integer(argument: str, value: object, low: int | None = None, high: int | No
             raise InvalidArgument(argument, value, rule) from None
     if not isinstance(number, int) or isinstance(number, bool):
         raise InvalidArgument(argument, value, rule)
-    if (low is not None and number < low) or (high is not None and number > high):
+    if not (LOWEST if low is None else low) <= number <= (HIGHEST if high is None else high):
         raise InvalidArgument(argument, value, rule)
-    return number
+    return int(number)
 
 
 def items(
@@ -103,8 +109,7 @@ def loop_values(argument: str, values: object) -> list[str]:
     for index, item in enumerate(listed):
         if not isinstance(item, str):
             raise InvalidArgument(f"{argument}[{index}]", item, "it must be a string")
-        encodable(f"{argument}[{index}]", item)
-    return list(listed)
+    return [encodable(f"{argument}[{index}]", item) for index, item in enumerate(listed)]
 
 
 def word(argument: str, value: object, words: type[W]) -> str:

@@ -10,8 +10,8 @@ bounded time (Fischer's algorithm):
 4. Read the note again. The one whose claim stands may renew.
 
 A claim ends when its owner notes what became of it, or ``CLAIM_LIFE`` seconds after an observer saw it first,
-by the observer's own clock. Its owner may have been
-killed after it had sent the refresh token, so what follows an expired claim is doubt.
+by the observer's own clock. Its owner may have been killed after it had sent the refresh token, so what
+follows an expired claim is doubt.
 
 What remains: a process that stands still for longer than ``CLAIM_LIFE`` between its last look at the clock
 and its next request or write, and a store whose write takes effect later than that.

@@ -474,7 +474,7 @@ class Tokens:
             # without a code, it may be a gateway that wants a token
             if refusal.code is None or not 400 <= status < 500 or status in _NO_REFUSAL or refusal.retryable:
                 raise
-            self._claim.outcome = RenewalState.REFUSED
+            self._renewal = self._claim.outcome = RenewalState.REFUSED
             raise _explained(refusal) from refusal
 
     def _has_successor(self, generation: int) -> Flow[bool]:

@@ -145,7 +145,13 @@ class AsyncClient:
         import httpx
 
         settings = self.context.settings
-        timeout = httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout)
+        # what fails before the request leaves has to show as that, so it fails before the whole time is over
+        part = request.total_timeout * 0.45
+        timeout = httpx.Timeout(
+            settings.read_timeout,
+            connect=min(settings.connect_timeout, part),
+            pool=min(settings.read_timeout, part),
+        )
         unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
         try:
             # past a client, which would log each request and keep cookies

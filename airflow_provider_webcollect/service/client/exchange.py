@@ -236,7 +236,9 @@ def _note(call: Call[Any], interruption: BaseException) -> None:
 
 
 def _is_redirect(came: Response | Exception) -> TypeGuard[Response]:
-    return isinstance(came, Response) and 300 <= came.status < 400
+    if not isinstance(came, Response):
+        return False
+    return came.status in {301, 302, 303, 307, 308} and "location" in came.headers
 
 
 def _request(call: Call[Any], context: ClientContext, token: str | None) -> Request:

@@ -72,7 +72,8 @@ def proxy_for(url: str, socks_library: str) -> str | None:
     if not given:
         return None
     variable = f"{url.partition(':')[0].upper()}_PROXY (or ALL_PROXY)"
-    proxy = given if "://" in given else f"http://{given}"
+    scheme, _, rest = given.rpartition("://")
+    proxy = f"{scheme.lower() or 'http'}://{rest}"
     try:
         parts = urllib3.util.parse_url(proxy)
         usable = parts.scheme in _PROXY_SCHEMES and bool((parts.host or "").encode("idna"))
@@ -107,9 +108,12 @@ class Body:
         """Take the next piece of what came over the wire.
 
         :raises AnswerTooLarge: if there is more than there may be.
+        :raises EOFError: if something follows what is packed.
         """
         if self._unpacking:
             piece = self._unpacking.decompress(piece, self._left + 1)
+            if self._unpacking.unused_data:
+                raise EOFError("bytes follow the packed answer")
         self._left -= len(piece)
         if self._left < 0:
             raise AnswerTooLarge(f"the answer holds more than {self._most:,} bytes")
@@ -133,6 +137,10 @@ def content_of(request: Request) -> Iterator[tuple[dict[str, str], bytes | Multi
         return
     from requests_toolbelt import MultipartEncoder
 
-    with request.file.open() as file:
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(request.file.open())
+        except OSError as error:
+            raise InvalidArgument("file", request.file.name, f"it must be readable ({error})") from None
         form = MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
         yield {"Content-Type": form.content_type, "Content-Length": str(form.len)}, form

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", covariant=True)
 
+#: Seconds that an answer may ask to wait, at most: a day.
+LONGEST_RETRY_AFTER = 86_400.0
 #: What both libraries say of a proxy that wants a login.
 _LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
 
@@ -68,8 +70,10 @@ def read_response(call: Call[T], came: Response | Exception, timezone: str | Non
     if isinstance(came, Exception):
         raise _not_answered(came) from came
     ok = 200 <= came.status < 300
+    if came.status == 204 and call.result is NOTHING:
+        return None  # type: ignore[return-value]  # which is the T of NOTHING
     envelope = _envelope(call, came, ok)
-    if envelope.error is not None:
+    if envelope.error is not None and (envelope.error or not ok):
         raise _service_error(call, came, envelope)
     if not ok:
         raise _no_envelope(came)
@@ -145,13 +149,13 @@ def _text(value: Any) -> str | None:
 def retry_after(answer: Response) -> float | None:
     """Return the seconds that the answer asks to wait; ``Retry-After`` may be seconds or an HTTP date."""
     value = answer.headers.get("retry-after", "").strip()
-    if value.isdecimal():
-        return float(value)
     try:
-        moment = email.utils.parsedate_to_datetime(value)
+        if value.isdecimal():
+            return min(float(value), LONGEST_RETRY_AFTER)
+        seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
-    return max(0.0, moment.timestamp() - time.time())
+    return min(max(0.0, seconds), LONGEST_RETRY_AFTER)
 
 
 def _not_answered(error: Exception) -> TransportError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_webcollect.service.client import network
 from airflow_provider_webcollect.service.client.exchange import exchange, is_accepted, token_sender
 from airflow_provider_webcollect.service.client.responses import NotConnected, Response
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -140,7 +140,12 @@ class Client:
         import urllib3
 
         settings, base = self.context.settings, network.base_of(request.url)
-        pool = self._pool(base, request.total_timeout)
+        try:
+            pool = self._pool(base, request.total_timeout)
+        except WebCollectError:
+            raise
+        except Exception as error:
+            raise NotConnected from error
         # a proxy without a tunnel takes the whole address
         through_proxy = pool.proxy is not None and base.startswith("http:")
         with network.content_of(request) as (headers, content):
@@ -219,9 +224,19 @@ def _watched(kind: Any, seconds: float) -> Any:
 
         def response_class(self, sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
             timed: Any = _TimedReader(sock, seconds)
-            return http.client.HTTPResponse(timed, *args, **kwargs)
+            return _FinalResponse(timed, *args, **kwargs)
 
     return Connection
+
+
+class _FinalResponse(http.client.HTTPResponse):
+    """Skips interim answers (102, 103), of which http.client knows 100 alone."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 <= self.status < 200 and self.status != 101:
+            self.headers = self.msg = None  # type: ignore[assignment]  # so that it begins again
+            super().begin()
 
 
 class _TimedReader(io.RawIOBase):
