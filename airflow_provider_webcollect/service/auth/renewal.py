@@ -354,6 +354,8 @@ class Tokens:
         if is_contended or not (yield from self._claim.acquire(generation)):
             return None
         try:
+            self._renewal = self._claim.outcome
+            self._check_means(rejected)  # another process may have been refused just now
             yield from self._look_again()
             if self._generation == generation and not (self._held and is_enough(False)):
                 return (yield from self._as_claimant(send, rejected))
