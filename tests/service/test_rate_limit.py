@@ -135,8 +135,8 @@ class TestSharing:
     def test_the_status_paces_are_shared_even_at_different_rates(self) -> None:
         one, other = (shared_rate_limiters("https://rates.example", rate) for rate in (0, 20))
         assert one.of(RateLimit.GENERAL) != other.of(RateLimit.GENERAL)
-        for pace in (RateLimit.STATUS_V1, RateLimit.STATUS_V2):
-            assert one.of(pace)[0] is other.of(pace)[0]
+        for limit in (RateLimit.STATUS_V1, RateLimit.STATUS_V2):
+            assert one.of(limit)[0] is other.of(limit)[0]
 
     def test_two_clients_together_stay_within_the_limit(
         self, connect: Callable[..., Client], sandbox: Sandbox

@@ -40,7 +40,7 @@ class AsyncClient:
     """Sends calls to the service from one event loop. What could block the loop runs in a thread.
 
     :param context: settings, credentials, rate limiters and the token.
-    :param sleep: waits so many seconds.
+    :param sleep: waits for a number of seconds.
     """
 
     def __init__(

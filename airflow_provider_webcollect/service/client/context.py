@@ -27,7 +27,7 @@ class ClientContext:
     tokens: Tokens
 
     def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
-        """Return this context with at most so many tries of a call, none begun after ``deadline`` seconds."""
+        """Return this context with fewer tries of a call, and none begun after ``deadline`` seconds."""
         retries = self.settings.retries
         shorter = dataclasses.replace(
             retries, attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)

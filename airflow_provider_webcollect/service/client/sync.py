@@ -42,7 +42,7 @@ class Client:
     """Sends calls to the service and waits for their results. May be shared by threads.
 
     :param context: settings, credentials, rate limiters and the token.
-    :param sleep: waits so many seconds.
+    :param sleep: waits for a number of seconds.
     :param connections: connections that are kept open at most.
     """
 
