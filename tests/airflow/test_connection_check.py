@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -148,11 +147,8 @@ def test_a_bad_credential_is_told_apart(
 
 
 def test_a_service_that_is_not_there_is_told(answer: Any) -> None:
-    began = time.monotonic()
     passed, said = answer(host="http://127.0.0.1:9")
 
-    # a person waits for it, and a usual call would go on trying for a minute
-    assert time.monotonic() - began < 8
     assert not passed
     assert said.startswith("The service cannot be reached: ")
 
@@ -162,6 +158,14 @@ def test_a_connection_that_cannot_be_trusted_is_told(answer: Any, sandbox: Sandb
 
     assert not passed
     assert said.startswith("No trusted connection (TLS): ")
+
+
+def test_a_service_in_trouble_is_asked_twice_at_most(answer: Any, sandbox: Sandbox) -> None:
+    sandbox.control.fail("*", kind="drop", times=None)
+
+    # a person waits for the answer; a usual call would try for a minute
+    assert not answer()[0]
+    assert len(sandbox.control.requests("/cloudextraction/task/stats")) == 2
 
 
 def test_one_bad_moment_does_not_fail_the_test(answer: Any, sandbox: Sandbox) -> None:

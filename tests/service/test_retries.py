@@ -395,10 +395,8 @@ class TestTimeouts:
     def test_a_service_that_says_nothing_is_left(self, drive: Drive) -> None:
         with serving(lambda _: None) as server:
             driver = drive(base_url=server.url, read_timeout=0.1, retries=Retries(attempts=2))
-            began = time.monotonic()
             with pytest.raises(errors.NoAnswer, match="read_timeout") as failure:
                 driver.send(endpoints.get_running_counts())
-            assert time.monotonic() - began < 5
             assert not failure.value.unsent
             assert server.connections == 2
 
