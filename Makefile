@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
-PYTEST_ARGS ?= -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST_ARGS ?= -n 3 --dist loadgroup --no-loadscope-reorder
 
 # A stamp is newer than what the environment was made from; a change of either file makes the environment anew.
 READY := .venv/.ready

@@ -209,7 +209,7 @@ class TestCrashes:
             ({"code": "TaskExecuting"}, {}),
             # the timeout strikes while the client waits to send the start again
             (
-                {"status": 429, "headers": {"Retry-After": "30"}},
+                {"status": 429, "headers": {"Retry-After": "8"}},
                 {"execution_timeout": timedelta(seconds=2), "retry_unknown_outcome": True},
             ),
         ],

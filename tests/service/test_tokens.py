@@ -688,8 +688,9 @@ class TestLockedOut:
         assert len(refreshes(sandbox)) == 2
 
     def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
-        self, connect: Callable[..., Client], sandbox: Sandbox
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(claim, "CLAIM_LIFE", 3.0)
         name = f"unsent:{sandbox.url}"
         store = MemoryTokenStore(name)
         connect(credentials=with_refresh_token(sandbox), store=store).send(endpoints.get_running_counts())
