@@ -12,7 +12,7 @@ AZURITE := .cache/azurite/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-2.11 lint format docs constraints clean
+.PHONY: help demo ui test test-2.11 coverage lint format docs constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
 help: ## list the targets
@@ -24,10 +24,14 @@ demo: $(READY) ## run the main job on a real Airflow against the stand-in servic
 ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
-test: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
-test: $(READY) $(AZURITE) ## the whole test suite on Airflow 3.3, with its coverage
+test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test: $(READY) $(AZURITE) ## the whole test suite on Airflow 3.3
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+# Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
+coverage: $(READY) $(AZURITE) ## what most of the suite covers; fails below 95 %
 	.venv/bin/coverage erase
-	.venv/bin/coverage run -m pytest $(PYTEST_ARGS)
+	.venv/bin/coverage run -m pytest $(PYTEST_ARGS) -m "not real_airflow" --ignore tests/service/test_token_world.py
 	.venv/bin/coverage combine --quiet
 	.venv/bin/coverage report
 
