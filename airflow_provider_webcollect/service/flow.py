@@ -49,9 +49,13 @@ class Sleep(NamedTuple):
 
 
 class Authorize(NamedTuple):
-    """Get an access token other than ``rejected``; the outcome is the token."""
+    """Get an access token other than ``rejected``; the outcome is the token.
+
+    :param failures: how often getting one had failed when this was asked for (``Tokens.failures``).
+    """
 
     rejected: str | None
+    failures: int
 
 
 class Blocking(NamedTuple):

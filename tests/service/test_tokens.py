@@ -126,6 +126,19 @@ class Hiccup(MemoryTokenStore):
         return super().read(register) if self._looks < 0 else None
 
 
+class Unreachable(MemoryTokenStore):
+    """Can be neither read nor written, and counts the looks at it."""
+
+    is_reachable = False
+    looks = 0
+
+    def read(self, register: Register) -> str | None:
+        self.looks += 1
+        if not self.is_reachable:
+            raise TokenStoreUnavailable("down")
+        return super().read(register)
+
+
 class TestObtaining:
     def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(
         self, connect: Callable[..., Client], sandbox: Sandbox
@@ -483,6 +496,40 @@ class TestTogether:
         sandbox.control.configure(enforce_limits=False)
         asyncio.run(all_at_once())
         assert refreshes(sandbox) == [200]
+
+    @pytest.mark.parametrize("keeper_only", [False, True])
+    def test_calls_that_wait_for_a_token_in_vain_wait_side_by_side(
+        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, keeper_only: bool
+    ) -> None:
+        for patience in ("STORE_PATIENCE", "PATIENCE"):
+            monkeypatch.setattr(renewal, patience, 2.0)
+        name = f"unreachable:{sandbox.url}"
+        store = Unreachable(name)
+        settings = Settings(base_url=sandbox.url, token_refresh="keeper" if keeper_only else "auto")
+
+        async def all_at_once() -> list[object]:
+            context = make_context(settings, with_refresh_token(sandbox), name, store)
+            async with AsyncClient(context.short_retries(1)) as client:
+                calls = [client.send(endpoints.get_running_counts()) for _ in range(20)]
+                return await asyncio.gather(*calls, return_exceptions=True)
+
+        failures = asyncio.run(all_at_once())
+        assert {type(failure) for failure in failures} == {TokenStoreUnavailable}
+        assert len(set(map(id, failures))) == 20  # each has a traceback of its own
+        # one after the other, they look 60 times or more
+        assert store.looks <= 20
+        assert refreshes(sandbox) == []
+
+    def test_a_call_that_begins_after_a_failure_tries_again(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(renewal, "STORE_PATIENCE", 0.1)
+        store = Unreachable(f"unreachable:{sandbox.url}")
+        client = connect(credentials=with_refresh_token(sandbox), store=store)
+        with pytest.raises(TokenStoreUnavailable):
+            client.send(endpoints.get_running_counts())
+        store.is_reachable = True
+        assert client.send(endpoints.get_running_counts())
 
     def test_a_token_that_ends_in_the_middle_of_a_read_costs_no_page(
         self, connect: Callable[..., Client], sandbox: Sandbox

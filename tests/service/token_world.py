@@ -30,7 +30,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenStoreUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Blocking, Sleep
+from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.settings import Credentials
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ class Process:
         for _ in range(4):
             token = self.tokens.current(self.rejected)
             if token is None:
-                token = yield from self.tokens.obtain(self.rejected, self._send)
+                token = yield from self.tokens.obtain(
+                    Authorize(self.rejected, self.tokens.failures), self._send
+                )
             if (yield Use(token)):
                 return
             self.rejected = token

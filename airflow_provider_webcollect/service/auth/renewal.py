@@ -31,6 +31,7 @@ Records are ordered by generation, and a record of a lower one never replaces a 
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import random
@@ -52,7 +53,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Blocking, Flow, Sleep
+from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Sleep
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
@@ -145,20 +146,34 @@ class Tokens:
         self._postponed_until = 0.0
         self._obtained: tuple[str, float] = ("", 0.0)
         self._replaced_young_at = -YOUTH
+        #: How often getting a token has failed, and the last error.
+        self.failures = 0
+        self._failure: WebCollectError | None = None
 
     def current(self, rejected: str | None = None) -> str | None:
         """Return the access token at hand, or None if one has to be obtained first."""
         return None if self._due() else self._usable(rejected)
 
-    def obtain(self, rejected: str | None, send: SendToken) -> Flow[str]:
-        """Return an access token other than ``rejected``, from the store or by renewing.
+    def obtain(self, asked: Authorize, send: SendToken) -> Flow[str]:
+        """Return an access token other than the rejected one, from the store or by renewing.
 
-        The driver runs one of these at a time.
+        The driver runs one of these at a time. One that fails has failed for all that waited for it: each of
+        them may take long, and they would add up.
 
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: if another process was to provide it and did not, or has one of a newer
             credential than this one; if the store is in trouble; or if the answer to a renewal was lost.
         """
+        if self._failure is not None and self.failures > asked.failures and not self._usable(asked.rejected):
+            raise copy.copy(self._failure)
+        try:
+            return (yield from self._token(asked.rejected, send))
+        except WebCollectError as error:
+            self.failures += 1
+            self._failure = copy.copy(error)  # without the traceback, which would keep its frames
+            raise
+
+    def _token(self, rejected: str | None, send: SendToken) -> Flow[str]:
         if self._keeper_only:
             return (yield from self._from_keeper(rejected))
         try:

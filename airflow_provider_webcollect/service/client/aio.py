@@ -104,24 +104,24 @@ class AsyncClient:
                 return await self._exchange_bytes(request)
             case Sleep(seconds):
                 return await self._sleep(seconds)
-            case Authorize(rejected):
-                return await self._authorized(rejected)
+            case Authorize():
+                return await self._authorized(effect)
             case Blocking(function):
                 return await asyncio.to_thread(function)
 
-    async def _authorized(self, rejected: str | None) -> str:
+    async def _authorized(self, asked: Authorize) -> str:
         """Get an access token, in a task of its own.
 
         Whoever asked may be cancelled; a renewal that the service has carried out must still be stored.
         """
-        renewal = asyncio.create_task(self._renewal(rejected))
+        renewal = asyncio.create_task(self._renewal(asked))
         self._renewals.add(renewal)
         renewal.add_done_callback(self._renewals.discard)
         return await asyncio.shield(renewal)
 
-    async def _renewal(self, rejected: str | None) -> str:
+    async def _renewal(self, asked: Authorize) -> str:
         async with self._renewing:
-            return await self.run(self.context.tokens.obtain(rejected, token_sender(self.context)))
+            return await self.run(self.context.tokens.obtain(asked, token_sender(self.context)))
 
     async def _exchange_bytes(self, request: Request) -> Response:
         async with (

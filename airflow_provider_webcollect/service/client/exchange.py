@@ -127,7 +127,7 @@ def _token(call: Call[Any], context: ClientContext, rejected: str | None) -> Flo
     """Return the access token that the call goes with, or None if it goes with a key or nothing."""
     if not _needs_token(call, context.credentials):
         return None
-    return context.tokens.current(rejected) or (yield Authorize(rejected))
+    return context.tokens.current(rejected) or (yield Authorize(rejected, context.tokens.failures))
 
 
 def _needs_token(call: Call[Any], credentials: Credentials) -> bool:

@@ -130,9 +130,9 @@ class Client:
                 return self._exchange_bytes(request)
             case Sleep(seconds):
                 return self._sleep(seconds)
-            case Authorize(rejected):
+            case Authorize():
                 with self._renewing:
-                    return self.run(self.context.tokens.obtain(rejected, token_sender(self.context)))
+                    return self.run(self.context.tokens.obtain(effect, token_sender(self.context)))
             case Blocking(function):
                 return function()
 
