@@ -36,6 +36,8 @@ EACH = {"poke_interval": 0.5, "timeout": 600}
 ZERO = {**EACH, "start_from_trigger": True}
 DEFERRED = {**EACH, "deferrable": True}
 RETRIES = {"retries": 1, "retry_delay": timedelta(0)}
+# Airflow's scheduler, if it is slow, takes a task whose deferral has ended at once for one that was lost.
+MORE_RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 ENDLESS = "{{ params.endless }}"
 STOPPED = "{{ params.stopped }}"
 PARAMS = {"endless": "", "stopped": "", "ids": []}
@@ -85,12 +87,12 @@ def endings():
 
 @dag(schedule=None, params=PARAMS)
 def workers():
-    WebCollectTaskStatusSensor.partial(task_id="mapped", **ZERO).expand(
+    WebCollectTaskStatusSensor.partial(task_id="mapped", **ZERO, **MORE_RETRIES).expand(
         collection_task_id=["{{ params.ids[0] }}"]
     )
-    one("with_outlets", "{{ params.ids[0] }}", outlets=[Asset("seen")], **ZERO)
+    one("with_outlets", "{{ params.ids[0] }}", outlets=[Asset("seen")], **ZERO, **MORE_RETRIES)
     many = WebCollectTaskStatusSensor(
-        task_id="mapped_over", collection_task_ids="{{ params.ids | tojson }}", **ZERO
+        task_id="mapped_over", collection_task_ids="{{ params.ids | tojson }}", **ZERO, **MORE_RETRIES
     )
     read.expand(value=many.output)
 
@@ -123,7 +125,7 @@ def pick_subtasks(params):
 
 def alike(name, sensor=WebCollectTaskStatusSensor, **arguments):
     for way, how in {"zero": ZERO, "deferred": DEFERRED}.items():
-        sensor(task_id=f"{name}_{way}", **{**how, **RETRIES, "missing_timeout": 5, **arguments})
+        sensor(task_id=f"{name}_{way}", **{**how, **MORE_RETRIES, "missing_timeout": 5, **arguments})
 
 
 @dag(schedule=None, params={"ids": [], "sub_task_ids": [], "now": "now", "empty": ""})
