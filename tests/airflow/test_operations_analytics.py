@@ -122,7 +122,9 @@ class TestQuery:
         (file,) = (tmp_path / "new").iterdir()
         table = pq.read_table(tmp_path / "there.parquet")
         assert [line["total_collected"] for line in lines] == volumes
-        assert [float(row["total_collected"]) for row in csv.DictReader(file.open())] == volumes
+        assert [
+            float(row["total_collected"]) for row in csv.DictReader(file.read_text().splitlines())
+        ] == volumes
         assert table["total_collected"].to_pylist() == volumes
         assert str(table.schema.field("success_rate").type) == "double"
         assert str(table.schema.field("day_key").type) == "string"

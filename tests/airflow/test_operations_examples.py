@@ -59,7 +59,7 @@ def test_the_report_is_written_and_checked(sandbox: Sandbox, tmp_path: Path) -> 
 
     assert run.states == {"report": "success", "check": "success"}
     (report,) = tmp_path.iterdir()
-    rows = list(csv.DictReader(report.open()))
+    rows = list(csv.DictReader(report.read_text().splitlines()))
     assert len(rows) == run.xcoms["report"]["rows"] > 0
     assert len({row["day_key"] for row in rows}) <= 7
     assert run.xcoms["check"]["violations"] == []

@@ -445,7 +445,8 @@ class TestTwoAtOnce:
     def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 0.001)
+        # longer than the other landing takes: a sign of life that is written meanwhile takes the folder back
+        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 2.0)
 
         def endless(offset: int, rows: int) -> Iterator[DataPage]:
             landing(task, run=OTHER_RUN, abandoned_after=0)

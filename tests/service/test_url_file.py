@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import io
 import tracemalloc
@@ -19,7 +20,7 @@ from airflow_provider_webcollect.service.api.url_file import MAX_LINE_BYTES, url
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.service.conftest import Driver
@@ -84,6 +85,20 @@ NAMES = [
 ]
 
 
+@pytest.fixture(params=SOURCES, ids=NAMES)
+def source(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Any]]:
+    """Makes what a user may give; what of it is open is closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def make(path: Path) -> Any:
+            given = request.param(path)
+            if hasattr(given, "close"):
+                opened.callback(given.close)
+            return given
+
+        yield make
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "urls.txt"
@@ -91,7 +106,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_urls_come_from_anywhere(
     driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
@@ -102,7 +116,6 @@ def test_urls_come_from_anywhere(
     assert file.name in {"urls.txt", "urls.gz"}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_a_retry_sends_the_whole_file_again(
     driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
@@ -131,7 +144,6 @@ def test_line_ends_do_not_matter(driver: Driver, sandbox: Sandbox, path: Path, t
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
     driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
