@@ -28,7 +28,7 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.paging import iter_pages
+from airflow_provider_webcollect.service.client.paging import PageReader
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from benchmarks.measured import measured
@@ -97,8 +97,8 @@ def ours(client: Client, task: str, destination: Destination, file_format: FileF
     """Land with this provider, as its operator does."""
 
     def pages(offset: int, rows: int) -> Iterator[DataPage]:
-        read = functools.partial(_read, client, task)
-        return all_pages(read, offset, rows, settle=0)
+        reader = PageReader(client, task, size=PAGE_ROWS)
+        return all_pages(functools.partial(_read_to_end, reader), offset, rows, settle=0)
 
     return land(
         Landing(
@@ -111,8 +111,12 @@ def ours(client: Client, task: str, destination: Destination, file_format: FileF
     ).rows
 
 
-def _read(client: Client, task: str, offset: int) -> Iterator[DataPage]:
-    return iter_pages(client, task, offset=offset, size=PAGE_ROWS)
+def _read_to_end(reader: PageReader, offset: int) -> Iterator[DataPage]:
+    left = 1
+    while left > 0:
+        page = reader.read(offset)
+        yield page
+        offset, left = page.offset, page.rest_total
 
 
 def many(url: str, tasks: tuple[str, ...], folder: str) -> int:

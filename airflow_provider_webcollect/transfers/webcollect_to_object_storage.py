@@ -310,20 +310,19 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self, client: Client, source: Source, watch: reporting.Watch, settle: float, offset: int, rows: int
     ) -> Iterator[DataPage]:
         from airflow_provider_webcollect.landing.pages import all_pages
-        from airflow_provider_webcollect.service.client.paging import iter_pages
+        from airflow_provider_webcollect.service.client.paging import PageReader
+
+        reader = PageReader(
+            client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=watch.sent
+        )
 
         def read(start: int) -> Iterator[DataPage]:
-            pages = iter_pages(
-                client,
-                source.collection_task_id,
-                source.lotno,
-                offset=start,
-                size=int(self.page_size),
-                sent=watch.sent,
-            )
-            for page in pages:
+            left = 1
+            while left > 0:
+                page = reader.read(start)
                 watch.pages += 1
                 yield page
+                start, left = page.offset, page.rest_total
 
         return all_pages(read, offset, rows, settle=settle)
 

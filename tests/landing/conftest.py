@@ -17,7 +17,8 @@ from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.engine import Landing, land
 from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
 from airflow_provider_webcollect.landing.pages import all_pages, late_pages
-from airflow_provider_webcollect.service.client.paging import iter_pages
+from airflow_provider_webcollect.service.client.paging import PageReader
+from tests.service.pages import read_to_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,7 +192,7 @@ def landing(client: Client, folder: Folder, sandbox: Sandbox) -> Landed:
     ) -> Manifest:
         def from_service(settle: float, offset: int, rows: int) -> Iterator[DataPage]:
             return all_pages(
-                lambda start: read(iter_pages(client, task_id, lotno, offset=start, size=size)),
+                lambda start: read(read_to_end(PageReader(client, task_id, lotno, size=size), start)),
                 offset,
                 rows,
                 settle=settle,

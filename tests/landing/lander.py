@@ -23,10 +23,11 @@ from airflow_provider_webcollect.landing.pages import all_pages
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.paging import iter_pages
+from airflow_provider_webcollect.service.client.paging import PageReader
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from tests.landing.storages import filesystem
+from tests.service.pages import read_to_end
 
 #: The files of object stores, whose uploads and commits are changes too.
 FILES = {"s3": "s3fs.core.S3File", "abfs": "adlfs.spec.AzureBlobFile", "gs": "gcsfs.core.GCSFile"}
@@ -72,7 +73,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
 
     def pages(offset: int, rows: int) -> Any:
         return all_pages(
-            lambda start: iter_pages(client, task, offset=start, size=50), offset, rows, settle=0
+            lambda start: read_to_end(PageReader(client, task, size=50), start), offset, rows, settle=0
         )
 
     os.write(tell, b"r")

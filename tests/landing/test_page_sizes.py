@@ -21,10 +21,13 @@ from airflow_provider_webcollect.service.errors import (
     ServiceFailure,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from tests.service.pages import read_to_end
 from tests.service.servers import Server, answer, refusal, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from airflow_provider_webcollect.service.api.records import DataPage
 
 ROWS = 300
 
@@ -48,6 +51,10 @@ def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callab
         return answer({"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows})
 
     return respond
+
+
+def pages_of(client: Client, size: int) -> list[DataPage]:
+    return list(read_to_end(paging.PageReader(client, "t", size=size)))
 
 
 def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -> Client:
@@ -78,7 +85,7 @@ REFUSALS = {
 @pytest.mark.parametrize("said", REFUSALS.values(), ids=REFUSALS)
 def test_fewer_rows_are_asked_for_until_they_come(said: bytes) -> None:
     with serving(limited(30, said)) as server, client_of(server) as client:
-        pages = list(paging.iter_pages(client, "t", size=200))
+        pages = pages_of(client, 200)
         assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
         asked = sizes(server)
     assert min(asked) == 25
@@ -88,13 +95,13 @@ def test_fewer_rows_are_asked_for_until_they_come(said: bytes) -> None:
 @pytest.mark.parametrize("said", ["too large, said as usual", "more than is read"])
 def test_a_page_that_is_surely_too_large_is_halved_at_once(said: str) -> None:
     with serving(limited(30, REFUSALS[said])) as server, client_of(server) as client:
-        assert sum(len(page.rows) for page in paging.iter_pages(client, "t", size=200)) == ROWS
+        assert sum(len(page.rows) for page in pages_of(client, 200)) == ROWS
         assert sizes(server)[:4] == [200, 100, 50, 25]
 
 
 def test_more_rows_are_asked_for_again_after_good_pages() -> None:
     with serving(limited(10, REFUSALS["too large"], recovers_at=40)) as server, client_of(server) as client:
-        pages = list(paging.iter_pages(client, "t", size=80))
+        pages = pages_of(client, 80)
         assert sum(len(page.rows) for page in pages) == ROWS
         asked = sizes(server)
     assert list(dict.fromkeys(asked))[:4] == [80, 40, 20, 10]
@@ -116,7 +123,7 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
 ) -> None:
     with serving(limited(0, REFUSALS[said])) as server, client_of(server) as client:
         with pytest.raises(error):
-            list(paging.iter_pages(client, "t", size=1000))
+            pages_of(client, 1000)
         assert sizes(server)[-1] == 1
         assert len(sizes(server)) <= 9 * paging.TRIES_PER_SIZE + 7
 
@@ -124,12 +131,12 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
 def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
     with serving(limited(0, refusal("TaskNotFound"))) as server, client_of(server) as client:
         with pytest.raises(NotFound):
-            list(paging.iter_pages(client, "t", size=1000))
+            pages_of(client, 1000)
         assert sizes(server) == [1000]
     for trouble, error in ((answer({}, 503), MalformedAnswer), (refusal("Odd", 503), ServiceFailure)):
         with serving(limited(0, trouble)) as server, client_of(server) as client:
             with pytest.raises(error):
-                list(paging.iter_pages(client, "t", size=1000))
+                pages_of(client, 1000)
             assert set(sizes(server)) == {1000}
 
 
@@ -138,7 +145,7 @@ def test_a_page_that_is_not_answered_in_time_is_halved_at_once(monkeypatch: pyte
     # three tries of one page alone would take longer than the deadline
     slow = limited(30, None)
     with serving(slow) as server, client_of(server, read_timeout=0.2, deadline=0.5) as client:
-        pages = list(paging.iter_pages(client, "t", size=1000))
+        pages = pages_of(client, 1000)
         assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
         assert sizes(server)[:7] == [1000, 500, 250, 125, 62, 31, 15]
 
@@ -154,7 +161,7 @@ def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once(monkeypatch: pyt
         return said
 
     with serving(late) as server, client_of(server, deadline=0.5) as client:
-        pages = list(paging.iter_pages(client, "t", size=200))
+        pages = pages_of(client, 200)
         assert sum(len(page.rows) for page in pages) == ROWS
         assert sizes(server)[:4] == [200, 100, 50, 25]
 
@@ -168,7 +175,7 @@ def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end(
         client_of(server, read_timeout=0.1, deadline=0.25) as client,
         pytest.raises(NoAnswer),
     ):
-        list(paging.iter_pages(client, "t", size=100))
+        pages_of(client, 100)
     assert sizes(server) == [100, 50, 25, 12, 6, 3, 1, 1, 1]
 
 
@@ -201,5 +208,5 @@ def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_sm
         serving(lambda request: answers.pop() if answers else respond(request)) as server,
         client_of(server) as client,
     ):
-        pages = list(paging.iter_pages(client, "t", size=200))
+        pages = pages_of(client, 200)
     assert sum(len(page.rows) for page in pages) == ROWS

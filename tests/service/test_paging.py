@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.client import paging
 from airflow_provider_webcollect.service.errors import PagingError
+from tests.service.pages import read_to_end
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
 def read_all(driver: Driver, task_id: str, lotno: str | None = None, size: int = 1000) -> list[DataPage]:
-    """Read page by page as ``iter_pages`` does, on either driver."""
+    """Read page by page as ``PageReader`` does, on either driver."""
     pages, offset = [], 0
     while not pages or pages[-1].rest_total:
         pages.append(driver.run(paging.read_page(driver.context, task_id, lotno, offset, size)))
@@ -70,15 +71,19 @@ class TestRows:
         (page,) = read_all(driver, demo.TASK_ID)
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
-    def test_a_client_gives_the_pages_one_by_one(
+    def test_a_reader_asks_for_a_page_when_it_is_wanted(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
         client = connect()
-        pages = paging.iter_pages(client, demo.FINISHED_TASK_ID, size=100)
-        assert len(next(pages).rows) == 100
-        assert len(sandbox.control.requests()) == 1
-        assert [len(page.rows) for page in pages] == [100, 40]
-        (batch,) = paging.iter_pages(client, demo.FINISHED_TASK_ID, "000001", offset=-3)
+        sent: list[None] = []
+        reader = paging.PageReader(client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None))
+        first = reader.read(0)
+        assert len(first.rows) == 100
+        assert len(sandbox.control.requests()) == len(sent) == 1
+        assert [len(page.rows) for page in read_to_end(reader, first.offset)] == [100, 40]
+        assert reader.read(0) == first
+        assert len(sandbox.control.requests()) == len(sent) == 4
+        (batch,) = read_to_end(paging.PageReader(client, demo.FINISHED_TASK_ID, "000001"), -3)
         assert batch.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000001")
 
 

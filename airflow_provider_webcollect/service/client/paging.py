@@ -19,7 +19,7 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.flow import Flow, Send, Sleep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider_webcollect.service.api.records import AnalyticsRow, DataPage, SubTask, TaskStatus
     from airflow_provider_webcollect.service.client.context import ClientContext
@@ -67,29 +67,39 @@ def read_page(
     )
 
 
-def iter_pages(
-    client: Client,
-    task_id: str,
-    lotno: str | None = None,
-    *,
-    offset: int = 0,
-    size: int = endpoints.MAX_DATA_SIZE,
-    sent: Callable[[], object] = lambda: None,
-) -> Iterator[DataPage]:
-    """Yield the pages from ``offset`` to the end, each read with the cursor that the one before returned.
+class PageReader:
+    """Reads pages of one source: the whole history of a task or, with ``lotno``, one batch.
 
     :param size: rows per page at most; fewer while pages fail for their size.
-    :param sent: called for every request that is sent, tries included.
+    :param sent: called for every request that is sent, retries included.
     """
-    fitting = PageSize(size)
-    short = client.context.short_retries(TRIES_PER_SIZE, LONG_FAILURE)
-    while True:
-        flow = read_fitting_page(client.context, short, task_id, lotno, offset, fitting)
-        page = client.run(_watched(flow, sent))
-        yield page
-        if page.rest_total <= 0:
-            return
-        offset = page.offset
+
+    def __init__(
+        self,
+        client: Client,
+        task_id: str,
+        lotno: str | None = None,
+        *,
+        size: int = endpoints.MAX_DATA_SIZE,
+        sent: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._task_id = task_id
+        self._lotno = lotno
+        self._size = PageSize(size)
+        self._sent = sent
+        self._short = client.context.short_retries(TRIES_PER_SIZE, LONG_FAILURE)
+
+    def read(self, offset: int) -> DataPage:
+        """Return the page at ``offset``: 0, or what the page before returned as its own.
+
+        :raises PagingError: if the cursor stands still though rows are left.
+        :raises WebCollectError: if the service does not give the page, however few rows are asked for.
+        """
+        flow = read_fitting_page(
+            self._client.context, self._short, self._task_id, self._lotno, offset, self._size
+        )
+        return self._client.run(_watched(flow, self._sent))
 
 
 @dataclass
