@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.service.api.nesting import flattened
 
 #: JSON bytes that are decoded at a time, or one row if that is larger.
 BATCH_BYTES = 4 * 1024 * 1024
@@ -47,7 +48,19 @@ def records(rows: Rows) -> Batches:
 def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
     """Yield the rows with their values as they came."""
     for batch in _batches(rows):
-        yield from _decoded(batch, _SLICES)
+        yield from _slices(batch)
+
+
+def _slices(batch: Rows) -> list[dict[str, msgspec.Raw]]:
+    try:
+        return _decoded(batch, _SLICES)
+    except RecursionError:
+        flat = [flattened(bytes(row)) for row in batch]
+    rows = _decoded([msgspec.Raw(text) for text, _ in flat], _SLICES)
+    return [
+        {name: msgspec.Raw(restored(bytes(value))) for name, value in row.items()}
+        for row, (_, restored) in zip(rows, flat, strict=True)
+    ]
 
 
 def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Values] | None]:

@@ -18,6 +18,7 @@ import msgspec
 import pendulum
 
 from airflow_provider_webcollect.service.api.states import LoopType
+from airflow_provider_webcollect.service.errors import MalformedAnswer
 
 R = TypeVar("R", bound="Record")
 
@@ -285,8 +286,15 @@ class DataPage(msgspec.Struct, frozen=True):
     rows: list[msgspec.Raw]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows as dicts, field names to values."""
-        return [msgspec.json.decode(row) for row in self.rows]
+        """Return the rows as dicts, field names to values.
+
+        :raises MalformedAnswer: if Python cannot hold a value: a number of thousands of digits, or one that
+            is nested too deeply.
+        """
+        try:
+            return [msgspec.json.decode(row) for row in self.rows]
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise MalformedAnswer(f"a row cannot be read: {error}") from error
 
 
 def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from airflow_provider_webcollect.service.api.nesting import flattened
 from airflow_provider_webcollect.service.api.records import DataPage, Record, TaskStatus, read_record
 from airflow_provider_webcollect.service.errors import MalformedAnswer
 
@@ -123,6 +124,20 @@ STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedAnswer]] = Result(any_d
 NOTHING: Result[None] = Result(any_data, lambda data, timezone: None)
 
 
+def _page_of_any_depth(body: bytes) -> Envelope[Any]:
+    """Decode a page; its rows are kept as they came, so their values may be nested as deep as they like."""
+    try:
+        return _page_on_lines(body)
+    except RecursionError:
+        _check_utf_8(body)
+        flat, restored = flattened(body)
+    envelope = _page_on_lines(flat)
+    for page in envelope.data if isinstance(envelope.data, list) else [envelope.data]:
+        if isinstance(page, _PageOnWire):
+            page.data = [msgspec.Raw(restored(bytes(row))) for row in page.data or ()]
+    return envelope
+
+
 def _page_on_lines(body: bytes) -> Envelope[Any]:
     """Decode a page so that none of its rows has a line end inside."""
     text = body.strip()
@@ -152,7 +167,7 @@ def _page(data: Any, timezone: str | None) -> DataPage:
 
 
 #: ``data`` is a page of rows, kept as raw JSON slices.
-PAGE: Result[DataPage] = Result(_page_on_lines, _page)
+PAGE: Result[DataPage] = Result(_page_of_any_depth, _page)
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

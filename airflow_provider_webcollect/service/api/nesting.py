@@ -1,0 +1,71 @@
+"""JSON that is nested deeper than a recursive decoder can go, which is what all decoders here are."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Levels of lists and objects that can be decoded wherever on the stack a caller is: Python stops at 1000.
+LEVELS = 400
+#: A text, which may hold brackets, or one bracket.
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_validate = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def is_deep(text: bytes) -> bool:
+    """Return whether ``text`` has more than :data:`LEVELS` levels."""
+    return text.count(b"[") + text.count(b"{") > LEVELS and any(
+        level > LEVELS for _, level in _brackets(text)
+    )
+
+
+def flattened(text: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
+    """Take out of ``text`` the values that are nested deeper than :data:`LEVELS`.
+
+    :return: the text with a number in place of each, and what puts the values back into a part of that text,
+        without line ends.
+    :raises msgspec.DecodeError: if what is taken out is no JSON.
+    """
+    mark = f"0.{random.getrandbits(128):039d}".encode()
+    taken: list[bytes] = []
+    # the text so far, the value being taken out of it, the one being taken out of that, and so on
+    layers, start, copied = [bytearray()], 0, 0
+    for bracket, level in _brackets(text):
+        opens = bracket[0] in b"[{"
+        around = level - opens
+        if around < LEVELS or around % LEVELS:
+            continue
+        if opens:
+            start = start if layers[1:] else bracket.start()
+            layers[-1] += text[copied : bracket.start()]
+            layers.append(bytearray())
+            copied = bracket.start()
+        else:
+            _validate(layers.pop() + text[copied : bracket.end()])
+            copied = bracket.end()
+            layers[-1] += b"%b%010d" % (mark, len(taken))
+            if not layers[1:]:
+                taken.append(text[start:copied].translate(None, b"\r\n"))
+    if layers[1:]:
+        raise msgspec.DecodeError("Input data was truncated")
+    marks = re.compile(re.escape(mark) + rb"(\d{10})")
+    return bytes(layers[0] + text[copied:]), lambda part: marks.sub(lambda found: taken[int(found[1])], part)
+
+
+def _brackets(text: bytes) -> Iterator[tuple[re.Match[bytes], int]]:
+    """Yield the brackets, each with how many are open after it."""
+    level = 0
+    for token in _TOKENS.finditer(text):
+        if token[0] in b"[{":
+            level += 1
+        elif token[0] in b"]}":
+            level -= 1
+        else:
+            continue
+        yield token, level

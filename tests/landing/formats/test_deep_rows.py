@@ -1,0 +1,65 @@
+"""Values nested deeper than a decoder goes: JSON lines hold them, tables say that they cannot."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.landing.last_page import digest_rows
+from tests.landing.formats.parts import land, page, read_csv
+
+LEVELS = 3000
+DEEP = "[" * LEVELS + '{"a": 1.50}' + "]" * LEVELS
+ROWS = page('{"n": 1}', f'{{"n": 2, "v": {DEEP}, "z": "x"}}', '{"z": null}')
+
+
+def test_json_lines_hold_them_as_they_came():
+    (part,) = land(make_format("jsonl", "gzip"), ROWS)
+    assert gzip.decompress(part) == b"".join(bytes(row) + b"\n" for row in ROWS)
+
+
+def test_json_lines_of_some_columns_do_too():
+    (part,) = land(make_format("jsonl", columns=["z", "v"]), ROWS)
+    assert part.decode().splitlines() == ["{}", f'{{"z":"x","v":{DEEP}}}', '{"z":null}']
+
+
+@pytest.mark.parametrize("columns", [None, ["n", "v"], ["n"]])
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_tables_refuse_them(file_format, columns):
+    chosen = make_format(file_format, columns=columns)
+    for pages in ([ROWS], [page('{"n": 1, "v": 2, "z": 3}'), ROWS]):
+        with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines") as refused:
+            land(chosen, *pages)
+        assert refused.value.permanent
+
+
+def test_tables_hold_what_is_nested_less():
+    (part,) = land(make_format("csv"), page(f'{{"v": {"[" * 300}{"]" * 300}}}'))
+    assert read_csv(part) == [{"v": "[" * 300 + "]" * 300}]
+
+
+def test_pages_with_them_are_told_apart():
+    other = page('{"n": 1}', f'{{"n": 2, "v": {DEEP.replace("50", "51")}, "z": "x"}}', '{"z": null}')
+    assert digest_rows(ROWS) == digest_rows(page(*(bytes(row).decode() for row in ROWS)))
+    assert digest_rows(ROWS) != digest_rows(other)
+
+
+def test_a_digest_does_not_depend_on_how_far_down_the_stack_it_is_made():
+    rows = page(*(f'{{"b": {"[" * levels}{"]" * levels}, "a": 1}}' for levels in (300, 500, 700, 900)))
+
+    def further_down(frames):
+        return further_down(frames - 1) if frames else digest_rows(rows)
+
+    assert further_down(400) == digest_rows(rows)
+
+
+def test_a_digest_is_of_what_rows_say():
+    assert digest_rows(page('{"a": [1, 2.0], "b": "ü"}')) == digest_rows(
+        page('{ "b":"\\u00fc","a":[ 1,2.0]}')
+    )
+    assert digest_rows(page({"a": 1}, {"b": 2})) != digest_rows(page({"b": 2}, {"a": 1}))
+    huge = '{"a": %s}' % ("1" * 5000)
+    assert digest_rows(page(huge)) == digest_rows(page(huge)) != digest_rows(page(huge.replace("1}", "2}")))
