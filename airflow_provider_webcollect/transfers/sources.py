@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,12 +84,12 @@ def safe_name(text: str) -> str:
 
 
 def _refuse_shared_folders(found: list[Place]) -> None:
-    folders = [str(place.folder).rstrip("/") + "/" for place in found]
-    for index, folder in enumerate(folders):
-        for other in range(len(folders)):
-            if other != index and folder.startswith(folders[other]):
-                raise InvalidArgument(
-                    f"sources[{index}]",
-                    str(found[index].folder),
-                    f"its folder must not be in that of sources[{other}]; give one its own `destination`",
-                )
+    # sorted, a folder stands right before those that lie in it
+    folders = sorted((str(place.folder).rstrip("/") + "/", -index) for index, place in enumerate(found))
+    for (outer, other), (inner, index) in itertools.pairwise(folders):
+        if inner.startswith(outer):
+            raise InvalidArgument(
+                f"sources[{-index}]",
+                str(found[-index].folder),
+                f"its folder must not be in that of sources[{-other}]; give one its own `destination`",
+            )
