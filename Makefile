@@ -9,14 +9,15 @@ READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
 DLT := .venv-bench/.ready
 AZURITE := .cache/azurite/.ready
+WAREHOUSES := .cache/warehouses/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-2.11 coverage lint format docs constraints clean
+.PHONY: help demo ui test test-2.11 test-interleavings coverage lint format docs constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## run the main job on a real Airflow against the stand-in service, and prove what landed
 	.venv/bin/python -m demo
@@ -25,11 +26,12 @@ ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
-test: $(READY) $(AZURITE) ## the whole test suite on Airflow 3.3
+test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
+test: $(READY) $(AZURITE) $(WAREHOUSES) ## the whole test suite on Airflow 3.3
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
-coverage: $(READY) $(AZURITE) ## what most of the suite covers; fails below 95 %
+coverage: $(READY) $(AZURITE) $(WAREHOUSES) ## what most of the suite covers; fails below 95 %
 	.venv/bin/coverage erase
 	.venv/bin/coverage run -m pytest $(PYTEST_ARGS) -m "not real_airflow" --ignore tests/service/test_token_world.py
 	.venv/bin/coverage combine --quiet
@@ -37,6 +39,10 @@ coverage: $(READY) $(AZURITE) ## what most of the suite covers; fails below 95 %
 
 test-2.11: $(READY_2_11) ## the same suite on Airflow 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
+
+test-interleavings: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test-interleavings: $(READY) $(AZURITE) ## two landings that meet, at every operation, on four storages (over half an hour)
+	WEBCOLLECT_INTERLEAVINGS=all .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_interleavings.py
 
 lint: $(READY) ## check style, types, layers and spelling
 	.venv/bin/ruff check
@@ -70,7 +76,7 @@ bench-sandbox: $(READY) ## how fast the sandbox serves rows
 # Resolves with the newest releases of everything, for every Python and platform that the package names.
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
 	--no-annotate --custom-compile-command "make constraints"
-EVERYTHING = --extra sandbox --extra parquet --extra gzip --extra zstd --extra s3 --group dev pyproject.toml
+EVERYTHING = --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra s3 --group dev pyproject.toml
 
 constraints: ## pin the newest releases for both lines of Airflow, and for what the benchmarks compare with
 	$(PYTHON) -m venv .tools
@@ -108,6 +114,15 @@ $(AZURITE): constraints/package.json | $(READY)
 		echo 'Azurite cannot be installed: the tests of Azure are left out'
 	@touch $@
 
+# Operators that load warehouses, for the tests of what they are given: without the hundred packages that they
+# need to work, some of which go with no environment of ours.
+$(WAREHOUSES): constraints/warehouses.txt | $(READY)
+	@echo 'Installing into $(@D) what $< pins'
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@.venv/bin/pip install --quiet --no-deps --target $(@D) --requirement $< || \
+		echo 'They cannot be installed: the tests of loading warehouses are left out'
+	@touch $@
+
 define check-python
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not $(1))' || \
 		{ echo '$(2), and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
@@ -119,9 +134,9 @@ define install
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode \
-		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd]' --group dev || { \
+		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb]' --group dev || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
-	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd]' --group dev; }
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb]' --group dev; }
 	@touch $@
 endef

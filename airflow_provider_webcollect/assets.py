@@ -61,10 +61,19 @@ class Address(NamedTuple):
         bucket, slash, path = rest.partition("/")
         return cls(scheme or "file", bucket.rpartition("@")[2], f"{slash}{path}".rstrip("/"))
 
+    def file(self, name: str) -> Address:
+        """Return the address of a file in the folder."""
+        return self._replace(path=f"{self.path}/{name}")
+
     @property
     def uri(self) -> str:
         """The address in one piece."""
         return f"{self.scheme}://{self.bucket}{self.path}"
+
+    @property
+    def key(self) -> str:
+        """The path within the bucket; on this machine, the whole path."""
+        return self.path.removeprefix("/") if self.bucket else self.path
 
 
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:

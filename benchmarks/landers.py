@@ -11,21 +11,19 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import requests
 
-from airflow_provider_webcollect.landing.destination import Destination
-from airflow_provider_webcollect.landing.engine import Landing, land
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.many import land_all
-from airflow_provider_webcollect.landing.pages import all_pages
+from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.paging import PageReader
@@ -51,8 +49,8 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
                 import pyarrow.parquet  # noqa: F401  # an import like the others
             fs, path = fsspec.url_to_fs(folder)
             fs.exists(path)  # S3's client imports more at its first call
-            destination = Destination(fs, path)
-            measured(lambda: ours(connected(url), tasks[0], destination, make_format(*way.split())))
+            landed = Folder(fs, path)
+            measured(lambda: ours(connected(url), tasks[0], landed, make_format(*way.split())))
         case "many":
             measured(lambda: many(url, tasks, folder))
         case _:
@@ -93,30 +91,16 @@ def window(task: str, offset: int) -> dict[str, Any]:
     return {"taskId": task, "offset": offset, "size": PAGE_ROWS}
 
 
-def ours(client: Client, task: str, destination: Destination, file_format: FileFormat) -> int:
+def ours(client: Client, task: str, folder: Folder, file_format: FileFormat) -> int:
     """Land with this provider, as its operator does."""
-
-    def pages(offset: int, rows: int) -> Iterator[DataPage]:
-        reader = PageReader(client, task, size=PAGE_ROWS)
-        return all_pages(functools.partial(_read_to_end, reader), offset, rows, settle=0)
-
-    return land(
-        Landing(
-            source=Source(collection_task_id=task),
-            destination=destination,
-            run=Run(dag_id="benchmark", task_id="land", run_id="1"),
-            pages=pages,
-            file_format=file_format,
-        )
-    ).rows
-
-
-def _read_to_end(reader: PageReader, offset: int) -> Iterator[DataPage]:
-    left = 1
-    while left > 0:
-        page = reader.read(offset)
-        yield page
-        offset, left = page.offset, page.rest_total
+    job = Job(
+        source=Source(collection_task_id=task),
+        folder=folder,
+        run=Run(dag_id="benchmark", task_id="land", run_id="1"),
+        fetch=PageReader(client, task, size=PAGE_ROWS).read,
+        file_format=file_format,
+    )
+    return land(job).manifest.rows
 
 
 def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
@@ -124,8 +108,8 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
     client = connected(url)
 
     def job(task: str, stop: threading.Event) -> int:
-        destination = Destination(*fsspec.url_to_fs(f"{folder}/{task}"))
-        return ours(client, task, destination, make_format("jsonl"))
+        own = Folder(*fsspec.url_to_fs(f"{folder}/{task}"))
+        return ours(client, task, own, make_format("jsonl"))
 
     return sum(land_all({task: functools.partial(job, task) for task in tasks}, AT_ONCE).values())
 

@@ -14,9 +14,11 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectQueryAnalyticsOperator,
 )
 
+# Whatever has started the run: on Airflow 3 some have no logical date and no data interval.
+DAY = "(dag_run.data_interval_end or dag_run.run_after) | ds"
 LAST_WEEK = {
-    "start": "{{ macros.ds_add(data_interval_end | ds, -7) }}",
-    "end": "{{ macros.ds_add(data_interval_end | ds, -1) }}",
+    "start": f"{{{{ macros.ds_add({DAY}, -7) }}}}",
+    "end": f"{{{{ macros.ds_add({DAY}, -1) }}}}",
 }
 
 with DAG(
@@ -34,7 +36,7 @@ with DAG(
     report = WebCollectQueryAnalyticsOperator(
         task_id="report",
         **LAST_WEEK,
-        destination="{{ params.destination }}/{{ data_interval_end | ds }}.csv",
+        destination=f"{{{{ params.destination }}}}/{{{{ {DAY} }}}}.csv",
         file_format="csv",
     )
     check = WebCollectMetricsCheckOperator(

@@ -1,7 +1,8 @@
 """Collect, wait, land, confirm: new search terms go in, rows come out on object storage, each exactly once.
 
 Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task goes on
-where the failed try ended.
+where the failed try ended. All runs land in one folder: each adds the rows that are new, in a folder of its
+day, and the manifest lists them all.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ with DAG(
     schedule=None,
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
+    max_active_runs=1,
     render_template_as_native_obj=True,
     default_args={"retries": 2},
     params={
         "collection_task_id": Param("", type="string", description="The service's task"),
         "action_id": Param("", type="string", description="The step whose loop list is replaced"),
         "loop_items": Param(["laptop", "headphones"], type="array", description="The new search terms"),
-        "destination": Param(
-            "", type="string", description="A folder, such as s3://bucket/prices/2026-01-01"
-        ),
+        "destination": Param("", type="string", description="The task's folder, such as s3://bucket/prices"),
     },
     doc_md=__doc__,
     tags=["webcollect"],
@@ -51,7 +51,11 @@ with DAG(
         task_id="wait", collection_task_id=TASK, after=start.output, deferrable=True, poke_interval=5
     )
     land = WebCollectToObjectStorageOperator(
-        task_id="land", collection_task_id=TASK, destination="{{ params.destination }}"
+        task_id="land",
+        collection_task_id=TASK,
+        destination="{{ params.destination }}",
+        mode="incremental",
+        partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
     )
     confirm = WebCollectMarkExportedOperator(task_id="mark_exported", collection_task_id=TASK)
 

@@ -1,4 +1,4 @@
-"""Start many tasks, wait for each in the triggerer, and land each one's rows in a folder of its own.
+"""Start many tasks, wait for each in the triggerer, and land each one's new rows in a folder of its own.
 
 Needs the connection ``webcollect_default``. All waits share one poll, so that hundreds of tasks stay within
 the service's limits.
@@ -22,6 +22,7 @@ with DAG(
     schedule=None,
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
+    max_active_runs=1,
     default_args={"retries": 2},
     params={
         "collection_task_ids": Param([], type="array", description="The service's tasks"),
@@ -51,6 +52,7 @@ with DAG(
             task_id="land",
             collection_task_id=collection_task_id,
             destination="{{ params.destination }}/{{ task.collection_task_id }}",
+            mode="incremental",
         )
         start >> wait >> land
 

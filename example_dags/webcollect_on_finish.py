@@ -54,4 +54,6 @@ with DAG(
         sources=list_tasks(),
         destination="{{ var.value.webcollect_landing }}",
         mode="incremental",
+        # a run that an event has started has no logical date, and so no `ds`
+        partition="dt={{ dag_run.run_after | ds }}",
     )

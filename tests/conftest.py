@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         group = "real_airflow" if item.get_closest_marker("real_airflow") else file
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many interleavings of landings were tried, on each storage."""
+    tried: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name.startswith("interleavings on "):
+                tried[name] += value
+    for name, number in sorted(tried.items()):
+        terminalreporter.write_line(f"{name}: {number}")
 
 
 @pytest.fixture

@@ -78,6 +78,8 @@ def test_every_row_lands_and_the_service_knows_it(landed: tuple[Path, str], sand
     rows = sandbox.control.true_rows(demo.TASK_ID)
     assert len(rows) == 3 * 200
     assert prove(destination, rows).rows == len(rows)
+    # a person has started the run, which has no logical date
+    assert [path.parent.name[:3] for path in destination.rglob("part-*")] == ["dt="]
     assert sandbox.control.task(demo.TASK_ID)["exported"]
 
 

@@ -140,6 +140,8 @@ def test_runs_are_told_and_landed_once_each_though_one_ends_while_there_is_no_tr
     ]
     assert len(rows) == 2 * 5 * 40
     assert prove(landing / demo.TASK_ID, rows).rows == len(rows)
+    # an event has started the runs, which have no logical date
+    assert {path.parent.name[:3] for path in landing.rglob("part-*")} == {"dt="}
 
 
 def test_two_hundred_waits_in_flight_when_the_triggerer_is_killed_end_with_their_tasks(

@@ -1,4 +1,4 @@
-"""The commit, and what follows it."""
+"""The commit: the manifest of all parts, if all rows are in them."""
 
 from __future__ import annotations
 
@@ -8,105 +8,76 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.landing.counts import rows_missing
-from airflow_provider_webcollect.landing.errors import DestinationBusy, Forestalled, PartsMissing
-from airflow_provider_webcollect.landing.manifest import Manifest
-from airflow_provider_webcollect.landing.parts import widen_parts
-from airflow_provider_webcollect.landing.start import judge
-from airflow_provider_webcollect.landing.times import now
+from airflow_provider_webcollect.landing.errors import PartsMissing
+from airflow_provider_webcollect.landing.manifest import Manifest, now
+from airflow_provider_webcollect.landing.source import rows_missing
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.claim import Claim
-    from airflow_provider_webcollect.landing.engine import Landing
-    from airflow_provider_webcollect.landing.formats import Columns
+    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.manifest import Progress
+    from airflow_provider_webcollect.landing.plan import Found
 
 
-def commit(landing: Landing, claim: Claim, base: Manifest | None, columns: Columns, total: int) -> Manifest:
-    """Write the manifest, if all rows are there.
+def check_complete(job: Job, progress: Progress, total: int) -> dict[str, int]:
+    """Return what the folder holds, if that is all parts, and all rows are in them.
 
-    :param base: the commit that stood when the landing began.
     :param total: rows that the service has announced.
+    :raises RowsMissing: if the rows are not as many.
+    :raises PartsMissing: if a part is not there any more.
     """
-    destination = landing.destination
-    progress = claim.progress
-    intact = destination.intact(progress.parts)
-    _verify(landing, claim)
     if progress.rows != total:
-        raise rows_missing(landing.source, f"announced {total} rows, and {progress.rows} came")
-    if len(intact) < len(progress.parts):
+        raise rows_missing(job.source, f"announced {total} rows, and {progress.rows} came")
+    files = job.folder.files()
+    missing = [part.name for part in progress.parts if files.get(part.name) != part.bytes]
+    if missing:
         raise PartsMissing(
-            "parts that were written have vanished from the destination; does anything else write to it? "
-            "Nothing was committed, and the next try goes on after the last part that is left"
+            f"{', '.join(missing[:5])} has vanished from {job.folder.root}; does anything else write to it? "
+            "Nothing was committed, and the next attempt goes on after the last part that is left"
         )
-    widen_parts(landing, claim, columns)
-    if claim.progress is not progress:
-        _verify(landing, claim)
-    manifest = _manifest(landing, claim, base, columns, total)
-    destination.commit(manifest)
-    return manifest
+    return files
 
 
-def mark(landing: Landing, claim: Claim, manifest: Manifest) -> Manifest:
-    """Confirm the export, if that is asked for; then remove what the commit made needless.
-
-    The progress stays until then, so that no other landing begins in between.
-    """
-    if landing.mark is not None:
-        with claim.signs_of_life():
-            landing.mark()
-        claim.verify()
-        manifest = msgspec.structs.replace(manifest, exported_at=now())
-        landing.destination.commit(manifest)
-    landing.destination.tidy(manifest)
-    return manifest
-
-
-def _verify(landing: Landing, claim: Claim) -> None:
-    """Raise if another landing has taken over, or has committed meanwhile."""
-    claim.verify()
-    committed = landing.destination.manifest()
-    if committed is not None and committed.landing_id != claim.progress.base:
-        judge(landing, committed)
-        error = Forestalled if committed.run == landing.run else DestinationBusy
-        raise error(f"run {committed.run.run_id} has landed there meanwhile")
-
-
-def _manifest(
-    landing: Landing, claim: Claim, base: Manifest | None, columns: Columns, total: int
-) -> Manifest:
-    progress = claim.progress
+def make_manifest(job: Job, progress: Progress, found: Found, total: int) -> Manifest:
+    """Return the manifest of what the progress says."""
     options = {
         name: value for name, value in progress.encoding.items() if name not in {"file_format", "compression"}
     }
+    # an export that was confirmed stays so while nothing is new
+    before = found.manifest if progress.continues else None
+    old = _old_parts(job, progress, before)
+    same = before is not None and before.next_offset == progress.next_offset and before.rows == progress.rows
     return Manifest(
         landing_id=progress.landing_id,
         source=progress.source,
         rows=progress.rows,
         bytes=sum(part.bytes for part in progress.parts),
-        format=landing.file_format.name,
-        compression=landing.file_format.compression,
+        format=job.file_format.name,
+        compression=job.file_format.compression,
         encoding=options,
-        columns=columns.names or None,
-        parts=tuple(part.bare() for part in progress.parts),
-        new_parts=len(progress.parts) - _old_parts(landing, claim, base),
+        columns=job.file_format.columns_after(progress.columns).names or None,
+        parts=(
+            *(part.bare() for part in progress.parts[:old]),
+            *(msgspec.structs.replace(part.bare(), run=job.run) for part in progress.parts[old:]),
+        ),
+        new_parts=len(progress.parts) - old,
         next_offset=progress.next_offset,
         total=total,
-        run=landing.run,
+        run=job.run,
         started_at=progress.started_at,
         finished_at=now(),
+        exported_at=before.exported_at if before is not None and same else None,
         provider_version=airflow_provider_webcollect.__version__,
     )
 
 
-def _old_parts(landing: Landing, claim: Claim, base: Manifest | None) -> int:
+def _old_parts(job: Job, progress: Progress, before: Manifest | None) -> int:
     """Return how many of the parts other runs have committed."""
-    if base is None or not claim.progress.continues:
+    if before is None:
         return 0
-    own = base.new_parts if base.run == landing.run else 0
-    older = base.parts[: len(base.parts) - own]
+    own = before.new_parts if before.run == job.run else 0
+    older = before.parts[: len(before.parts) - own]
     # rewritten ones end where those that they were made of did; some may have vanished and been read again
     pairs = itertools.takewhile(
-        lambda pair: pair[0].next_offset == pair[1].next_offset,
-        zip(older, claim.progress.parts, strict=False),
+        lambda pair: pair[0].next_offset == pair[1].next_offset, zip(older, progress.parts, strict=False)
     )
     return len(list(pairs))

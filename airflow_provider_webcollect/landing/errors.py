@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class LandingError(Exception):
@@ -26,8 +27,8 @@ class DestinationBusy(DestinationTaken):
     permanent = False
 
 
-class Forestalled(DestinationBusy):
-    """A try of the same run that this one had taken over from has committed after all."""
+class LeaseLost(DestinationBusy):
+    """Another landing has taken the destination over from this one, which has changed nothing since."""
 
 
 class FormatChanged(LandingError):
@@ -54,6 +55,46 @@ class DestinationUnreadable(LandingError):
     """A manifest or progress file at the destination cannot be read, or is of a newer version."""
 
     permanent = True
+
+
+class NothingLanded(LandingError):
+    """There is no manifest at the place that is to be read: nothing has landed there, or not yet."""
+
+
+class LandingReplaced(LandingError):
+    """The landing that is being read was replaced meanwhile; reading the manifest again gives the new one."""
+
+
+class LandingDamaged(LandingError):
+    """Files of a landing are not what its manifest says.
+
+    :param where: the manifest.
+    :param problems: what is wrong, a sentence each.
+    """
+
+    permanent = True
+    _SHOWN = 20
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        more = len(problems) - self._SHOWN
+        shown = [*problems[: self._SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__(f"the landing is not what {where} says: {'; '.join(shown)}")
+        self.where = where
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.problems)
+
+
+class StorageError(LandingError):
+    """The storage cannot be read or written; the message names the file and what to do.
+
+    :param permanent: only a person can help: no bucket, no credentials, no access.
+    """
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
 
 
 class SomeFailed(LandingError):

@@ -1,24 +1,45 @@
-"""What a landing writes about itself: the manifest, which is the commit, and the progress until then."""
+"""What a landing writes about itself: the manifest, which is the commit, and the record until then."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
+import pendulum
+
+from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 
 #: Version of both files' layout.
 VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
+#: What the transfer operator writes for Redshift's COPY, after the commit.
+REDSHIFT_MANIFEST = "_redshift_manifest.json"
+#: The pattern of a folder of a Hive partition.
+PARTITION_FOLDER = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
 
 Mode = Literal["full", "incremental"]
 
+_PART_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
+
 
 def new_id() -> str:
-    """Return what distinguishes the names of one landing's parts from those of all others."""
+    """Return what distinguishes the names of one attempt's parts from those of all others."""
     return secrets.token_hex(4)
+
+
+def id_in(name: str) -> str | None:
+    """Return the id in the name of a part, or of what was to become one; None if the name has none."""
+    found = _PART_ID.search(name)
+    return found and found[1]
+
+
+def now() -> str:
+    """Return this moment, ISO 8601 in UTC."""
+    return pendulum.now("UTC").isoformat(timespec="milliseconds")
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +62,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     map_index: int = -1
 
 
-class LastPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The last page that was read for a part, to see later whether the source still has it.
+class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """The last page of a part, to see later whether the source still has it.
 
     :ivar offset: the cursor with which it was read.
     :ivar sha256: hex digest of the rows as compact JSON with sorted keys, one after another.
@@ -56,9 +77,10 @@ class LastPage(msgspec.Struct, frozen=True, kw_only=True):
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A finished file of rows.
 
-    :ivar name: relative to the manifest.
+    :ivar name: relative to the manifest, with the partition's folders if it has any.
     :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
+    :ivar run: whose commit has added its rows; None before that, and in landings of version 0.1.
     """
 
     name: str
@@ -67,7 +89,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     start_offset: int
     next_offset: int
-    last_page: LastPage
+    page_fingerprint: PageFingerprint = msgspec.field(name="last_page")
+    run: Run | None = None
 
 
 class RecordedPart(Part, frozen=True, kw_only=True):
@@ -83,72 +106,13 @@ class RecordedPart(Part, frozen=True, kw_only=True):
         return Part(**{name: getattr(self, name) for name in Part.__struct_fields__})
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What an unfinished landing has safely written; a retry goes on from here.
-
-    :ivar landing_id: distinguishes the part names of this try from those of others.
-    :ivar encoding: the file format with all its options: what goes on must write the same.
-    :ivar columns: of all parts, in order.
-    :ivar base: the ``landing_id`` of the commit that stood at the destination when this began.
-    :ivar continues: whether the parts begin with those of that commit.
-    :ivar run: who is landing, ``owner`` being the try, and ``touched_at`` (ISO 8601, UTC) its latest sign of
-        life; None once it has given up.
-    :ivar turn: the so many-th try that is landing; the latest one wins.
-    """
-
-    version: int = VERSION
-    landing_id: str = msgspec.field(default_factory=new_id)
-    source: Source
-    mode: Mode = "full"
-    encoding: dict[str, Any] = {}
-    columns: tuple[str, ...] = ()
-    parts: tuple[RecordedPart, ...] = ()
-    base: str | None = None
-    continues: bool = False
-    started_at: str
-    run: Run | None = None
-    owner: str = ""
-    turn: int = 0
-    touched_at: str | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows in all finished parts."""
-        return sum(part.rows for part in self.parts)
-
-    @property
-    def next_offset(self) -> int:
-        """The cursor to go on with."""
-        return self.parts[-1].next_offset if self.parts else 0
-
-    @property
-    def last_page(self) -> LastPage:
-        """The last page of the finished parts; without parts, one without rows."""
-        return self.parts[-1].last_page if self.parts else LastPage()
-
-    def resumed(self, parts: tuple[RecordedPart, ...]) -> Progress:
-        """Return the progress to go on with after ``parts``.
-
-        What comes next has names of its own: a try that Airflow has given up may still be writing.
-        """
-        return msgspec.structs.replace(self, landing_id=new_id(), parts=parts)
-
-    def with_part(self, part: RecordedPart, columns: tuple[str, ...]) -> Progress:
-        """Return the progress after ``part``."""
-        return msgspec.structs.replace(self, parts=(*self.parts, part), columns=columns)
-
-    def with_replaced(self, number: int, part: RecordedPart) -> Progress:
-        """Return the progress with ``part`` instead of the one at index ``number``."""
-        parts = (*self.parts[:number], part, *self.parts[number + 1 :])
-        return msgspec.structs.replace(self, parts=parts)
-
-
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The commit: the parts listed here are the landing, whatever else lies beside them.
 
     :ivar encoding: the file format with all its options, as far as they are not in keys of their own.
     :ivar columns: field names in order; None for JSONL whose rows name their own.
-    :ivar new_parts: how many of the last parts this run has added; the others are older (incremental).
+    :ivar new_parts: how many of the last parts this run has added; the others are older (incremental). 0 if
+        the run has found nothing new.
     :ivar total: rows that the service announced; the same as ``rows``.
     :ivar started_at: and ``finished_at``: ISO 8601, UTC.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
@@ -176,3 +140,106 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def added(self) -> tuple[Part, ...]:
         """Return the parts that the run of this commit has added."""
         return self.parts[len(self.parts) - self.new_parts :]
+
+    def added_by(self, run: Run) -> tuple[Part, ...]:
+        """Return the parts that a run has added, also if others have landed since."""
+        own = tuple(part for part in self.parts if part.run == run)
+        return own or (self.added() if self.run == run else ())
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The record: who is landing, and what has safely been written; a retry goes on from here.
+
+    :ivar landing_id: distinguishes the part names of this attempt from those of others.
+    :ivar attempts: the ids of all attempts since the last commit; what they wrote and no manifest lists can
+        be deleted once this landing is committed.
+    :ivar replaced: names of files that can be deleted then too.
+    :ivar encoding: the file format with all its options: what goes on must write the same.
+    :ivar columns: of all parts, in order.
+    :ivar base: the ``landing_id`` of the commit that stood at the destination when this began.
+    :ivar continues: whether the parts begin with those of that commit.
+    :ivar run: and ``attempt``: who is landing, or was. ``owner`` is a random word of the process that is;
+        empty once it has given up.
+    :ivar heartbeat: a number that changes while the owner is alive.
+    :ivar commit: the manifest that is being written. From here on it will be written, by whoever comes next
+        if not by the owner.
+    """
+
+    version: int = VERSION
+    landing_id: str = msgspec.field(default_factory=new_id)
+    attempts: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    source: Source
+    mode: Mode = "full"
+    encoding: dict[str, Any] = {}
+    columns: tuple[str, ...] = ()
+    parts: tuple[RecordedPart, ...] = ()
+    base: str | None = None
+    continues: bool = False
+    started_at: str
+    run: Run | None = None
+    attempt: int = 0
+    owner: str = ""
+    heartbeat: int = 0
+    commit: Manifest | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows in all finished parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def next_offset(self) -> int:
+        """The cursor to go on with."""
+        return self.parts[-1].next_offset if self.parts else 0
+
+    @property
+    def page_fingerprint(self) -> PageFingerprint:
+        """The last page of the finished parts; without parts, one without rows."""
+        return self.parts[-1].page_fingerprint if self.parts else PageFingerprint()
+
+    def with_part(self, part: RecordedPart, columns: tuple[str, ...]) -> Progress:
+        """Return the progress after ``part``."""
+        return msgspec.structs.replace(self, parts=(*self.parts, part), columns=columns)
+
+    def with_replaced(self, number: int, part: RecordedPart) -> Progress:
+        """Return the progress with ``part`` instead of the one at index ``number``."""
+        parts = (*self.parts[:number], part, *self.parts[number + 1 :])
+        return msgspec.structs.replace(self, parts=parts)
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+F = TypeVar("F", Manifest, Progress)
+
+
+def encode(content: Manifest | Progress) -> bytes:
+    """Return the file's content: JSON that a person can read."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=2)
+
+
+def decode_manifest(content: bytes, where: str) -> Manifest:
+    """Return the manifest that a file holds.
+
+    :param where: the file's path, for the error.
+    :raises DestinationUnreadable: if it holds none, or one of a newer layout.
+    """
+    return _decode(content, where, Manifest)
+
+
+def decode_progress(content: bytes, where: str) -> Progress:
+    """Return the record that a file holds; ``where`` and what is raised as in :func:`decode_manifest`."""
+    return _decode(content, where, Progress)
+
+
+def _decode(content: bytes, where: str, kind: type[F]) -> F:
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).version
+        if version == VERSION:
+            return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        hint = "" if kind is Manifest else "; while no landing is at work it can be deleted"
+        raise DestinationUnreadable(f"{where} is not readable: {error}{hint}") from error
+    raise DestinationUnreadable(f"{where} is of version {version}, this provider knows version {VERSION}")

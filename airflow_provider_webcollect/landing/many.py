@@ -19,10 +19,11 @@ log = logging.getLogger(__name__)
 def land_all(jobs: Mapping[str, Callable[[threading.Event], T]], at_once: int) -> dict[str, T]:
     """Run ``jobs`` in threads and return their results by name, in the order of the jobs.
 
-    One that fails does not stop the others.
+    One that fails does not stop the others. If this is interrupted, as by a timeout of the task, those at
+    work are asked to stop and are not waited for; those that have not begun never do.
 
-    :param jobs: by what they land; each is given an event that tells it to stop as soon as it can.
-    :raises SomeFailed: at the end, if any have failed; naming all of these.
+    :param jobs: by what they land; each is given an event that is set when it is to stop as soon as it can.
+    :raises SomeFailed: at the end, if any have failed; with all errors.
     """
     stop = threading.Event()
     results: dict[str, T] = {}
@@ -38,7 +39,6 @@ def land_all(jobs: Mapping[str, Callable[[threading.Event], T]], at_once: int) -
                 log.exception("%s did not land.", name)
                 errors[name] = error
     finally:
-        # of use if Airflow ends the task in between
         stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
     if errors:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -13,6 +12,7 @@ import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now, storage_path
+from airflow_provider_webcollect.operators.destination import check_destination, folder_at
 from airflow_provider_webcollect.service.api import endpoints, validation
 from airflow_provider_webcollect.service.api.records import (
     AnalyticsRow,
@@ -184,8 +184,8 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
     def _check(self) -> None:
         self._check_query(self.time_granularity)
         validation.integer("max_xcom_rows", self.max_xcom_rows, 0)
-        if self.destination is not None and not hasattr(self.destination, "fs"):
-            validation.text("destination", self.destination)
+        if self.destination is not None:
+            check_destination("destination", self.destination)
             if str(self.destination).endswith("/"):
                 raise InvalidArgument("destination", self.destination, "it must name a file, not a folder")
         self._format()
@@ -213,14 +213,11 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         return rows
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        from airflow_provider_webcollect.landing.destination import Destination
-
         assert self.destination is not None
         path = storage_path(self.destination, self.object_storage_conn_id)
         form = self._format()
-        folder, name = posixpath.split(path.path)
         with (
-            Destination(path.fs, folder).part(name) as file,
+            folder_at(path.parent).part(path.name) as file,
             form.writer(file, form.columns_after()) as writer,
         ):
             writer.write([msgspec.Raw(msgspec.json.encode(row)) for row in rows])

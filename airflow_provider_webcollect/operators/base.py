@@ -52,6 +52,9 @@ def _is_literal(value: Any) -> bool:
             return all(_is_literal(item) for item in value.values())
         case list() | tuple() | set():
             return all(_is_literal(item) for item in value)
+    if hasattr(type(value), "fs"):
+        # Airflow renders paths on object storage too
+        return _is_literal(str(value))
     # an XComArg, a mapped argument, or another value that exists only when the task runs
     return not hasattr(value, "resolve")
 

@@ -9,6 +9,10 @@ from airflow_provider_webcollect.operators.analytics import (
     WebCollectQueryAnalyticsOperator,
 )
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now, storage_path
+from airflow_provider_webcollect.operators.landings import (
+    WebCollectCleanLandingOperator,
+    WebCollectVerifyLandingOperator,
+)
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.operators.tasks import (
     WebCollectCopyTaskOperator,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
 __all__ = [
+    "WebCollectCleanLandingOperator",
     "WebCollectCopyTaskOperator",
     "WebCollectCopyTasksOperator",
     "WebCollectDeleteTaskGroupsOperator",
@@ -48,6 +53,7 @@ __all__ = [
     "WebCollectStartSubTasksOperator",
     "WebCollectUpdateLoopItemsOperator",
     "WebCollectUpdateTaskParametersOperator",
+    "WebCollectVerifyLandingOperator",
 ]
 
 

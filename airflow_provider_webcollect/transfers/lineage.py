@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.manifest import Manifest
-    from airflow_provider_webcollect.transfers.reporting import Landed
+    from airflow_provider_webcollect.transfers.reporting import LandingReport
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Transferred:
     """What went where, as names of datasets: of a namespace each.
 
     :param columns: names of the columns and their types, as far as known; empty where rows name their own.
-    :param rows: and ``bytes``: what was written by this run.
+    :param rows: and ``bytes``: what this attempt has committed.
     """
 
     task: tuple[str, str]
@@ -34,28 +34,27 @@ class Moved:
     bytes: int
 
 
-def report(hook: WebCollectHook, landed: Landed, folder: ObjectStoragePath) -> Moved:
-    """Tell Airflow's hook lineage what went where, and return it for OpenLineage."""
-    source = landed.place.source
+def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
+    """Report to Airflow's hook lineage what went where, and return it for OpenLineage."""
+    source = landing.place.source
     report_read(hook, source.collection_task_id, source.lotno)
-    _report_written(folder)
-    summary = landed.summary()
-    return Moved(
+    _report_written(landing.path)
+    return Transferred(
         task=dataset_name(hook, source.collection_task_id, source.lotno),
-        folder=_folder_name(folder),
-        columns=_columns(landed.manifest),
-        rows=summary["rows"],
-        bytes=summary["bytes"],
+        folder=_folder_name(Address.of(landing.path)),
+        columns=_columns(landing.manifest),
+        rows=sum(part.rows for part in landing.copied()),
+        bytes=sum(part.bytes for part in landing.copied()),
     )
 
 
-def to_openlineage(moved: Iterable[Moved]) -> OperatorLineage[Any, Any]:
+def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, Any]:
     """Return the datasets for OpenLineage: of folders with their schema and what was written."""
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     inputs, outputs = [], []
-    for each in moved:
+    for each in transferred:
         fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in each.columns.items()]
         written = facet.OutputStatisticsOutputDatasetFacet(rowCount=each.rows, size=each.bytes)
         inputs.append(facet.Dataset(*each.task))
@@ -79,10 +78,13 @@ def _report_written(folder: ObjectStoragePath) -> None:
             get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
 
 
-def _folder_name(folder: ObjectStoragePath) -> tuple[str, str]:
+def _folder_name(folder: Address) -> tuple[str, str]:
     """Return namespace and name of a folder, by OpenLineage's rules for object stores and files."""
-    scheme, bucket, path = Address.of(folder)
-    return (f"{scheme}://{bucket}", path.lstrip("/") or "/") if bucket else (scheme, path)
+    return (
+        (f"{folder.scheme}://{folder.bucket}", folder.key or "/")
+        if folder.bucket
+        else (folder.scheme, folder.path)
+    )
 
 
 def _columns(manifest: Manifest) -> dict[str, str | None]:

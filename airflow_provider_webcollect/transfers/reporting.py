@@ -1,20 +1,23 @@
-"""What a transfer says while it runs and once it has ended: log lines, metrics, summaries, asset events."""
+"""What a transfer reports while it runs and afterwards: log lines, metrics, summaries, asset events."""
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_webcollect.assets import Address
 from airflow_provider_webcollect.landing.manifest import MANIFEST
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
+    from airflow_provider_webcollect.landing.job import Landed
     from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part
+    from airflow_provider_webcollect.service.api.records import DataPage
     from airflow_provider_webcollect.transfers.sources import Place
 
 #: Seconds between two lines of progress in the log.
@@ -22,6 +25,8 @@ PROGRESS_INTERVAL = 5.0
 METRICS = "webcollect.landing"
 #: The key of the cursor in the state store of an outlet asset.
 CURSOR_KEY = "webcollect_next_offset"
+#: New parts of a task above which they are not listed: XComs and asset events are kept in Airflow's database.
+MAX_LISTED_PARTS = 1000
 
 
 class Stopped(Exception):
@@ -29,19 +34,29 @@ class Stopped(Exception):
 
 
 @dataclass
-class Watch:
-    """Follows one landing: counts what it asks for, and logs how far it is every few seconds.
+class LandingReport:
+    """What one landing does: counted and logged while it runs, summed up when it has ended.
 
-    :param log: where to.
-    :param name: what each line begins with.
-    :param stop: ends the landing when it is set.
+    :param path: the folder.
+    :param log: gets a line every few seconds.
+    :param prefix: what each line begins with.
+    :ivar stop: ends the landing when it is set.
+    :ivar landed: what came of it; None if nothing was committed.
+    :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
+    :ivar duration: seconds.
     """
 
+    place: Place
+    path: ObjectStoragePath
+    mode: Mode
     log: Any
-    name: str = ""
-    stop: threading.Event | None = None
+    prefix: str = ""
+    stop: threading.Event = field(default_factory=threading.Event)
     requests: int = 0
     pages: int = 0
+    landed: Landed | None = None
+    redshift_manifest: str | None = None
+    duration: float = 0.0
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
@@ -49,106 +64,155 @@ class Watch:
         """Take note of a request."""
         self.requests += 1
 
+    def counted(self, read: Callable[[int], DataPage]) -> Callable[[int], DataPage]:
+        """Return ``read`` so that the pages it gives are taken note of."""
+
+        def read_and_count(offset: int) -> DataPage:
+            page = read(offset)
+            self.pages += 1
+            return page
+
+        return read_and_count
+
     def advanced(self, rows: int, total: int) -> None:
-        """Take note of the rows written so far, and of how many there are to be."""
-        if self.stop is not None and self.stop.is_set():
-            raise Stopped("the task was ended")
+        """Take note of the rows written so far, and of how many there are to be.
+
+        :raises Stopped: if the landing is to end.
+        """
+        self._refuse_if_stopped()
         now = time.monotonic()
         if self._first is None:
             self._first = (now, rows)
         if now - self._logged < PROGRESS_INTERVAL:
             return
         self._logged = now
-        began, before = self._first
-        rate = (rows - before) / (now - began) if now > began else 0.0
-        left = f", {(total - rows) / rate:.0f} s left" if rate else ""
-        self.log.info("%s%d of %d rows, %.0f rows/s%s", self.name, rows, total, rate, left)
+        self.log.info("%s%d of %d rows%s", self.prefix, rows, total, self._rate(now, rows, total))
 
+    def sleep(self, seconds: float) -> None:
+        """Wait.
 
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """A landing that was committed.
+        :raises Stopped: as soon as the landing is to end.
+        """
+        self.stop.wait(seconds)
+        self._refuse_if_stopped()
 
-    :param own: whether the commit is this run's own; if not, an incremental landing has found nothing new.
-    :param duration: seconds.
-    """
+    def _refuse_if_stopped(self) -> None:
+        if self.stop.is_set():
+            raise Stopped("the task was ended")
 
-    place: Place
-    manifest: Manifest
-    mode: Mode
-    own: bool
-    duration: float
+    def _rate(self, now: float, rows: int, total: int) -> str:
+        """Return the speed since the first page and the time left; nothing while there is no speed yet."""
+        began, before = self._first or (now, rows)
+        if rows == before or now == began:
+            return ""
+        rate = (rows - before) / (now - began)
+        return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
-    def added(self) -> Sequence[Part]:
-        """Return the parts that this run has added."""
-        return self.manifest.added() if self.own else ()
+    def committed(self, landed: Landed) -> None:
+        """Take note of a commit: it stands also if the mark after it fails."""
+        self.landed = landed
 
-    def summary(self) -> dict[str, Any]:
-        """Return the facts, for XCom."""
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest that lists what has landed."""
+        assert self.landed is not None
+        return self.landed.manifest
+
+    def new_parts(self) -> Sequence[Part]:
+        """Return the parts that this run has added, in whichever of its attempts."""
+        return self.landed.new if self.landed else ()
+
+    def copied(self) -> Sequence[Part]:
+        """Return the parts that this attempt has committed."""
+        return self.landed.copied if self.landed else ()
+
+    def summary(self, listed: bool) -> dict[str, Any]:
+        """Return the facts, for XCom.
+
+        :param listed: whether the new parts are listed.
+        """
         folder = str(self.place.folder)
-        parts = self.added() if self.mode == "incremental" else self.manifest.parts
+        new = self.new_parts()
+        parts = new if self.mode == "incremental" else self.manifest.parts
+        address = Address.of(self.path)
+        files = [address.file(part.name) for part in new]
         facts = {
             "destination": folder,
             "manifest": f"{folder.rstrip('/')}/{MANIFEST}",
             "rows": sum(part.rows for part in parts),
             "bytes": sum(part.bytes for part in parts),
             "parts": len(parts),
+            "uris": [file.uri for file in files] if listed else None,
+            "objects": [file.key for file in files] if listed else None,
+            "redshift_manifest": self.redshift_manifest,
             "duration": round(self.duration, 3),
         }
         return facts if self.mode == "full" else {**facts, "total_rows": self.manifest.rows}
 
 
-def totals_of(destination: object, found: Iterable[Landed], began: float) -> dict[str, Any]:
+def are_listed(reports: Iterable[LandingReport]) -> bool:
+    """Return whether the new parts of a task are few enough to be listed."""
+    return sum(len(report.new_parts()) for report in reports) <= MAX_LISTED_PARTS
+
+
+def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
     """Return the facts of several landings: the sums, and those of each."""
+    listed = are_listed(reports)
     summaries = [
         {
-            "collection_task_id": landed.place.source.collection_task_id,
-            "lotno": landed.place.source.lotno,
-            **landed.summary(),
+            "collection_task_id": report.place.source.collection_task_id,
+            "lotno": report.place.source.lotno,
+            **report.summary(listed),
         }
-        for landed in found
+        for report in reports
     ]
     sums = {
         name: sum(facts[name] for facts in summaries)
         for name in ("rows", "bytes", "parts", "total_rows")
         if all(name in facts for facts in summaries)
     }
+    lists = {
+        name: [entry for facts in summaries for entry in facts[name]] if listed else None
+        for name in ("uris", "objects")
+    }
     return {
         "destination": str(destination),
         "sources": summaries,
         **sums,
+        **lists,
         "duration": round(time.monotonic() - began, 3),
     }
 
 
-def count(found: Iterable[Landed], watches: Sequence[Watch]) -> None:
-    """Hand the counts of what was landed and asked for to Airflow's metrics."""
+def count(report: LandingReport) -> None:
+    """Hand the counts of what a landing has committed and asked for to Airflow's metrics."""
     from airflow.providers.common.compat.sdk import Stats
 
-    parts = [part for landed in found for part in landed.added()]
-    pages = sum(watch.pages for watch in watches)
-    retries = max(0, sum(watch.requests for watch in watches) - pages)
     counts = {
-        "rows": sum(part.rows for part in parts),
-        "bytes": sum(part.bytes for part in parts),
-        "pages": pages,
-        "retries": retries,
+        "rows": sum(part.rows for part in report.copied()),
+        "bytes": sum(part.bytes for part in report.copied()),
+        "pages": report.pages,
+        "retries": max(0, report.requests - report.pages),
     }
     for name, number in counts.items():
         Stats.incr(f"{METRICS}.{name}", number)
 
 
-def tell_outlets(context: Context, outlets: Iterable[Any], facts: Mapping[str, Any]) -> None:
-    """Put the facts into the events of the task's outlet assets; of several sources, only the sums."""
+def report_to_outlets(context: Context, outlets: Iterable[Any], facts: Mapping[str, Any]) -> None:
+    """Put the facts into the events of the task's outlet assets.
+
+    Of several sources these are the sums and the manifests: events are kept for long, and shown in lists.
+    """
     events: Any = context.get("outlet_events")
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
     if events is None:
         return
-    told = {name: value for name, value in facts.items() if name != "sources"}
-    if "sources" in facts:
-        told["manifests"] = [each["manifest"] for each in facts["sources"]]
+    extra = dict(facts)
+    if sources := extra.pop("sources", None):
+        del extra["uris"], extra["objects"]
+        extra["manifests"] = [source["manifest"] for source in sources]
     for asset in assets:
-        events[asset].extra.update(told)
+        events[asset].extra.update(extra)
 
 
 def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:

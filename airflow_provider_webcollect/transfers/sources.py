@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.manifest import Source
+from airflow_provider_webcollect.operators.destination import check_destination
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -66,7 +67,7 @@ def _place(name: str, entry: object, folder: str | ObjectStoragePath) -> Place:
     own: Any = entry.get("destination")
     if own is None:
         return Place(source, _inside(folder, source))
-    return Place(source, own if hasattr(own, "fs") else validation.text(f"{name}.destination", own))
+    return Place(source, check_destination(f"{name}.destination", own))
 
 
 def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:

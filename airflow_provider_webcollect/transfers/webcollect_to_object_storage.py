@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, check_partition
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -17,30 +19,28 @@ from airflow_provider_webcollect.links import (
     store_task_link,
 )
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now, storage_path
+from airflow_provider_webcollect.operators.destination import check_destination, folder_at
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers import lineage, reporting
-from airflow_provider_webcollect.transfers.reporting import Landed
+from airflow_provider_webcollect.transfers.redshift import refuse_other_storage, write_redshift_manifest
+from airflow_provider_webcollect.transfers.reporting import LandingReport
 from airflow_provider_webcollect.transfers.sources import Place, make_source, places
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.destination import Destination
-    from airflow_provider_webcollect.landing.engine import IfExists, OnReset
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
-    from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.landing.job import IfExists, Job, OnReset
+    from airflow_provider_webcollect.landing.manifest import Mode, Run
     from airflow_provider_webcollect.service.client.sync import Client
 
-MAX_PART_BYTES = 128 * 1024 * 1024
 #: Sources that can be landed at once at most.
 MOST_AT_ONCE = 32
 
@@ -52,10 +52,15 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     trust the manifest alone. A retry goes on after the last finished part; a retry after the commit changes
     nothing. Rows are never all in memory.
 
-    Returns ``{"destination", "manifest", "rows", "bytes", "parts", "duration"}``, the duration in seconds.
-    With ``mode="incremental"`` these are of what was new, and ``total_rows`` is of all. With ``sources`` they
-    are sums, without ``manifest``, and ``sources`` lists those of each. The same facts are the ``extra`` of
-    the events of outlet assets.
+    On a schedule use ``mode="incremental"`` with one ``destination`` for all runs: each adds what is new. The
+    default, ``full``, lands the whole history (or the batch ``lotno``) in a folder for this run alone.
+
+    Returns ``{"destination", "manifest", "rows", "bytes", "parts", "uris", "objects", "redshift_manifest",
+    "duration"}``, the duration in seconds. ``uris`` and ``objects`` (paths without scheme and bucket) name
+    the parts that this run has added: empty if nothing is new, None if there are more than 1,000. With
+    ``mode="incremental"`` rows, bytes and parts are of what was new, and ``total_rows`` is of all. With
+    ``sources`` they are sums, without ``manifest`` and ``redshift_manifest``, and ``sources`` lists those of
+    each. The same facts are the ``extra`` of the events of outlet assets; of many sources, without the lists.
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
@@ -63,22 +68,27 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         and, as needed, ``lotno`` and ``destination``. Each goes to a folder of its own, by default
         ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. One that fails does not stop the others;
         a retry lands those that are missing. (templated)
-    :param destination: a folder of its own, such as ``s3://bucket/prices/{{ ds }}``, or an
-        ``ObjectStoragePath``. (templated)
+    :param destination: a folder of its own, such as ``s3://bucket/prices``, or an ``ObjectStoragePath``.
+        (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
     :param file_format: ``jsonl``, ``csv`` or ``parquet``; and ``compression``, ``columns``, ``column_types``,
         ``on_cast_error``, ``sanitize_formulas``: see
         :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
     :param mode: ``full`` lands all rows in a folder for this run; ``incremental`` adds what is new to one
-        growing landing. (templated)
+        landing that grows. (templated)
     :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail``, or ``full`` to
-        land all of it anew. (templated)
+        land all of it again. (templated)
     :param skip_if_nothing_new: for ``incremental``: end as skipped if there is nothing new.
     :param if_exists: for ``full``: what to do if the folder holds the commit of another run: ``fail``,
         ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
+    :param partition: folders in the destination for this run's new parts, such as
+        ``dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}``; the manifest stays where it is.
+        See :func:`~airflow_provider_webcollect.landing.job.check_partition`. (templated)
     :param mark_exported: confirm the export to the service, after the commit; the service confirms a whole
         task, whatever batch was landed.
+    :param redshift_manifest: write ``_redshift_manifest.json`` beside the manifest, by which Redshift's COPY
+        loads the parts that this run has added. S3 alone.
     :param page_size: rows per request, 1 to 1000; fewer are asked for while pages fail for their size.
     :param max_part_bytes: a part is ended with the page that reaches this size.
     :param max_concurrency: how many ``sources`` are landed at once, 1 to 32; all share its rate limit.
@@ -104,6 +114,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         "mode",
         "on_reset",
         "if_exists",
+        "partition",
         "webcollect_conn_id",
     )
     template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
@@ -132,7 +143,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         on_reset: OnReset = "fail",
         skip_if_nothing_new: bool = False,
         if_exists: IfExists = "fail",
+        partition: str | None = None,
         mark_exported: bool = False,
+        redshift_manifest: bool = False,
         page_size: int = MAX_DATA_SIZE,
         max_part_bytes: int = MAX_PART_BYTES,
         max_concurrency: int = 8,
@@ -156,19 +169,25 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.on_reset = on_reset
         self.skip_if_nothing_new = skip_if_nothing_new
         self.if_exists = if_exists
+        self.partition = partition
         self.mark_exported = mark_exported
+        self.redshift_manifest = redshift_manifest
         self.page_size = page_size
         self.max_part_bytes = max_part_bytes
         self.max_concurrency = max_concurrency
         self.settle = settle
         self.webcollect_conn_id = webcollect_conn_id
-        self._moved: list[lineage.Moved] = []
+        self._transferred: list[lineage.Transferred] = []
         respect_retry_after(self)
         check_now(self, self._check)
 
     def _check(self) -> None:
-        self._places()
+        found = self._places()
         self._format()
+        check_partition(self.partition)
+        if validation.boolean("redshift_manifest", self.redshift_manifest):
+            for place in found:
+                refuse_other_storage(place.folder)
         validation.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
         validation.integer("max_part_bytes", self.max_part_bytes, 1)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
@@ -190,14 +209,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
     def _places(self) -> list[Place]:
         """Return what goes where."""
-        if not hasattr(self.destination, "fs"):
-            validation.text("destination", self.destination)
+        folder = check_destination("destination", self.destination)
         if self.sources is None:
-            return [Place(make_source(self.collection_task_id, self.lotno), self.destination)]
+            return [Place(make_source(self.collection_task_id, self.lotno), folder)]
         for name in ("collection_task_id", "lotno"):
             if getattr(self, name) is not None:
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
-        return places(self.sources, self.destination)
+        return places(self.sources, folder)
 
     def _format(self) -> FileFormat:
         return make_format(
@@ -216,16 +234,15 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
-            store_export_link(context, hook, self._path(self.destination))
-            found = self._land(context, hook.client)
-        self._moved = [lineage.report(hook, landed, self._path(landed.place.folder)) for landed in found]
-        if self.sources is not None:
-            facts = reporting.totals_of(self.destination, found, began)
+            store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
+            reports = self._land(context, hook)
+        if self.sources is None:
+            facts = reports[0].summary(reporting.are_listed(reports))
+            if self.mode == "incremental":
+                reporting.store_cursor(context, self.outlets, reports[0].manifest.next_offset)
         else:
-            facts = found[0].summary()
-        if self.sources is None and self.mode == "incremental":
-            reporting.store_cursor(context, self.outlets, found[0].manifest.next_offset)
-        reporting.tell_outlets(context, self.outlets, facts)
+            facts = reporting.totals_of(self.destination, reports, began)
+        reporting.report_to_outlets(context, self.outlets, facts)
         if self.skip_if_nothing_new and not facts["rows"]:
             from airflow.providers.common.compat.sdk import AirflowSkipException
 
@@ -233,98 +250,83 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return facts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return which collection tasks went into which folders, for OpenLineage."""
-        return lineage.to_openlineage(self._moved)
+        """Return which collection tasks went into which folders, also if others failed, for OpenLineage."""
+        return lineage.to_openlineage(self._transferred)
 
-    def _land(self, context: Context, client: Client) -> list[Landed]:
+    def _land(self, context: Context, hook: WebCollectHook) -> list[LandingReport]:
         from airflow_provider_webcollect.landing.many import land_all
 
-        wanted = self._places()
-        watches = [reporting.Watch(self.log) for _ in wanted]
+        reports = [self._report(place) for place in self._places()]
+        # in this thread, since Airflow gives the connections of storages to no other
         jobs = {
-            f"{place.source} to {place.folder}": functools.partial(
-                self._land_one, client, place, self._destination(place), _run(context), watch
+            f"{report.place.source} to {report.place.folder}": functools.partial(
+                self._land_one, self._job(hook.client, context["ti"], report), report
             )
-            for place, watch in zip(wanted, watches, strict=True)
+            for report in reports
         }
-        found: list[Landed] = []
         try:
             if self.sources is None:
-                found.extend(job(None) for job in jobs.values())
+                for land_one in jobs.values():
+                    land_one(threading.Event())
             else:
-                for watch, place in zip(watches, wanted, strict=True):
-                    watch.name = f"{place.source}: "
-                found.extend(land_all(jobs, int(self.max_concurrency)).values())
+                land_all(jobs, int(self.max_concurrency))
         finally:
-            reporting.count(found, watches)
-        return found
+            self._transferred = [lineage.report(hook, report) for report in reports if report.landed]
+        return reports
 
-    def _land_one(
-        self,
-        client: Client,
-        place: Place,
-        destination: Destination,
-        run: Run,
-        watch: reporting.Watch,
-        stop: threading.Event | None,
-    ) -> Landed:
-        from airflow_provider_webcollect.landing.engine import Landing, land
-        from airflow_provider_webcollect.landing.pages import late_pages
-        from airflow_provider_webcollect.service.api.endpoints import mark_exported
+    def _report(self, place: Place) -> LandingReport:
+        return LandingReport(
+            place=place,
+            path=storage_path(place.folder, self.object_storage_conn_id),
+            mode=self.mode,
+            log=self.log,
+            prefix="" if self.sources is None else f"{place.source}: ",
+        )
 
-        task_id = place.source.collection_task_id
+    def _land_one(self, job: Job, report: LandingReport, stop: threading.Event) -> None:
+        """Land one source; what it took and what was committed is counted however it ends."""
+        from airflow_provider_webcollect.landing.run import land
+
         began = time.monotonic()
-        watch.stop = stop
-        pages = functools.partial(self._pages, client, place.source, watch)
-        manifest = land(
-            Landing(
-                source=place.source,
-                destination=destination,
-                run=run,
-                pages=functools.partial(pages, self.settle),
-                late=functools.partial(late_pages, functools.partial(pages, 0.0), settle=self.settle),
-                file_format=self._format(),
-                mode=self.mode,
-                on_reset=self.on_reset,
-                if_exists=self.if_exists,
-                mark=(lambda: client.send(mark_exported(task_id))) if self.mark_exported else None,
-                max_part_bytes=int(self.max_part_bytes),
-                advanced=watch.advanced,
-            )
-        )
-        self.log.info(
-            "%s: %d rows in %d parts at %s", place.source, manifest.rows, len(manifest.parts), place.folder
-        )
-        return Landed(place, manifest, self.mode, manifest.run == run, time.monotonic() - began)
+        report.stop = stop
+        try:
+            report.landed = land(job)
+            if self.redshift_manifest and report.landed.own:
+                report.redshift_manifest = write_redshift_manifest(report.path, report.new_parts())
+        finally:
+            report.duration = time.monotonic() - began
+            reporting.count(report)
+        rows, parts = report.manifest.rows, len(report.manifest.parts)
+        self.log.info("%s: %d rows in %d parts at %s", job.source, rows, parts, report.place.folder)
 
-    def _path(self, folder: str | ObjectStoragePath) -> ObjectStoragePath:
-        return storage_path(folder, self.object_storage_conn_id)
-
-    def _destination(self, place: Place) -> Destination:
-        from airflow_provider_webcollect.landing.destination import Destination
-
-        path = self._path(place.folder)
-        return Destination(path.fs, path.path)
-
-    def _pages(
-        self, client: Client, source: Source, watch: reporting.Watch, settle: float, offset: int, rows: int
-    ) -> Iterator[DataPage]:
-        from airflow_provider_webcollect.landing.pages import all_pages
+    def _job(self, client: Client, ti: Any, report: LandingReport) -> Job:
+        from airflow_provider_webcollect.landing.job import Job
+        from airflow_provider_webcollect.service.api.endpoints import mark_exported
         from airflow_provider_webcollect.service.client.paging import PageReader
 
+        source = report.place.source
         reader = PageReader(
-            client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=watch.sent
+            client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=report.sent
         )
-
-        def read(start: int) -> Iterator[DataPage]:
-            left = 1
-            while left > 0:
-                page = reader.read(start)
-                watch.pages += 1
-                yield page
-                start, left = page.offset, page.rest_total
-
-        return all_pages(read, offset, rows, settle=settle)
+        mark = functools.partial(client.send, mark_exported(source.collection_task_id))
+        return Job(
+            source=source,
+            folder=folder_at(report.path),
+            run=_run(ti),
+            attempt=ti.try_number,
+            fetch=report.counted(reader.read),
+            file_format=self._format(),
+            mode=self.mode,
+            on_reset=self.on_reset,
+            if_exists=self.if_exists,
+            partition=check_partition(self.partition),
+            mark=mark if self.mark_exported else None,
+            max_part_bytes=int(self.max_part_bytes),
+            settle=float(self.settle),
+            on_progress=report.advanced,
+            on_commit=report.committed,
+            sleep=report.sleep,
+        )
 
 
 def _one_of(argument: str, value: object, choices: tuple[str, ...]) -> None:
@@ -332,10 +334,9 @@ def _one_of(argument: str, value: object, choices: tuple[str, ...]) -> None:
         raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}")
 
 
-def _run(context: Context) -> Run:
+def _run(ti: Any) -> Run:
     from airflow_provider_webcollect.landing.manifest import Run
 
-    ti = context["ti"]
     return Run(
         dag_id=ti.dag_id,
         task_id=ti.task_id,

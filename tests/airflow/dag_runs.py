@@ -31,21 +31,23 @@ class FinishedRun:
 
 
 def make_dag(**options: Any) -> DAG:
-    """Return an empty DAG of a name that no other has."""
-    return DAG(
-        dag_id=f"dag_{next(_numbers)}",
-        schedule=None,
-        start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
-        catchup=False,
-        **options,
-    )
+    """Return an empty DAG of a name that no other has; by default, without a schedule."""
+    usual = {
+        "schedule": None,
+        "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
+        "catchup": False,
+    }
+    return DAG(dag_id=f"dag_{next(_numbers)}", **{**usual, **options})
 
 
-def run_dag(dag: DAG, conf: dict[str, Any] | None = None) -> FinishedRun:
-    """Run a DAG to its end with ``dag.test()``."""
+def run_dag(dag: DAG, conf: dict[str, Any] | None = None, **when: Any) -> FinishedRun:
+    """Run a DAG to its end with ``dag.test()``.
+
+    :param when: what that takes beside, such as the logical date.
+    """
     if AIRFLOW_V_3_0_PLUS:
         _register(dag)
-    run = dag.test(run_conf=conf)
+    run = dag.test(run_conf=conf, **when)
     return _finished(dag.dag_id, run.run_id)
 
 
@@ -99,7 +101,8 @@ def _name(task_id: str, map_index: int) -> str:
     return task_id if map_index < 0 else f"{task_id}[{map_index}]"
 
 
-def _decoded(value: str | bytes) -> Any:
-    decoded = json.loads(value)
+def _decoded(value: str | bytes | int) -> Any:
+    # SQLite makes a number of a text of digits
+    decoded = value if isinstance(value, int) else json.loads(value)
     # Airflow 3 puts a JSON text into a JSON column
     return json.loads(decoded) if isinstance(decoded, str) and AIRFLOW_V_3_0_PLUS else decoded

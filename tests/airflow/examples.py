@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from tests.airflow.warehouses import needs_warehouses
+
 FOLDER = Path(__file__).parents[2] / "example_dags"
 NEED_AIRFLOW_3 = {"webcollect_on_finish"}
+NEED_WAREHOUSES = {"webcollect_incremental_to_warehouse"}
 NAMES = [
     pytest.param(
         name,
-        marks=pytest.mark.skipif(
-            name in NEED_AIRFLOW_3 and not AIRFLOW_V_3_0_PLUS, reason="Airflow 3 has asset watchers"
-        ),
+        marks=[
+            pytest.mark.skipif(
+                name in NEED_AIRFLOW_3 and not AIRFLOW_V_3_0_PLUS, reason="Airflow 3 has asset watchers"
+            ),
+            *([needs_warehouses] if name in NEED_WAREHOUSES else []),
+        ],
     )
     for name in sorted(file.stem for file in FOLDER.glob("*.py"))
 ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import re
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from tests.airflow.dag_runs import run_dag
-from tests.airflow.examples import NAMES, load
+from tests.airflow.examples import FOLDER, NAMES, load
+from tests.airflow.landings import landed
+from tests.airflow.warehouses import warehouses  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
-    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.usefixtures("airflow_database", "connected", "warehouses"),
     pytest.mark.webcollect_sandbox(speed=60, stale_seconds=60),
 ]
 
@@ -43,12 +47,7 @@ def test_collect_and_land_ends_with_every_row_landed_and_confirmed(sandbox: Sand
             "destination": f"file://{tmp_path}/landed",
         },
     )
-    manifest = json.loads((tmp_path / "landed/_manifest.json").read_text())
-    rows = [
-        json.loads(line)
-        for part in manifest["parts"]
-        for line in (tmp_path / "landed" / part["name"]).read_text().splitlines()
-    ]
+    rows = landed(f"file://{tmp_path}/landed")
 
     assert run.states == dict.fromkeys(
         ("update_loop_items", "start", "wait", "land", "mark_exported"), "success"
@@ -59,6 +58,31 @@ def test_collect_and_land_ends_with_every_row_landed_and_confirmed(sandbox: Sand
     assert sandbox.control.task(task["task_id"])["exported"]
     assert len(sandbox.control.requests("/token")) == 1
     assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
+
+
+def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sandbox, tmp_path: Path) -> None:
+    task = sandbox.control.add_task(rows=20, lots=[5])
+    readme = (FOLDER.parent / "README.md").read_text()
+    pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert pasted
+    code = pasted[1].replace("the id of a task of yours", task["task_id"])
+    code = code.replace("s3://my-bucket", f"file://{tmp_path}")
+    # the sandbox has no need of a person's patience
+    code = code.replace("mode=", "settle=0, mode=").replace("deferrable=", "poke_interval=1, deferrable=")
+    file = tmp_path / "pasted.py"
+    file.write_text(code)
+    for rows in (25, 20):
+        dag = runpy.run_path(str(file))["start"].dag
+        run = run_dag(dag, **({"logical_date": None} if AIRFLOW_V_3_0_PLUS else {}))
+
+        assert run.states == dict.fromkeys(("start", "wait", "land"), "success")
+        assert run.xcoms["land"]["rows"] == rows
+        (uri,) = run.xcoms["land"]["uris"]
+        assert re.fullmatch(rf"file://{tmp_path}/prices/dt=\d{{4}}-\d\d-\d\d/part-[^/]*", uri)
+
+    rows = landed(f"file://{tmp_path}/prices")
+    assert rows == sandbox.control.true_rows(task["task_id"])
+    assert sandbox.control.task(task["task_id"])["exported"]
 
 
 def test_the_token_keeper_renews_at_half_life_only(

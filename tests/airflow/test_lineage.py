@@ -70,6 +70,10 @@ def names(datasets: list[Any]) -> list[tuple[str, str]]:
     return [(dataset.namespace, dataset.name) for dataset in datasets]
 
 
+def rows_written(found: Any) -> list[int]:
+    return [each["outputFacets"]["outputStatistics"]["rowCount"] for each in as_json(found.outputs)]
+
+
 class TestOpenLineage:
     def test_a_task_goes_into_a_folder_with_schema_and_counts(
         self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
@@ -106,14 +110,47 @@ class TestOpenLineage:
             f"{tmp_path}/{source['task_id']}/000002",
             f"{tmp_path}/{other}",
         ]
-        written = [each["outputFacets"]["outputStatistics"]["rowCount"] for each in as_json(found.outputs)]
-        assert written == [150, 7]
+        assert rows_written(found) == [150, 7]
         assert all("schema" not in each["facets"] for each in as_json(found.outputs))
 
     def test_what_did_not_land_is_not_claimed(self, sandbox: Sandbox, tmp_path: Path) -> None:
         found = extracted("failed", collection_task_id="no-such-task", destination=f"file://{tmp_path}")
 
         assert (found.inputs, found.outputs) == ([], [])
+
+    def test_of_many_sources_those_that_landed_are_claimed_though_another_failed(
+        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        found = extracted(
+            "failed", sources=[source["task_id"], "no-such-task"], destination=f"file://{tmp_path}"
+        )
+
+        assert [name for _, name in names(found.inputs)] == [source["task_id"]]
+        assert rows_written(found) == [400]
+
+    def test_what_another_run_has_landed_is_not_claimed_as_written(
+        self, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        arguments = {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/landed"}
+        land(**arguments)
+        found = extracted(if_exists="skip", **arguments)
+
+        assert names(found.outputs) == [("file", f"{tmp_path}/landed")]
+        assert rows_written(found) == [0]
+
+    def test_an_incremental_landing_has_written_what_was_new(
+        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        arguments = {
+            "collection_task_id": source["task_id"],
+            "destination": f"file://{tmp_path}/landed",
+            "mode": "incremental",
+        }
+        land(**arguments)
+        sandbox.control.grow(source["task_id"], 30)
+
+        assert rows_written(extracted(**arguments)) == [30]
+        assert rows_written(extracted(**arguments)) == [0]
 
     def test_what_a_task_declares_about_collection_tasks_is_understood(self, sandbox: Sandbox) -> None:
         utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from tests.airflow.dag_runs import run_dag
 from tests.airflow.examples import load
@@ -54,8 +55,19 @@ def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> N
     assert [manifest["rows"] for manifest in manifests] == [15, 25, 35]
 
 
-def test_the_report_is_written_and_checked(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_dag(load("webcollect_analytics_report"), {"destination": f"file://{tmp_path}"})
+@pytest.mark.parametrize(
+    "when",
+    [
+        {},
+        pytest.param(
+            {"logical_date": None},
+            marks=pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="all runs have a logical date"),
+        ),
+    ],
+    ids=["scheduled", "without a logical date"],
+)
+def test_the_report_is_written_and_checked(sandbox: Sandbox, tmp_path: Path, when: dict[str, Any]) -> None:
+    run = run_dag(load("webcollect_analytics_report"), {"destination": f"file://{tmp_path}"}, **when)
 
     assert run.states == {"report": "success", "check": "success"}
     (report,) = tmp_path.iterdir()

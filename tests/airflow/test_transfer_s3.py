@@ -77,3 +77,76 @@ def test_many_sources_share_the_storage(sandbox: Sandbox, s3: Storage, folder: s
 def test_an_address_is_without_the_connection() -> None:
     assert Address.of(ObjectStoragePath("s3://storage@landings/a b/c")) == ("s3", "landings", "/a b/c")
     assert Address.of(ObjectStoragePath("s3://landings/a/", conn_id="storage")).uri == "s3://landings/a"
+
+
+class TestFacts:
+    def test_uris_and_objects_name_the_new_parts_without_the_connection(
+        self, s3: Storage, source: dict[str, Any], folder: str
+    ) -> None:
+        summary = land(f"s3://storage@{folder}", source, max_part_bytes=1).xcoms["land"]
+        parts = [part["name"] for part in manifest(f"s3://{folder}", **s3.options)["parts"]]
+
+        bucket, _, path = folder.partition("/")
+        assert summary["uris"] == [f"s3://{folder}/{name}" for name in parts]
+        assert summary["objects"] == [f"{path}/{name}" for name in parts]
+        assert all(s3.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
+
+
+class TestRedshift:
+    def copied(self, s3: Storage, folder: str) -> list[Any]:
+        """Read what COPY would load, by its manifest: the number of rows of each file."""
+        with s3.fs.open(f"{folder}/_redshift_manifest.json") as file:
+            entries = json.load(file)["entries"]
+        assert all(entry["mandatory"] for entry in entries)
+        contents = [s3.fs.cat_file(entry["url"]) for entry in entries]
+        assert [entry["meta"]["content_length"] for entry in entries] == [len(each) for each in contents]
+        return [each.count(b"\n") for each in contents]
+
+    @pytest.mark.parametrize("scheme", ["s3", "s3a"])
+    def test_copy_loads_the_new_parts_of_each_run(
+        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, scheme: str
+    ) -> None:
+        options: dict[str, Any] = {
+            "destination": f"{scheme}://storage@{folder}",
+            "source": source,
+            "mode": "incremental",
+            "redshift_manifest": True,
+        }
+        first = land(**options, max_part_bytes=1)
+        loaded = [self.copied(s3, folder)]
+        sandbox.control.grow(source["task_id"], 30)
+        second = land(**options)
+        loaded.append(self.copied(s3, folder))
+
+        assert loaded == [[100] * 4, [30]]
+        assert [run.xcoms["land"]["redshift_manifest"] for run in (first, second)] == [
+            f"s3://{folder}/_redshift_manifest.json"
+        ] * 2
+
+    def test_with_nothing_new_copy_is_given_nothing(
+        self, s3: Storage, source: dict[str, Any], folder: str
+    ) -> None:
+        where = f"s3://storage@{folder}"
+        for _ in range(2):
+            land(where, source, mode="incremental", redshift_manifest=True)
+
+        assert self.copied(s3, folder) == []
+
+    def test_each_of_many_sources_has_its_own(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
+        summary = land(f"s3://storage@{folder}", sources=tasks, redshift_manifest=True).xcoms["land"]
+
+        assert [self.copied(s3, f"{folder}/{task}") for task in tasks] == [[20], [30]]
+        assert [each["redshift_manifest"] for each in summary["sources"]] == [
+            f"s3://{folder}/{task}/_redshift_manifest.json" for task in tasks
+        ]
+
+    def test_that_of_another_run_is_left_as_it_is(
+        self, s3: Storage, source: dict[str, Any], folder: str
+    ) -> None:
+        where = f"s3://storage@{folder}"
+        land(where, source, redshift_manifest=True)
+        skipped = land(where, source, redshift_manifest=True, if_exists="skip")
+
+        assert self.copied(s3, folder) == [400]
+        assert skipped.xcoms["land"]["redshift_manifest"] is None

@@ -1,4 +1,4 @@
-"""Which folders the sources of a transfer go to, and which ones are refused while the DAG is parsed."""
+"""Which folders a transfer's rows go to, and which ones are refused while the DAG is parsed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from airflow_provider_webcollect.landing.job import check_partition
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.sources import places
 
@@ -43,3 +44,48 @@ class TestFoldersInOneAnother:
     def test_fifty_thousand_sources_can_be_checked(self) -> None:
         # comparing each with each would outlast the time that a test has
         assert len(places(map(str, range(50_000)), "s3://b")) == 50_000
+
+
+class TestPartition:
+    @pytest.mark.parametrize(
+        "partition",
+        ["dt=2026-01-01", "dt=2026-01-01/hour=07", "a.b-c_d=E", "d=20260101T000000"],
+    )
+    def test_names_of_folders_are_taken(self, partition: str) -> None:
+        assert check_partition(partition) == partition
+
+    @pytest.mark.parametrize("nothing", [None, ""])
+    def test_an_empty_one_means_none(self, nothing: str | None) -> None:
+        assert check_partition(nothing) is None
+
+    @pytest.mark.parametrize(
+        "partition",
+        [
+            *(
+                "2026/01/01",
+                "dt=",
+                20260101,
+                "/",
+                "dt=1/",
+                "/dt=1",
+                "a//b",
+                ".",
+                "..",
+                "a/..",
+                "../a",
+                "...",
+                "_dt=1",
+                ".dt=1",
+                "a/_b",
+            ),
+            *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n", "a::b", "dt=*", " "),
+            *(["dt=1"], 1.5, True),
+        ],
+    )
+    def test_what_a_reader_might_not_find_is_refused(self, partition: object) -> None:
+        with pytest.raises(InvalidArgument, match="`partition`"):
+            check_partition(partition)
+
+    def test_the_error_says_what_to_give_instead_of_a_run_id(self) -> None:
+        with pytest.raises(InvalidArgument, match=r"run ids hold: give the day of the run, such as dt=\{\{"):
+            check_partition("run=scheduled__2026-01-01T00:00:00+00:00")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -13,18 +12,25 @@ import fsspec
 import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from airflow_provider_webcollect.landing.destination import Destination
-from airflow_provider_webcollect.landing.engine import Landing, land
-from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
-from airflow_provider_webcollect.landing.pages import all_pages, late_pages
+from airflow_provider_webcollect.landing import job as jobs
+from airflow_provider_webcollect.landing.job import Job
+from airflow_provider_webcollect.landing.manifest import (
+    PROGRESS,
+    Manifest,
+    Progress,
+    Run,
+    Source,
+    decode_progress,
+)
+from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client.paging import PageReader
-from tests.service.pages import read_to_end
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.records import DataPage
     from airflow_provider_webcollect.service.client.sync import Client
 
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
@@ -86,12 +92,18 @@ class Store(AbstractFileSystem):
         return StoreFile(self, path, mode, block_size=kwargs["block_size"], autocommit=kwargs["autocommit"])
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
-        names = [name for name in self.objects if name.startswith(f"{path}/")]
-        if not names:
+        below = [name for name in self.objects if name.startswith(f"{path}/")]
+        if not below:
             raise FileNotFoundError(path)
         own = {"name": f"{path}/", "size": 0, "type": "directory"}
-        entries = [{"name": name, "size": len(self.objects[name]), "type": "file"} for name in names]
-        return [own, *entries] if detail else [f"{path}/", *names]
+        children = {name[len(path) + 1 :].partition("/")[0] for name in below}
+        entries = [
+            {"name": name, "size": len(self.objects[name]), "type": "file"}
+            if (name := f"{path}/{child}") in self.objects
+            else {"name": name, "size": 0, "type": "directory"}
+            for child in sorted(children)
+        ]
+        return [own, *entries] if detail else [entry["name"] for entry in (own, *entries)]
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> bytes:
         if path not in self.objects:
@@ -117,6 +129,10 @@ class Folder:
     @property
     def destination(self) -> Destination:
         return Destination(self.fs, self.root)
+
+    def record(self) -> Progress:
+        """Return what an unfinished landing has left."""
+        return decode_progress(self.read(PROGRESS), PROGRESS)
 
     def names(self) -> set[str]:
         self.fs.invalidate_cache()
@@ -172,48 +188,82 @@ def client(connect: Callable[..., Client]) -> Client:
     return connect()
 
 
+Fetch = Callable[[int], DataPage]
+Stream = Callable[[Iterator[DataPage]], Iterator[DataPage]]
+Landing = Callable[..., jobs.Landed]
 Landed = Callable[..., Manifest]
 
 
+def listed(pages: list[DataPage]) -> Fetch:
+    """Return what gives the listed pages, and after them an empty one."""
+    starts = [0, *(page.offset for page in pages[:-1])]
+
+    def fetch(offset: int) -> DataPage:
+        if offset in starts:
+            return pages[starts.index(offset)]
+        return DataPage(offset=offset, total=pages[-1].total, rest_total=0, rows=[])
+
+    return fetch
+
+
+def in_order(pages: Iterator[DataPage]) -> Fetch:
+    """Return what gives the pages one after another, whatever it is asked for."""
+    return lambda offset: next(pages)
+
+
+def through(stream: Stream, fetch: Fetch) -> Fetch:
+    """Return ``fetch`` whose pages pass through ``stream``, one after another."""
+    asked: list[int] = []
+
+    def fetched() -> Iterator[DataPage]:
+        while asked:
+            yield fetch(asked.pop())
+
+    pages = stream(fetched())
+
+    def passed(offset: int) -> DataPage:
+        nonlocal pages
+        asked.append(offset)
+        try:
+            return next(pages)
+        except StopIteration:
+            asked[:] = [offset]
+            pages = stream(fetched())
+            return next(pages)
+
+    return passed
+
+
 @pytest.fixture
-def landing(client: Client, folder: Folder, sandbox: Sandbox) -> Landed:
-    """Lands a task in the folder; ``pages`` may replace what is read, ``read`` wraps it."""
+def land_job(client: Client, folder: Folder) -> Landing:
+    """Lands a task in the folder; ``fetch`` may replace what is read, pages pass through ``read``."""
 
     def run(
         task_id: str,
         lotno: str | None = None,
         *,
         size: int = 100,
-        settle: float = 0.0,
-        sleep: Callable[[float], None] = lambda seconds: None,
-        pages: Callable[[int, int], Iterator[DataPage]] | None = None,
-        read: Callable[[Iterator[DataPage]], Iterator[DataPage]] = lambda pages: pages,
+        fetch: Fetch | None = None,
+        read: Stream | None = None,
         **changes: Any,
-    ) -> Manifest:
-        def from_service(settle: float, offset: int, rows: int) -> Iterator[DataPage]:
-            return all_pages(
-                lambda start: read(read_to_end(PageReader(client, task_id, lotno, size=size), start)),
-                offset,
-                rows,
-                settle=settle,
-                sleep=sleep,
-            )
-
+    ) -> jobs.Landed:
+        fetch = fetch or PageReader(client, task_id, lotno, size=size).read
+        options = {"folder": folder.destination, "run": RUN, "sleep": lambda seconds: None, **changes}
         return land(
-            Landing(
+            Job(
                 source=Source(collection_task_id=task_id, lotno=lotno),
-                pages=pages or functools.partial(from_service, settle),
-                late=functools.partial(
-                    late_pages,
-                    pages or functools.partial(from_service, 0.0),
-                    settle=settle,
-                    sleep=sleep,
-                ),
-                **{"destination": folder.destination, "run": RUN, **changes},
+                fetch=through(read, fetch) if read else fetch,
+                **options,
             )
         )
 
     return run
+
+
+@pytest.fixture
+def landing(land_job: Landing) -> Landed:
+    """The same, returning the manifest."""
+    return lambda *args, **changes: land_job(*args, **changes).manifest
 
 
 def offsets_asked(sandbox: Sandbox) -> list[int]:

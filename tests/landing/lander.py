@@ -15,11 +15,11 @@ import time
 import traceback
 from typing import Any
 
-from airflow_provider_webcollect.landing.destination import Destination
-from airflow_provider_webcollect.landing.engine import Landing, land
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import Run, Source
-from airflow_provider_webcollect.landing.pages import all_pages
+from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client.context import make_context
@@ -27,7 +27,6 @@ from airflow_provider_webcollect.service.client.paging import PageReader
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from tests.landing.storages import filesystem
-from tests.service.pages import read_to_end
 
 #: The files of object stores, whose uploads and commits are changes too.
 FILES = {"s3": "s3fs.core.S3File", "abfs": "adlfs.spec.AzureBlobFile", "gs": "gcsfs.core.GCSFile"}
@@ -71,18 +70,13 @@ def land_it(order: dict[str, Any], tell: int) -> None:
         kill_at(order["kill_at"], client, fs)
     task = order["task"]
 
-    def pages(offset: int, rows: int) -> Any:
-        return all_pages(
-            lambda start: read_to_end(PageReader(client, task, size=50), start), offset, rows, settle=0
-        )
-
     os.write(tell, b"r")
     land(
-        Landing(
+        Job(
             source=Source(collection_task_id=task),
-            destination=Destination(fs, order["root"]),
+            folder=Folder(fs, order["root"]),
             run=Run(dag_id="d", task_id="t", run_id=order["run"]),
-            pages=pages,
+            fetch=PageReader(client, task, size=50).read,
             file_format=make_format(**order.get("format", {})),
             mark=lambda: client.send(mark_exported(task)),
             max_part_bytes=order["max_part_bytes"],
@@ -92,7 +86,10 @@ def land_it(order: dict[str, Any], tell: int) -> None:
 
 
 def kill_at(operation: int, client: Client, fs: Any) -> None:
-    """End this process in the place of the so many-th request or change of the storage."""
+    """End this process in the place of a request, or of what changes or lists files.
+
+    :param operation: which of them, from 1.
+    """
     left = operation
 
     def lethal(work: Any) -> Any:
@@ -106,14 +103,23 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
         return worked
 
     client._exchange_bytes = lethal(client._exchange_bytes)  # type: ignore[method-assign]
-    for name in ("open", "mv", "rm_file", "pipe_file", "ls", "cat_file"):
-        setattr(fs, name, lethal(getattr(fs, name)))
+    if "file" in fs.protocol:
+        for name in ("open", "fsync", "rename", "unlink", "mkdir", "scandir"):
+            setattr(os, name, lethal(getattr(os, name)))
+    for owner, names in requests_of(fs):
+        for name in names:
+            setattr(owner, name, lethal(getattr(owner, name)))
+
+
+def requests_of(fs: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """Return the functions of an object store's client that send requests."""
     for protocol, file in FILES.items():
         if protocol in fs.protocol:
             module, _, kind = file.rpartition(".")
             opened = getattr(importlib.import_module(module), kind)
-            for name in ("_upload_chunk", "commit"):
-                setattr(opened, name, lethal(getattr(opened, name)))
+            own = [name for name in ("call_s3", "_call", "rm_file", "find", "open") if hasattr(fs, name)]
+            return [(opened, ("_upload_chunk", "commit")), (fs, tuple(own))]
+    return []
 
 
 if __name__ == "__main__":

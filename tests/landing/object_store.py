@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
+import itertools
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+import time_machine
 
+from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.errors import LandingDamaged
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import ServiceFailure
-from tests.landing.conftest import OTHER_RUN, Folder, Landed
-from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
+from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
+from tests.landing.test_formats_landed import read, rows_of, widening
 from tests.landing.victim import Victim, check, running_lander
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ class LandingsOnAnObjectStore(_Tasks):
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
     def test_a_part_larger_than_a_block_is_uploaded_in_pieces(self, landing: Landed, folder: Folder) -> None:
-        manifest = landing("t", pages=lambda offset, rows: big_pages(20))
+        manifest = landing("t", fetch=in_order(big_pages(20)))
         (part,) = manifest.parts
         assert part.bytes > 2 * 8 * 1024 * 1024
         assert len(folder.rows()) == 20_000
@@ -67,14 +74,14 @@ class LandingsOnAnObjectStore(_Tasks):
         self, landing: Landed, folder: Folder, pages: int
     ) -> None:
         def failing() -> Iterator[DataPage]:
-            yield from big_pages(pages)
+            yield from itertools.islice(big_pages(20), pages)
             raise ServiceFailure("in mid-read")
 
         with pytest.raises(ServiceFailure):
-            landing("t", pages=lambda offset, rows: failing())
+            landing("t", fetch=in_order(failing()))
         # a file object that is collected may not publish either
         gc.collect()
-        assert folder.names() == {"_progress.json"}
+        assert folder.names() == set()
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_columns_that_appear_late_are_in_every_part(
@@ -82,9 +89,7 @@ class LandingsOnAnObjectStore(_Tasks):
     ) -> None:
         pages = widening()
         chosen = make_format(file_format)
-        manifest = landing(
-            "t", pages=lambda offset, rows: from_offset(pages, offset), file_format=chosen, max_part_bytes=1
-        )
+        manifest = landing("t", fetch=listed(pages), file_format=chosen, max_part_bytes=1)
         assert read(folder) == [{**dict.fromkeys(manifest.columns or ()), **row} for row in rows_of(pages)]
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
@@ -109,6 +114,28 @@ class LandingsOnAnObjectStore(_Tasks):
         manifest = landing(task, run=OTHER_RUN, if_exists="overwrite", read=looking, max_part_bytes=1)
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+    def test_it_can_be_read_back_and_its_leftovers_removed(
+        self, landing: Landed, folder: Folder, file_format: str
+    ) -> None:
+        pages = widening()
+        chosen = make_format(file_format)
+        landing("t", fetch=listed(pages), file_format=chosen, max_part_bytes=1, partition="dt=2026-01-01")
+        leftover = "dt=2026-01-01/part-00001-0badcafe.jsonl"
+        folder.fs.pipe_file(f"{folder.root}/{leftover}", b"x")
+        where = SimpleNamespace(fs=folder.fs, path=folder.root)
+        before = clean(where, older_than=3600)
+        with time_machine.travel(datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)):
+            after = clean(where, older_than=3600)
+        assert ([*before], [(file.name, file.bytes) for file in after]) == ([], [(leftover, 1)])
+        landed = read_landing(where)
+        landed.verify()
+        whole = dict.fromkeys(landed.manifest.columns or rows_of(pages)[-1])
+        assert landed.to_arrow().to_pylist() == [{**whole, **row} for row in rows_of(pages)]
+        folder.fs.rm_file(f"{folder.root}/{landed.manifest.parts[0].name}")
+        with pytest.raises(LandingDamaged, match=f"{landed.manifest.parts[0].name} is missing"):
+            landed.verify()
 
 
 class LandingsThatGetKilled(_Tasks):

@@ -7,6 +7,7 @@ import importlib
 import os
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from demo.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: The well-known account of Azurite.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -57,8 +58,12 @@ def local(parent: Path) -> Storage:
 @contextlib.contextmanager
 def s3_server() -> Iterator[Storage]:
     """Run an S3 server while the block runs."""
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
+    lock = threading.Lock()
+    for method in ("put_object", "delete_object"):
+        setattr(S3Response, method, _one_at_a_time(getattr(S3Response, method), lock))
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -115,10 +120,14 @@ def gcs_server() -> Iterator[Storage]:
     from gcp_storage_emulator import server as emulator
     from gcp_storage_emulator.handlers import objects
 
+    lock = threading.Lock()
     for _, methods in emulator.HANDLERS:
         if objects.upload_partial in methods.values():
             # the one thing of resumable uploads that it lacks
             methods[emulator.DELETE] = _cancel_upload
+        for method, handler in methods.items():
+            if handler in (objects.insert, objects.get, objects.download, objects.delete):
+                methods[method] = _with_generations(handler, lock)
     port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="landings")
     server.start()
@@ -135,9 +144,37 @@ def gcs_server() -> Iterator[Storage]:
         storage.fs.clear_instance_cache()
 
 
+def _one_at_a_time(method: Callable[..., Any], lock: threading.Lock) -> Callable[..., Any]:
+    """Return a method of moto that does what it lacks: nobody comes between its look and its write."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return method(*args, **kwargs)
+
+    return run
+
+
 def _cancel_upload(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
     storage.delete_resumable_file_obj(request.query["upload_id"][0])
     response.status = HTTPStatus.NO_CONTENT
+
+
+def _with_generations(handler: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
+    """Return a handler of the emulator that does what it lacks: it tells generations and heeds conditions."""
+
+    def handle(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
+        request.data  # noqa: B018  # a body that is not read breaks the connection
+        name = request.params.get("object_id") or request.query.get("name", [None])[0]
+        bucket = request.params["bucket_name"]
+        with lock:
+            found = storage.objects.get(bucket, {}).get(name, {"generation": "0"})["generation"]
+            if bucket in storage.buckets and request.query.get("ifGenerationMatch", [found]) != [found]:
+                response.status = HTTPStatus.PRECONDITION_FAILED
+                return
+            handler(request, response, storage, *args, **kwargs)
+            response["X-Goog-Generation"] = found
+
+    return handle
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:

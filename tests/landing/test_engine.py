@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import tracemalloc
@@ -9,19 +10,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pendulum
 import pytest
+import time_machine
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.landing.destination import Destination
 from airflow_provider_webcollect.landing.errors import (
-    DestinationBusy,
     DestinationTaken,
     DestinationUnreadable,
     PartsMissing,
     RowsMissing,
 )
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
-from airflow_provider_webcollect.landing.manifest import LastPage, Manifest, Progress, RecordedPart, Source
+from airflow_provider_webcollect.landing.lease import Lease
+from airflow_provider_webcollect.landing.manifest import (
+    Manifest,
+    PageFingerprint,
+    Progress,
+    RecordedPart,
+    Source,
+)
 from airflow_provider_webcollect.service.api.endpoints import read_data
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client.responses import Response, read_response
@@ -34,6 +42,7 @@ from tests.landing.conftest import (
     Landed,
     StoreFile,
     crashing_at,
+    listed,
     offsets_asked,
 )
 
@@ -108,7 +117,7 @@ class TestLanding:
         }
         (part,) = manifest["parts"]
         assert set(part) == {
-            *("name", "rows", "bytes", "sha256", "start_offset", "next_offset", "last_page"),
+            *("name", "rows", "bytes", "sha256", "start_offset", "next_offset", "last_page", "run"),
         }
         assert set(part["last_page"]) == {"offset", "rows", "sha256"}
         assert manifest["version"] == 1
@@ -120,8 +129,9 @@ class TestLanding:
 
     def test_progress_is_told(self, landing: Landed, task: str) -> None:
         told: list[tuple[int, int]] = []
-        landing(task, size=400, advanced=lambda rows, total: told.append((rows, total)))
-        assert told == [(400, 1000), (800, 1000), (1000, 1000)]
+        landing(task, size=400, on_progress=lambda rows, total: told.append((rows, total)))
+        # once more before the commit
+        assert told == [(400, 1000), (800, 1000), (1000, 1000), (1000, 1000)]
 
     def test_an_empty_source_is_committed_as_such(
         self, landing: Landed, folder: Folder, sandbox: Sandbox
@@ -190,7 +200,7 @@ class TestLanding:
         page = {"data": {"offset": 9, "total": 4, "restTotal": 0, "data": rows}}
         pretty = json.dumps(page, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode()
         pages = [read_response(read_data(task), Response(200, {}, pretty))]
-        landing(task, pages=lambda offset, done: iter(pages))
+        landing(task, fetch=listed(pages))
         assert folder.rows() == rows
 
     # the other kinds keep the files themselves in memory
@@ -200,19 +210,17 @@ class TestLanding:
     ) -> None:
         body = [msgspec.Raw(b'{"id":%d,"text":"%s"}' % (n, b"x" * 100)) for n in range(1000)]
 
-        def pages(count: int) -> Iterator[DataPage]:
-            for number in range(1, count + 1):
-                rows = [msgspec.Raw(bytes(row)) for row in body]
-                yield DataPage(
-                    offset=number * 1000, total=count * 1000, rest_total=(count - number) * 1000, rows=rows
-                )
+        def give(count: int, offset: int) -> DataPage:
+            rows = [msgspec.Raw(bytes(row)) for row in body]
+            end = offset + 1000
+            return DataPage(offset=end, total=count * 1000, rest_total=count * 1000 - end, rows=rows)
 
         def peak(count: int) -> int:
             tracemalloc.start()
             try:
                 landing(
                     "t",
-                    pages=lambda offset, rows: pages(count),
+                    fetch=functools.partial(give, count),
                     max_part_bytes=1_000_000,
                     if_exists="overwrite",
                     run=msgspec.structs.replace(RUN, run_id=str(count)),
@@ -298,7 +306,7 @@ class TestResuming:
         with pytest.raises(ServiceFailure):
             landing(task, read=looking)
         assert seen == set()
-        assert folder.names() == {"_progress.json"}
+        assert folder.names() == set()
 
     @pytest.mark.parametrize("folder", ["store"], indirect=True)
     def test_an_upload_that_was_begun_is_aborted(
@@ -331,7 +339,7 @@ class TestResuming:
             raise Crash
 
         with monkeypatch.context() as patch:
-            patch.setattr(Destination, "commit", crash)
+            patch.setattr(Lease, "commit", crash)
             with pytest.raises(Crash):
                 landing(task)
         sandbox.control.clear_requests()
@@ -401,15 +409,31 @@ class TestWhatIsThereAlready:
         assert sandbox.control.requests() == []
 
     def test_what_a_crash_after_the_commit_has_left_is_tidied_up(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def crash(*arguments: Any) -> None:
+            raise Crash
+
+        landing(task, max_part_bytes=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "finish", crash)
+            with pytest.raises(Crash):
+                landing(task, run=OTHER_RUN, if_exists="overwrite")
+        assert len(folder.names()) == 13
+        second = landing(task, run=OTHER_RUN)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+
+    def test_files_whose_origin_nothing_tells_are_left(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
-        first = landing(task)
-        leftovers = {"part-00009-0123abcd.jsonl", ".tmp-part-00009-0123abcd.jsonl-ffffffff", "_progress.json"}
+        landing(task, mode="incremental")
+        leftovers = {"part-00009-0123abcd.jsonl", ".tmp-part-00009-0123abcd.jsonl-ffffffff"}
         for name in leftovers:
             folder.write(name, b"x")
-        folder.write("_progress.json", b"{}")
-        landing(task)
-        assert folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
+        sandbox.control.grow(task, 10)
+        landing(task, mode="incremental", run=OTHER_RUN)
+        assert leftovers < folder.names()
 
     @pytest.mark.parametrize("mode", ["full", "incremental"])
     def test_parts_of_its_own_commit_that_have_vanished_are_read_again(
@@ -419,7 +443,7 @@ class TestWhatIsThereAlready:
         folder.fs.rm_file(f"{folder.root}/{first.parts[6].name}")
         sandbox.control.clear_requests()
         second = landing(task, mode=mode, max_part_bytes=1)
-        assert offsets_asked(sandbox)[0] == first.parts[5].last_page.offset
+        assert offsets_asked(sandbox)[0] == first.parts[5].page_fingerprint.offset
         assert second.parts[:6] == first.parts[:6]
         assert second.added() == second.parts
         assert folder.rows() == sandbox.control.true_rows(task)
@@ -431,7 +455,7 @@ class TestWhatIsThereAlready:
         landing(task)
         sandbox.control.clear_requests()
         before = folder.manifest()
-        with pytest.raises(DestinationTaken, match=r"run r1 landed.*\{\{ ds \}\}") as refusal:
+        with pytest.raises(DestinationTaken, match=r"run r1 landed.*mode='incremental'") as refusal:
             landing(task, run=OTHER_RUN)
         assert refusal.value.permanent
         assert folder.manifest() == before
@@ -492,7 +516,7 @@ class TestWhatIsThereAlready:
             sha256="",
             start_offset=0,
             next_offset=1,
-            last_page=LastPage(),
+            page_fingerprint=PageFingerprint(),
         )
         other = Progress(source=Source(collection_task_id="other"), parts=(part,), started_at="")
         folder.write("_progress.json", msgspec.json.encode(other))
@@ -510,14 +534,35 @@ class TestWhatIsThereAlready:
         landing(task, run=OTHER_RUN, if_exists=if_exists)
         assert folder.rows() == sandbox.control.true_rows(task)
 
-    def test_one_that_was_killed_before_it_landed_anything_is_in_the_way_for_a_while_only(
+    def test_one_that_was_killed_is_taken_over_by_another_run_after_a_minute(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
         with pytest.raises(Crash):
-            landing(task, "000001", read=crashing_at(1))
-        with pytest.raises(DestinationBusy):
-            landing(task, run=OTHER_RUN)
-        landing(task, run=OTHER_RUN, abandoned_after=0)
+            landing(task, "000001", read=crashing_at(2), max_part_bytes=10**9)
+        slept: list[float] = []
+        landing(task, run=OTHER_RUN, sleep=slept.append)
+        assert sum(slept) == 60
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_a_landing_that_is_refused_leaves_nothing(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        for typo in (("typo", None), (task, "999999")):
+            with pytest.raises(WebCollectError):
+                landing(*typo)
+        sandbox.control.fail("/data/all", status=401, times=None)
+        with pytest.raises(WebCollectError):
+            landing(task)
+        assert folder.names() == set()
+
+    def test_the_clock_of_another_host_does_not_matter(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        with time_machine.travel(pendulum.now("UTC").add(hours=2)), pytest.raises(Crash):
+            landing(task, read=crashing_at(5), max_part_bytes=1)
+        slept: list[float] = []
+        landing(task, run=OTHER_RUN, sleep=slept.append)
+        assert sum(slept) == 60
         assert folder.rows() == sandbox.control.true_rows(task)
 
     @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["parts landed", "nothing landed"])
@@ -540,7 +585,7 @@ class TestWhatIsThereAlready:
         def land(**changes: Any) -> Manifest:
             return landing(
                 "t",
-                pages=lambda offset, rows: iter(pages[offset:]),
+                fetch=listed(pages),
                 file_format=make_format("parquet", **{**options, **changes}),
                 max_part_bytes=max_part_bytes,
                 if_exists=if_exists,
@@ -589,7 +634,7 @@ class TestWhatIsThereAlready:
             (b'{"version": 1}', "not readable"),
             (
                 b'{"version": 2, "parts": {"of": "another kind"}}',
-                "of version 2, this provider writes version 1",
+                "of version 2, this provider knows version 1",
             ),
         ],
     )
@@ -618,7 +663,7 @@ class TestCounts:
     ) -> None:
         pages = [page([{"a": 1}, {"a": 2}], 9, total, rest)]
         with pytest.raises(RowsMissing, match=f"task {task}: .* announced {total} rows, and 2 came"):
-            landing(task, pages=lambda offset, rows: iter(pages))
+            landing(task, fetch=listed(pages))
         assert "_manifest.json" not in folder.names()
 
     def test_a_source_that_shrinks_while_it_is_read_is_read_anew(

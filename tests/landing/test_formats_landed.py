@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +14,9 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.service.api.records import DataPage
-from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed
+from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -92,10 +92,6 @@ def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
     return [row for each in pages for row in each.records()]
 
 
-def from_offset(pages: list[DataPage], offset: int) -> Iterator[DataPage]:
-    return iter([each for each in pages if each.offset > offset] or [page([], offset, pages[-1].total)])
-
-
 @pytest.mark.parametrize("options", FORMATS, ids=named)
 class TestEveryFormat:
     def test_every_row_lands_once_and_in_order(
@@ -118,7 +114,7 @@ class TestEveryFormat:
         pages = widening()
         manifest = landing(
             "t",
-            pages=lambda offset, rows: from_offset(pages, offset),
+            fetch=listed(pages),
             file_format=make_format(**options),
             max_part_bytes=max_part_bytes,
         )
@@ -135,12 +131,10 @@ class TestEveryFormat:
         crash_at: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        from airflow_provider_webcollect.landing.destination import Destination
-
         pages = widening()
         left = crash_at
 
-        def crashing(self: Destination, progress: Any, record: Any = Destination.record) -> None:
+        def crashing(self: Lease, progress: Any, record: Any = Lease.record) -> None:
             nonlocal left
             left -= 1
             if left == 0:
@@ -150,13 +144,13 @@ class TestEveryFormat:
         def run() -> None:
             landing(
                 "t",
-                pages=lambda offset, rows: from_offset(pages, offset),
+                fetch=listed(pages),
                 file_format=make_format(**options),
                 max_part_bytes=1,
             )
 
         with monkeypatch.context() as patch:
-            patch.setattr(Destination, "record", crashing)
+            patch.setattr(Lease, "record", crashing)
             try:
                 run()
             except Crash:
@@ -177,7 +171,7 @@ def text(value: Any, file_format: str) -> Any:
 def test_columns_of_the_users_own_are_the_columns(landing: Landed, folder: Folder, file_format: str) -> None:
     pages = widening()
     chosen = make_format(file_format, columns=["k2", "k0"])
-    manifest = landing("t", pages=lambda offset, rows: from_offset(pages, offset), file_format=chosen)
+    manifest = landing("t", fetch=listed(pages), file_format=chosen)
     assert manifest.columns == ("k2", "k0")
     expected = [{name: row[name] for name in ("k2", "k0") if name in row} for row in rows_of(pages)]
     if file_format != "jsonl":
@@ -189,11 +183,10 @@ def test_a_value_that_is_not_of_its_type_fails_and_leaves_no_part(landing: Lande
     pages = [page([{"a": "1"}], 0, 2), page([{"a": "x"}], 1, 2)]
     typed = make_format("parquet", column_types={"a": "int64"})
     with pytest.raises(CastFailed, match="`a` is 'x'"):
-        landing("t", pages=lambda offset, rows: from_offset(pages, offset), file_format=typed)
-    assert folder.names() == {"_progress.json"}
+        landing("t", fetch=listed(pages), file_format=typed)
+    assert folder.names() == set()
     lenient = make_format("parquet", column_types={"a": "int64"}, on_cast_error="null")
-    folder.fs.rm_file(f"{folder.root}/_progress.json")
-    landing("t", pages=lambda offset, rows: from_offset(pages, offset), file_format=lenient)
+    landing("t", fetch=listed(pages), file_format=lenient)
     assert read(folder) == [{"a": 1}, {"a": None}]
 
 
@@ -206,8 +199,7 @@ def test_of_a_number_too_large_for_its_column_no_other_is_landed(
     types = {"price": "decimal(38,0)"}
     with pytest.raises(CastFailed, match=f"`price` is '{too_large}' in row 2 of the part"):
         landing(task, file_format=make_format("parquet", column_types=types))
-    assert folder.names() == {"_progress.json"}
-    folder.fs.rm_file(f"{folder.root}/_progress.json")
+    assert folder.names() == set()
     landing(task, file_format=make_format("parquet", column_types=types, on_cast_error="null"))
     assert [row["price"] for row in read(folder)] == [12, None, -(10**38 - 1)]
 
@@ -220,31 +212,28 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changed", CHANGES, ids=named)
-def test_an_unfinished_landing_is_not_gone_on_with_in_another_format(
+def test_an_unfinished_landing_begins_again_in_another_format(
     landing: Landed, folder: Folder, changed: dict[str, Any]
 ) -> None:
     pages = widening()
 
-    def broken(offset: int, rows: int) -> Iterator[DataPage]:
-        yield from pages[:3]
-        raise Crash
-
     with pytest.raises(Crash):
-        landing("t", pages=broken, max_part_bytes=1)
-    with pytest.raises(FormatChanged, match=f"{next(iter(changed))} is .* and was") as refusal:
-        landing("t", pages=broken, file_format=make_format(**changed))
-    assert refusal.value.permanent
-    landing("t", pages=lambda offset, rows: from_offset(pages, offset))
-    assert read(folder) == rows_of(pages)
+        landing("t", fetch=listed(pages), read=crashing_at(4), max_part_bytes=1)
+    left = {name for name in folder.names() if name.startswith("part-")}
+    manifest = landing("t", fetch=listed(pages), file_format=make_format(**changed))
+    assert len(left) == 3
+    assert left.isdisjoint(part.name for part in manifest.parts)
+    assert len(read(folder)) == manifest.rows == 12
+    assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
 
 def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> None:
     pages = widening()
-    landing("t", pages=lambda offset, rows: from_offset(pages, offset), mode="incremental")
+    landing("t", fetch=listed(pages), mode="incremental")
     with pytest.raises(FormatChanged, match="file_format is 'csv' and was 'jsonl'"):
         landing(
             "t",
-            pages=lambda offset, rows: from_offset(pages, offset),
+            fetch=listed(pages),
             mode="incremental",
             run=OTHER_RUN,
             file_format=make_format("csv"),
@@ -257,7 +246,5 @@ def test_a_badly_encoded_byte_keeps_no_row_from_landing(
 ) -> None:
     rows = [msgspec.Raw(b'{"a": "\xe9"}'), msgspec.Raw(b'{"a": "tea"}')]
 
-    def pages(offset: int, before: int) -> Iterator[DataPage]:
-        yield DataPage(offset=2, total=2, rest_total=0, rows=rows)
-
-    assert landing("t", pages=pages, file_format=make_format(file_format)).rows == 2
+    pages = [DataPage(offset=2, total=2, rest_total=0, rows=rows)]
+    assert landing("t", fetch=listed(pages), file_format=make_format(file_format)).rows == 2

@@ -13,16 +13,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import claim, last_page
-from airflow_provider_webcollect.landing.destination import Destination
-from airflow_provider_webcollect.landing.errors import DestinationBusy, DestinationTaken, SourceReset
+from airflow_provider_webcollect.landing import lease, source
+from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Progress, Source
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import RequestRejected
-from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, offsets_asked
-from tests.landing.test_formats_landed import from_offset, read, rows_of, widening
+from tests.landing.conftest import (
+    OTHER_RUN,
+    RUN,
+    Crash,
+    Folder,
+    Landed,
+    crashing_at,
+    in_order,
+    listed,
+    offsets_asked,
+)
+from tests.landing.test_formats_landed import read, rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -57,7 +65,7 @@ class TestGrowth:
         sandbox.control.clear_requests()
         second = growing(run=OTHER_RUN)
         # the last page once more, to see that the source still has it
-        assert offsets_asked(sandbox)[0] == first.parts[-1].last_page.offset
+        assert offsets_asked(sandbox)[0] == first.parts[-1].page_fingerprint.offset
         assert len(offsets_asked(sandbox)) == 3
         assert second.parts[: len(first.parts)] == first.parts
         assert sum(part.rows for part in second.added()) == 120
@@ -65,17 +73,16 @@ class TestGrowth:
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
 
-    def test_nothing_new_writes_nothing(
-        self, growing: Landed, folder: Folder, task: str, monkeypatch: pytest.MonkeyPatch
+    def test_with_nothing_new_the_manifest_says_that_this_run_has_added_nothing(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
         first = growing()
-
-        def never(*arguments: Any) -> None:
-            raise AssertionError("written")
-
-        monkeypatch.setattr(Destination, "record", never)
-        monkeypatch.setattr(Destination, "commit", never)
-        assert growing(run=OTHER_RUN) == first
+        assert (first.new_parts, first.run) == (1, RUN)
+        second = growing(run=OTHER_RUN)
+        assert (second.new_parts, second.added(), second.run) == (0, (), OTHER_RUN)
+        assert second.parts == first.parts
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", first.parts[0].name}
 
     def test_the_same_run_again_changes_nothing(self, growing: Landed, sandbox: Sandbox, task: str) -> None:
         growing()
@@ -129,14 +136,15 @@ class TestGrowth:
         pages = widening()
         seen = [msgspec.structs.replace(each, total=6, rest_total=6 - each.offset) for each in pages[:3]]
         options: dict[str, Any] = {"file_format": make_format(file_format), "mode": "incremental"}
-        first = landing("t", pages=lambda offset, rows: iter(seen), **options)
+        first = landing("t", fetch=listed(seen), **options)
         old = read(folder)
 
-        def rest(offset: int, rows: int) -> Iterator[DataPage]:
-            assert read(folder) == old
-            return from_offset(pages, offset)
+        def looking(given: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in given:
+                assert read(folder) == old
+                yield each
 
-        second = landing("t", pages=rest, run=OTHER_RUN, **options)
+        second = landing("t", fetch=listed(pages), read=looking, run=OTHER_RUN, **options)
         assert read(folder) == [{**dict.fromkeys(second.columns or ()), **row} for row in rows_of(pages)]
         assert sum(part.rows for part in second.added()) == 6
         assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
@@ -247,7 +255,7 @@ class TestReset:
         with pytest.raises(Crash):
             # the first page that is asked for shows the reset
             growing(read=crashing_at(9), **options)
-        assert len(folder.destination.progress().parts) < len(folder.manifest()["parts"])
+        assert len(folder.record().parts) < len(folder.manifest()["parts"])
         sandbox.control.clear_requests()
         growing(**options)
         assert 0 not in offsets_asked(sandbox)
@@ -268,10 +276,10 @@ class TestReset:
         rest: int,
         on_reset: str,
     ) -> None:
-        monkeypatch.setattr(last_page, "LOOK_INTERVAL", 0)
+        monkeypatch.setattr(source, "COUNT_INTERVAL", 0)
         growing()
         sandbox.control.grow(task, 30)
-        skewed = iter([True] * (last_page.LOOKS - 1))
+        skewed = iter([True] * (source.COUNT_READS - 1))
 
         def counted_twice(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
@@ -285,7 +293,7 @@ class TestReset:
     def test_counts_that_go_on_to_contradict_the_rows_are_believed(
         self, growing: Landed, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(last_page, "LOOK_INTERVAL", 0)
+        monkeypatch.setattr(source, "COUNT_INTERVAL", 0)
         growing()
         sandbox.control.clear_requests()
 
@@ -296,7 +304,7 @@ class TestReset:
 
         with pytest.raises(SourceReset, match="305 rows now, 300 were landed"):
             growing(run=OTHER_RUN, read=more)
-        assert len(offsets_asked(sandbox)) == last_page.LOOKS
+        assert len(offsets_asked(sandbox)) == source.COUNT_READS
 
     def test_rows_that_are_only_late_are_waited_for(
         self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
@@ -313,6 +321,41 @@ class TestReset:
         sandbox.control.grow(task, 30)
         growing(run=OTHER_RUN, read=late, settle=10)
         assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("shown", [0, 60, 299])
+    def test_fewer_rows_than_were_landed_are_waited_for(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, shown: int
+    ) -> None:
+        growing(max_part_bytes=1)
+        slept: list[float] = []
+
+        def partly(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                if len(slept) < 3:
+                    first = max(0, each.offset - len(each.rows))
+                    rows = each.rows[: max(0, shown - first)]
+                    each = DataPage(offset=shown, total=shown, rest_total=0, rows=rows)
+                yield each
+
+        sandbox.control.grow(task, 30)
+        manifest = growing(run=OTHER_RUN, read=partly, settle=10, sleep=slept.append)
+        assert slept == [2, 2, 2]
+        assert manifest.rows == 330
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_rows_that_were_not_committed_may_vanish(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        growing()
+        sandbox.control.grow(task, 900)
+        with pytest.raises(Crash):
+            growing(run=OTHER_RUN, read=crashing_at(9), max_part_bytes=1)
+        assert folder.record().rows > 900
+        sandbox.control.shrink(task, 500)
+        manifest = growing(run=OTHER_RUN)
+        assert manifest.rows == 700
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
 
 @dataclasses.dataclass
@@ -380,7 +423,7 @@ class TestLateRows:
         options["mark"] = None
         options["settle"] = 5
         late.looks = 4
-        assert landing(late.task, mode="incremental", run=OTHER_RUN, **options) == first
+        assert landing(late.task, mode="incremental", run=OTHER_RUN, **options).parts == first.parts
         assert late.slept == [2, 2, 1]
 
     def test_a_growing_landing_that_finds_rows_at_once_does_not_wait(
@@ -402,16 +445,17 @@ class TestLateRows:
 
 
 class TestTwoAtOnce:
-    def test_another_run_keeps_away_while_there_are_signs_of_life(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    def test_another_run_keeps_away_from_one_that_is_alive(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 0.001)
         refusals: list[DestinationBusy] = []
 
         def crowded(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for number, each in enumerate(pages):
                 if number == 1:
                     with pytest.raises(DestinationBusy, match=r"run r1 .* is landing there") as refusal:
-                        landing(task, run=OTHER_RUN)
+                        landing(task, run=OTHER_RUN, sleep=lambda seconds: time.sleep(0.02))
                     refusals.append(refusal.value)
                 yield each
 
@@ -419,44 +463,58 @@ class TestTwoAtOnce:
         assert [refusal.permanent for refusal in refusals] == [False]
         assert folder.rows() == sandbox.control.true_rows(task)
 
+    def test_an_attempt_keeps_away_from_a_later_one_and_loses_to_it(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 0.01)
+
+        def crowded(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for number, each in enumerate(pages):
+                if number == 1:
+                    with pytest.raises(DestinationBusy, match=r"attempt 2 of run r1 .* is landing there"):
+                        landing(task, attempt=1, sleep=lambda seconds: time.sleep(0.02))
+                    landing(task, attempt=3)
+                yield each
+
+        with pytest.raises(LeaseLost, match="taken over from this landing"):
+            landing(task, size=50, read=crowded, attempt=2, max_part_bytes=1)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
     # the same file in memory cannot be read by two threads at once
     @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
-    def test_signs_of_life_are_given_also_while_no_page_comes(
+    def test_heartbeats_are_given_also_while_no_page_comes(
         self, landing: Landed, folder: Folder, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 0.001)
-
-        def touched() -> str | None:
-            progress = folder.destination.progress()
-            assert progress is not None
-            return progress.touched_at
+        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 0.001)
 
         def slow(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for each in pages:
-                before = touched()
-                while touched() == before:
-                    time.sleep(0.001)
+            for number, each in enumerate(pages):
+                if number:
+                    before = folder.record().heartbeat
+                    while folder.record().heartbeat == before:
+                        time.sleep(0.001)
                 yield each
 
         landing(task, size=100, read=slow)
-        assert "webcollect-claim" not in {thread.name for thread in threading.enumerate()}
+        assert "webcollect-lease" not in {thread.name for thread in threading.enumerate()}
 
     @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
     def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # longer than the other landing takes: a sign of life that is written meanwhile takes the folder back
-        monkeypatch.setattr(claim, "TOUCH_INTERVAL", 2.0)
+        # longer than the other needs to take over
+        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 1.0)
 
-        def endless(offset: int, rows: int) -> Iterator[DataPage]:
-            landing(task, run=OTHER_RUN, abandoned_after=0)
+        def endless() -> Iterator[DataPage]:
             for number in itertools.count(1):
+                if number == 2:
+                    landing(task, run=OTHER_RUN, abandoned_after=0)
                 yield DataPage(
                     offset=number, total=10**9, rest_total=10**9 - number, rows=[msgspec.Raw(b"{}")]
                 )
 
-        with pytest.raises(DestinationTaken):
-            landing(task, pages=endless)
+        with pytest.raises(LeaseLost):
+            landing(task, fetch=in_order(endless()))
         assert folder.manifest()["run"]["run_id"] == "r2"
         assert folder.rows() == sandbox.control.true_rows(task)
 
@@ -469,22 +527,10 @@ class TestTwoAtOnce:
 
         with pytest.raises(Crash):
             landing(task, read=dying)
-        with pytest.raises(DestinationBusy):
-            landing(task, run=OTHER_RUN)
-        assert landing(task, run=OTHER_RUN, abandoned_after=0).run == OTHER_RUN
+        slept: list[float] = []
+        assert landing(task, run=OTHER_RUN, sleep=slept.append).run == OTHER_RUN
+        assert sum(slept) == 60
         assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_who_was_taken_over_stays_so_after_a_try_that_lets_all_begin_anew(
-        self, folder: Folder, task: str
-    ) -> None:
-        progress = Progress(source=Source(collection_task_id=task), started_at="")
-        claims = [claim.Claim(folder.destination, progress, RUN, 60) for _ in range(3)]
-        claims[-1].forget()
-        successor = claim.Claim(folder.destination, progress, RUN, 60)
-        for each in claims:
-            with pytest.raises(DestinationBusy):
-                each.record(progress)
-        successor.record(progress)
 
 
 class TestMark:
@@ -494,9 +540,10 @@ class TestMark:
         marked: list[int] = []
 
         def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            yield from pages
-            if len(sandbox.control.true_rows(task)) == 300:
-                sandbox.control.grow(task, 30)
+            for each in pages:
+                if each.rest_total == 0 and each.total == 300:
+                    sandbox.control.grow(task, 30)
+                yield each
 
         manifest = landing(task, read=late, mark=lambda: marked.append(folder.manifest()["rows"]))
         assert marked == [330]

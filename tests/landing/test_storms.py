@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import counts
+from airflow_provider_webcollect.landing import source
 from airflow_provider_webcollect.landing.errors import RowsMissing
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import WebCollectError
+from tests.landing.conftest import Folder, Landed, in_order, listed
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.landing.conftest import Folder, Landed
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -67,9 +67,9 @@ class TestCountsThatMakeNoSense:
     def test_a_total_that_shrinks(self, landing: Landed, folder: Folder) -> None:
         pages = [page(2, 2, 10, 8), page(2, 4, 9, 5)]
         with pytest.raises(RowsMissing, match="announced 10 rows, and then 9"):
-            landing("t", pages=lambda offset, rows: iter(pages))
+            landing("t", fetch=listed(pages))
         assert "_manifest.json" not in folder.names()
-        assert json.loads(folder.read("_progress.json"))["parts"] == []
+        assert folder.names() == set()
 
     def test_more_rows_than_announced_with_more_to_come(self, landing: Landed) -> None:
         def endless() -> Iterator[DataPage]:
@@ -79,10 +79,10 @@ class TestCountsThatMakeNoSense:
                 yield page(2, offset, 10, 8)
 
         with pytest.raises(RowsMissing, match="announced 10 rows, 12 came, and more are said to be left"):
-            landing("t", pages=lambda offset, rows: endless())
+            landing("t", fetch=in_order(endless()))
 
     def test_what_is_left_never_becomes_less(self, landing: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counts, "ENDLESS_PAGES", 50)
+        monkeypatch.setattr(source, "ENDLESS_PAGES", 50)
 
         def endless() -> Iterator[DataPage]:
             offset = 0
@@ -91,4 +91,4 @@ class TestCountsThatMakeNoSense:
                 yield page(2, offset, offset + 8, 8)
 
         with pytest.raises(RowsMissing, match="8 rows or more left for 50 pages"):
-            landing("t", pages=lambda offset, rows: endless())
+            landing("t", fetch=in_order(endless()))

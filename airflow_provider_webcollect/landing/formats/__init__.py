@@ -6,7 +6,7 @@ What a landing needs of it::
     file_format.require_extras()  # where the landing runs: is everything installed?
     columns = file_format.columns_after(progress_columns)  # () for a new landing
     name = f"part-00001{file_format.suffix}"
-    with destination.part(name) as file, file_format.writer(file, columns) as writer:
+    with folder.part(name) as file, file_format.writer(file, columns) as writer:
         for page in pages:
             if not writer.write(page.rows):
                 break  # nothing of the page was written: end this part, the page is the first of the next one

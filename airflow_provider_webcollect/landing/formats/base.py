@@ -1,4 +1,4 @@
-"""What the engine knows of a file format."""
+"""What a landing needs from a file format."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class _Writer(TableWriter):
         assert self._file is not None
         schema = self._file.schema
         columns = [
-            self._typed(column, _texts(values))
+            self._typed(column, as_texts(values))
             for column, values in zip(schema, zip(*batch, strict=True), strict=True)
         ]
         self._held.append(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -226,7 +226,7 @@ def _wider(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, *nulls], schema=schema)
 
 
-def _texts(values: Sequence[Any]) -> pa.Array:
+def as_texts(values: Sequence[Any]) -> pa.Array:
     """Return ``values`` as texts, those that are none as JSON."""
     import pyarrow as pa
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
-from airflow_provider_webcollect.landing.last_page import digest_rows
+from airflow_provider_webcollect.landing.source import digest_rows
 from tests.landing.formats.parts import land, page, read_csv
 
 LEVELS = 3000

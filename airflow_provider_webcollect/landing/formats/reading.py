@@ -1,0 +1,269 @@
+"""Parts read back, as rows or as Arrow tables.
+
+Nothing here holds a part in memory: files are read a few megabytes at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import msgspec
+
+from airflow_provider_webcollect.landing.formats import compression as compressions
+from airflow_provider_webcollect.landing.formats.columns import Columns
+from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats.extras import require
+from airflow_provider_webcollect.landing.formats.rows import records, table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Record = dict[str, Any]
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+_PARQUET_ROWS = 10_000
+#: Cells of one row of CSV: whether it is quoted, and then what is between the quotes, or else all of it.
+_CELLS = re.compile(r'(?:^|,)(?:(")([^"]*(?:""[^"]*)*)"|([^,]*))')
+#: A column that keeps the number of rows while none of them has any other.
+_ROWS = "\0rows"
+
+
+class PartReader(ABC):
+    """Reads the parts of one landing.
+
+    :param compression: None for none.
+    :param columns: the landing's columns; none for JSON lines whose rows name their own.
+    """
+
+    def __init__(self, compression: str | None, columns: Sequence[str]) -> None:
+        self.compression = cast("compressions.Compression | None", compression)
+        self.columns = columns
+
+    @abstractmethod
+    def rows(self, source: BinaryIO) -> Iterator[Record]:
+        """Yield the rows of a part."""
+
+    @abstractmethod
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
+        """Yield the rows of a part as Arrow tables."""
+
+    @abstractmethod
+    def count(self, source: BinaryIO, sha256: str) -> int | None:
+        """Return how many rows a part has; None if its SHA-256 is not ``sha256`` (hex digits)."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns that are known before anything is read, with their types."""
+        import pyarrow as pa
+
+        return pa.schema([(name, pa.string()) for name in self.columns])
+
+    def joined(self, tables: Iterator[pa.Table]) -> pa.Table:
+        """Return the rows of all ``tables``, with null where a row has no such column."""
+        import pyarrow as pa
+
+        whole = pa.concat_tables([self.schema().empty_table(), *tables], promote_options="default")
+        return whole.drop_columns([_ROWS]) if _ROWS in whole.column_names else whole
+
+
+def part_reader(
+    file_format: str, compression: str | None, columns: Sequence[str], types: Mapping[str, str]
+) -> PartReader | None:
+    """Return what reads parts of a format, None for a format that is not known.
+
+    :param types: of Parquet columns that are no texts.
+    """
+    match file_format:
+        case "jsonl":
+            return _JsonLines(compression, columns)
+        case "csv":
+            return _Csv(compression, columns)
+        case "parquet":
+            return _Parquet(columns, types)
+    return None
+
+
+class _Text(PartReader):
+    """A text file, perhaps compressed."""
+
+    def count(self, source: BinaryIO, sha256: str) -> int | None:
+        digesting = _Digesting(source)
+        rows, failure = 0, None
+        try:
+            rows = self._count(self._chunks(cast("BinaryIO", digesting)))
+        except Exception as error:
+            if digesting.failed:
+                raise
+            # what cannot be decoded is of interest only if the bytes are those that were written
+            failure = error
+        if digesting.sha256() != sha256:
+            return None
+        if failure is not None:
+            raise failure
+        return rows
+
+    @abstractmethod
+    def _count(self, chunks: Iterator[bytes]) -> int:
+        """Return how many rows there are in a part."""
+
+    def _chunks(self, source: BinaryIO) -> Iterator[bytes]:
+        plain = compressions.decompressed(source, self.compression)
+        return iter(lambda: plain.read(_CHUNK_BYTES), b"")
+
+    def _lines(self, source: BinaryIO) -> Iterator[list[bytes]]:
+        """Yield runs of lines, without line feeds."""
+        rest = b""
+        for chunk in self._chunks(source):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield lines
+        if rest:
+            yield [rest]
+
+
+class _JsonLines(_Text):
+    def rows(self, source: BinaryIO) -> Iterator[Record]:
+        for lines in self._lines(source):
+            yield from map(_object, lines)
+
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        from airflow_provider_webcollect.landing.formats.parquet import as_texts
+
+        columns = Columns(self.columns, fixed=bool(self.columns))
+        for lines in self._lines(source):
+            for batch in records([msgspec.Raw(line) for line in lines]):
+                columns.add(columns.missing([batch]))
+                values = zip(*table(batch, columns.names), strict=True)
+                found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=False)}
+                yield pa.table({**found, _ROWS: pa.nulls(len(batch))})
+
+    def _count(self, chunks: Iterator[bytes]) -> int:
+        return sum(chunk.count(b"\n") for chunk in chunks)
+
+
+class _Csv(_Text):
+    """All values are texts, or None where there is nothing between the commas."""
+
+    def rows(self, source: BinaryIO) -> Iterator[Record]:
+        for batch in self._batches(source):
+            yield from (dict(zip(self.columns, row, strict=True)) for row in batch)
+
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        schema = self.schema()
+        for batch in self._batches(source):
+            columns = zip(*batch, strict=True) if batch else [[]] * len(schema)
+            yield pa.table([pa.array(values, pa.string()) for values in columns], schema=schema)
+
+    def _batches(self, source: BinaryIO) -> Iterator[list[list[str | None]]]:
+        begun: list[bytes] = []
+        is_header, inside = True, False
+        for lines in self._lines(source):
+            batch = []
+            for line in lines:
+                begun.append(line)
+                # with an odd number of quotes, a text goes on in the next line
+                inside ^= line.count(b'"') % 2 == 1
+                if not inside:
+                    batch.append(_cells(b"\n".join(begun).decode()))
+                    begun.clear()
+            if batch:
+                yield batch[is_header:]
+                is_header = False
+        if begun:
+            raise UnreadableRow("the last row ends within a text")
+
+    def _count(self, chunks: Iterator[bytes]) -> int:
+        rows, inside = -1, False
+        for chunk in chunks:
+            pieces = chunk.split(b'"')
+            rows += sum(piece.count(b"\n") for piece in pieces[inside::2])
+            inside ^= len(pieces) % 2 == 0
+        return rows
+
+
+class _Parquet(PartReader):
+    def __init__(self, columns: Sequence[str], types: Mapping[str, str]) -> None:
+        super().__init__(None, columns)
+        self._types = types
+
+    def rows(self, source: BinaryIO) -> Iterator[Record]:
+        for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
+            yield from batch.to_pylist()
+
+    def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
+        yield _parquet_file(source).read()
+
+    def count(self, source: BinaryIO, sha256: str) -> int | None:
+        if _Digesting(source).sha256() != sha256:
+            return None
+        source.seek(0)
+        rows: int = _parquet_file(source).metadata.num_rows
+        return rows
+
+    def schema(self) -> pa.Schema:
+        from airflow_provider_webcollect.landing.formats.parquet import Parquet
+
+        return Parquet(column_types=self._types).schema(self.columns)
+
+
+class _Digesting(io.RawIOBase):
+    """A file that digests what is read of it.
+
+    :ivar failed: whether it could not be read.
+    """
+
+    def __init__(self, source: BinaryIO) -> None:
+        super().__init__()
+        self._source = source
+        self._digest = hashlib.sha256()
+        self.failed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._source.read(len(buffer))
+        except BaseException:
+            self.failed = True
+            raise
+        self._digest.update(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def sha256(self) -> str:
+        """Read to the end and return the digest of all of it."""
+        while self.read(_CHUNK_BYTES):
+            pass
+        return self._digest.hexdigest()
+
+
+def _parquet_file(source: BinaryIO) -> Any:
+    require("pyarrow.parquet", "parquet", "reading Parquet")
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(source)
+
+
+def _object(line: bytes) -> Record:
+    try:
+        try:
+            return msgspec.json.decode(line, type=Record)
+        except UnicodeDecodeError:
+            # a value's bytes stay as they came, and need not be UTF-8
+            return msgspec.json.decode(line.decode(errors="replace"), type=Record)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableRow(f"a row cannot be read: {error}") from error
+
+
+def _cells(line: str) -> list[str | None]:
+    return [
+        text.replace('""', '"') if quote else plain or None for quote, text, plain in _CELLS.findall(line)
+    ]

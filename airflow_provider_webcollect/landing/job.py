@@ -1,0 +1,116 @@
+"""What a landing is to do: source, folder, run and options."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.manifest import (
+    PARTITION_FOLDER,
+    Manifest,
+    Mode,
+    Part,
+    Run,
+    Source,
+)
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.api.records import DataPage
+
+IfExists = Literal["fail", "overwrite", "skip"]
+OnReset = Literal["fail", "full"]
+MAX_PART_BYTES = 128 * 1024 * 1024
+#: Seconds that the record of another run must stay as it is before its landing counts as dead.
+ABANDONED_AFTER = 60.0
+_PARTITION = re.compile(f"{PARTITION_FOLDER}(?:/{PARTITION_FOLDER})*")
+
+
+def check_partition(value: object) -> str | None:
+    """Return the folders for a run's new parts, such as ``dt=2026-01-01/hour=07``; None if there are none.
+
+    :param value: an empty text means none.
+    :raises InvalidArgument: if a reader might not find them, or take them for others.
+    """
+    if value is None or value == "":
+        return None
+    partition = validation.text("partition", value)
+    if not _PARTITION.fullmatch(partition):
+        raise InvalidArgument(
+            "partition",
+            value,
+            "it must be one or more name=value, separated by /, such as dt=2026-01-01/hour=07: of letters, "
+            "digits, '=', '-', '_' and '.', and none beginning with '_' or '.', which readers take for "
+            "hidden. Not all readers take ':' and '+', which run ids hold: give the day of the run, such as "
+            "dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
+        )
+    return partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One source, one folder, one run.
+
+    :param fetch: gives the source's page at an offset.
+    :param attempt: Airflow's try number; of one run's attempts the highest wins.
+    :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier
+        runs have landed.
+    :param on_reset: for ``incremental``: what to do if the source no longer begins with what was landed.
+    :param if_exists: for ``full``: what to do about the commit of another run.
+    :param partition: the folder inside of the landing's for this run's new parts, see
+        :func:`check_partition`; None for the landing's own.
+    :param mark: confirms the export to the service; called after the commit.
+    :param max_part_bytes: a part is ended with the page that reaches this size.
+    :param settle: seconds to wait for rows that the source may not show yet.
+    :param abandoned_after: seconds that the record of another run must stay as it is before it is taken over.
+    :param on_progress: called with the rows so far and the total, after every page and before the commit and
+        the mark; an exception from it ends the landing.
+    :param on_commit: given what has landed, right after the commit and before the mark.
+    """
+
+    source: Source
+    folder: Folder
+    run: Run
+    fetch: Callable[[int], DataPage]
+    attempt: int = 1
+    file_format: FileFormat = field(default_factory=make_format)
+    mode: Mode = "full"
+    on_reset: OnReset = "fail"
+    if_exists: IfExists = "fail"
+    partition: str | None = None
+    mark: Callable[[], object] | None = None
+    max_part_bytes: int = MAX_PART_BYTES
+    settle: float = 0.0
+    abandoned_after: float = ABANDONED_AFTER
+    on_progress: Callable[[int, int], object] = lambda rows, total: None
+    on_commit: Callable[[Landed], object] = lambda landed: None
+    sleep: Callable[[float], object] = time.sleep
+
+
+def intervals(seconds: float, longest: float) -> Iterator[float]:
+    """Split a waiting time into intervals of at most ``longest`` seconds, to poll after each."""
+    while seconds > 0:
+        yield (interval := min(seconds, longest))
+        seconds -= interval
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A landing that is committed.
+
+    :ivar own: whether the commit is this run's; if not, that of another run was left as it is.
+    :ivar new: the parts that this run has added, in whichever of its attempts.
+    :ivar copied: the new parts that this attempt has committed, also those that an earlier attempt had
+        written without committing them; none if an earlier one had landed all. So no row counts twice.
+    """
+
+    manifest: Manifest
+    own: bool
+    new: tuple[Part, ...] = ()
+    copied: tuple[Part, ...] = ()

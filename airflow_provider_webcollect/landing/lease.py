@@ -1,0 +1,301 @@
+"""Who may change a folder: one landing at a time, proven by every write.
+
+The lease is the record `_progress.json`, and each write of it is made only if the record still is the one
+that its owner wrote last. So whoever has lost the lease finds out with its next write, whatever it did
+meanwhile; no clock is asked. docs/internals/landing-protocol.md has the whole of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import posixpath
+import secrets
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import (
+    DestinationBusy,
+    DestinationTaken,
+    LeaseLost,
+    PartsMissing,
+    RowsMissing,
+    StorageError,
+)
+from airflow_provider_webcollect.landing.job import intervals
+from airflow_provider_webcollect.landing.manifest import (
+    MANIFEST,
+    PROGRESS,
+    Manifest,
+    Progress,
+    decode_progress,
+    encode,
+    id_in,
+    new_id,
+)
+from airflow_provider_webcollect.landing.storage.conditional import Changed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.plan import Found
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+log = logging.getLogger(__name__)
+#: Seconds between two heartbeats.
+HEARTBEAT_INTERVAL = 15.0
+#: Seconds between two reads of the record of another run.
+WATCH_INTERVAL = 2.0
+
+
+def wait_until_free(job: Job, found: Found) -> None:
+    """Return once the lease may be taken.
+
+    It may be taken at once from an earlier attempt of this run, which Airflow has given up. Any other owner
+    is watched: if its record changes it is alive, and if it stays as it is for ``job.abandoned_after``
+    seconds it is dead. (A later attempt of this run may be dead too: a run that is deleted and made again
+    counts its attempts from 1.)
+
+    :raises DestinationBusy: if another landing is at work.
+    :raises Changed: if the record was written by somebody else meanwhile, or is gone.
+    """
+    record = found.record
+    if record is None or not record.owner:
+        return
+    if record.run == job.run and record.attempt <= job.attempt:
+        return
+    if job.abandoned_after:
+        log.info("%s has %s; it is watched for %.0f s.", _who(record), job.folder.root, job.abandoned_after)
+    for wait in intervals(job.abandoned_after, WATCH_INTERVAL):
+        job.sleep(wait)
+        stored = job.folder.read(PROGRESS)
+        if stored is None or stored.version != found.record_version:
+            now_there = stored and decode_progress(stored.content, job.folder.root)
+            if now_there and now_there.owner == record.owner:
+                raise DestinationBusy(
+                    f"{_who(record)} is landing there, and alive. If it dies, its folder can be taken over "
+                    f"{job.abandoned_after:.0f} s after that"
+                )
+            raise Changed(PROGRESS)
+    log.warning("%s has given no heartbeat for %.0f s; it is taken over.", _who(record), job.abandoned_after)
+
+
+class Lease:
+    """The right to change a folder, and the progress made with it.
+
+    :param folder: where it is held.
+    :param progress: what the record says.
+    :param version: the record's version.
+    """
+
+    def __init__(self, folder: Folder, progress: Progress, version: str) -> None:
+        self.progress = progress
+        self._folder = folder
+        self._version = version
+        self._lost: LeaseLost | None = None
+        self._ended = False
+        # the heartbeats come from a thread of their own
+        self._lock = threading.Lock()
+
+    @classmethod
+    def win(cls, job: Job, start: Progress, found: Found) -> Lease:
+        """Take the lease, to go on with ``start``.
+
+        The record takes over what has to be deleted after the commit: the files that the commit replaces, and
+        those that the landing before had not deleted yet.
+
+        :raises Changed: if the record is not the one that was found any more.
+        """
+        before = found.record
+        own = new_id()
+        known = (*(before.parts if before else ()), *(found.manifest.parts if found.manifest else ()))
+        progress = msgspec.structs.replace(
+            start,
+            landing_id=own,
+            attempts=(*(_attempts(before) if before else ()), own),
+            # of these the commit keeps what it lists
+            replaced=tuple(
+                dict.fromkeys([*(before.replaced if before else ()), *(part.name for part in known)])
+            ),
+            run=job.run,
+            attempt=job.attempt,
+            owner=secrets.token_hex(8),
+            commit=before.commit if before else None,
+        )
+        version = job.folder.replace(PROGRESS, encode(progress), found.record_version)
+        return cls(job.folder, progress, version)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Give heartbeats while the block runs; after an error leave the record for whoever goes on."""
+        ended = threading.Event()
+        # a daemon, so that a storage that hangs does not keep a process from ending
+        thread = threading.Thread(target=self._beat, args=(ended,), name="webcollect-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, PartsMissing | StorageError):
+                # whoever has the lease by now removes what is not committed
+                with contextlib.suppress(StorageError):
+                    self.prove()
+            self._leave(error)
+            raise
+        else:
+            ended.set()
+            thread.join()
+        finally:
+            # a task that Airflow ends (a timeout, say) must not wait for a storage that hangs
+            ended.set()
+
+    def check(self) -> None:
+        """Raise :class:`LeaseLost` if a heartbeat has found that another landing has the lease."""
+        if self._lost is not None:
+            raise self._lost
+
+    def prove(self) -> None:
+        """Write the record again: after that, the lease was held a moment ago.
+
+        :raises LeaseLost: if another landing has it.
+        """
+        with self._lock:
+            self._write(msgspec.structs.replace(self.progress, heartbeat=self.progress.heartbeat + 1))
+
+    def record(self, progress: Progress) -> None:
+        """Write what was done.
+
+        :raises LeaseLost: if another landing has the lease.
+        """
+        with self._lock:
+            self._write(progress)
+
+    def commit(self, manifest: Manifest, version: str | None) -> str:
+        """Replace the manifest, if this landing has the lease and the manifest is the one that was read.
+
+        First the record says what the manifest will be: from there on it is certain, and whoever takes the
+        lease afterwards writes it if this process does not.
+
+        :param version: of the manifest that was read; None if there was none.
+        :return: the new version.
+        :raises LeaseLost: if another landing has the lease.
+        """
+        self.record(msgspec.structs.replace(self.progress, commit=manifest))
+        return self.write_manifest(version)
+
+    def write_manifest(self, version: str | None) -> str:
+        """Write the manifest that the record names.
+
+        :param version: of the one that it replaces.
+        """
+        assert self.progress.commit is not None
+        try:
+            return self._folder.replace(MANIFEST, encode(self.progress.commit), version)
+        except Changed:
+            # a successor has written it for us, or somebody who asks for no lease has written another
+            self.prove()
+            raise DestinationTaken(
+                f"{self._folder.root}/{MANIFEST} was replaced by something that does not ask for the "
+                "folder's lease; nothing but landings may write there"
+            ) from None
+
+    def finish(self, files: Mapping[str, int]) -> None:
+        """Delete what no manifest will list again, and give the lease up.
+
+        :param files: what the folder held just before the commit.
+        """
+        progress = self.progress
+        assert progress.commit is not None
+        kept = {part.name for part in progress.commit.parts}
+        written = {name for name in files if id_in(posixpath.basename(name)) in progress.attempts}
+        self._folder.delete(sorted(({*progress.replaced} | written) - kept))
+        with self._lock:
+            self._ended = True
+            self._give_up()
+
+    def _leave(self, error: Exception) -> None:
+        """Mark the record as free, so that others need not watch it; after an error they watch it."""
+        # a storage that fails may have taken a part all the same: its attempt stays known
+        nothing = not self.progress.parts and len(self.progress.attempts) == 1
+        with contextlib.suppress(Exception), self._lock:
+            self._ended = True
+            if nothing and not isinstance(error, StorageError):
+                self._give_up()
+                return
+            # going on from counts that do not fit would end there again
+            progress = _without_parts(self.progress) if isinstance(error, RowsMissing) else self.progress
+            self._write(msgspec.structs.replace(progress, owner=""))
+
+    def _give_up(self) -> None:
+        # the work is done: a successor may have the lease by now, and a record that stays is only watched
+        with contextlib.suppress(Changed, LeaseLost, StorageError):
+            if not self._folder.remove(PROGRESS, self._version):
+                done = msgspec.structs.replace(
+                    _without_parts(self.progress), owner="", attempts=(), replaced=()
+                )
+                self._write(msgspec.structs.replace(done, commit=None))
+
+    def _beat(self, ended: threading.Event) -> None:
+        while not ended.wait(HEARTBEAT_INTERVAL):
+            try:
+                with self._lock:
+                    if self._ended or self._lost:
+                        return
+                    self._write(msgspec.structs.replace(self.progress, heartbeat=self.progress.heartbeat + 1))
+            except LeaseLost:
+                return
+            except Exception as error:
+                # if it lasts, the landing itself meets it when it next records
+                log.warning("No heartbeat could be written: %s", error)
+
+    def _write(self, progress: Progress) -> None:
+        if self._lost is not None:
+            raise self._lost
+        for _ in range(2):
+            try:
+                self._version = self._folder.replace(PROGRESS, encode(progress), self._version)
+            except Changed:
+                self._read_own()
+            else:
+                self.progress = progress
+                return
+        raise self._lose(None)
+
+    def _read_own(self) -> None:
+        """Take note of a write of ours that had seemed to fail.
+
+        :raises LeaseLost: if the record is another landing's.
+        """
+        stored = self._folder.read(PROGRESS)
+        found = stored and decode_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
+        if stored is None or found is None or found.owner != self.progress.owner:
+            raise self._lose(found)
+        self._version = stored.version
+
+    def _lose(self, found: Progress | None) -> LeaseLost:
+        who = f"{_who(found)} has" if found else "another landing has finished there and has had"
+        self._lost = LeaseLost(
+            f"{who} the lease of {self._folder.root}, which was taken over from this landing; this one has "
+            "changed nothing since"
+        )
+        return self._lost
+
+
+def _attempts(record: Progress) -> tuple[str, ...]:
+    # a record of an earlier version of this provider names but the last
+    return record.attempts or (record.landing_id,)
+
+
+def _without_parts(progress: Progress) -> Progress:
+    replaced = (*progress.replaced, *(part.name for part in progress.parts))
+    return msgspec.structs.replace(progress, parts=(), replaced=replaced)
+
+
+def _who(record: Progress) -> str:
+    if record.run is None:
+        return "an unknown run"
+    run = record.run
+    mapped = "" if run.map_index < 0 else f"[{run.map_index}]"
+    return f"attempt {record.attempt} of run {run.run_id} of {run.dag_id}.{run.task_id}{mapped}"

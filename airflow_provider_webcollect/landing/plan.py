@@ -1,0 +1,180 @@
+"""What is at the destination, and what a landing makes of it. Nothing here reads or writes anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged
+from airflow_provider_webcollect.landing.manifest import Progress, RecordedPart, now
+from airflow_provider_webcollect.landing.storage.folder import is_ours
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+
+log = logging.getLogger(__name__)
+P = TypeVar("P", bound="Part")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the folder holds.
+
+    :ivar files: bytes by name.
+    """
+
+    manifest: Manifest | None
+    manifest_version: str | None
+    record: Progress | None
+    record_version: str | None
+    files: Mapping[str, int]
+
+    def intact(self, parts: Sequence[P]) -> tuple[P, ...]:
+        """Return the parts up to the first that is not there any more, or not as long as it was."""
+        return tuple(itertools.takewhile(lambda part: self.files.get(part.name) == part.bytes, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """The commit that was found is left as it is."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows are to be copied.
+
+    :ivar starts: what to go on from: the first of which the source shows that it goes on from there.
+    """
+
+    starts: tuple[Progress, ...]
+
+
+def make_plan(job: Job, found: Found) -> Stands | Copy:
+    """Say what a landing makes of what it has found.
+
+    :raises DestinationTaken: if the folder holds what must not be touched.
+    :raises FormatChanged: if what is to be continued was written with other format options.
+    """
+    committed = found.manifest
+    if committed is not None and _stands(job, found, committed):
+        return Stands(committed)
+    _refuse_foreign_files(job, found)
+    starts = [_first_row(job, committed)]
+    if committed is not None and (committed.run == job.run or job.mode == "incremental"):
+        continuing = _continuing(job, found, committed)
+        starts = [continuing, *(starts if job.mode == "incremental" and job.on_reset == "full" else ())]
+    resumed = _resumed(job, found, starts)
+    return Copy(tuple(starts if resumed is None else (resumed, *starts)))
+
+
+def _stands(job: Job, found: Found, committed: Manifest) -> bool:
+    if committed.source != job.source:
+        raise DestinationTaken(f"{job.folder.root} holds {committed.source}, not {job.source}")
+    if committed.run == job.run:
+        lacks_mark = job.mark is not None and committed.exported_at is None
+        return found.intact(committed.parts) == committed.parts and not lacks_mark
+    if job.mode == "full" and job.if_exists == "fail":
+        raise DestinationTaken(
+            f"{job.folder.root} holds what run {committed.run.run_id} landed; land with mode='incremental', "
+            "which adds what is new, or give every run its own destination (with {{ run_id }} in it, say), "
+            "or set if_exists"
+        )
+    return job.mode == "full" and job.if_exists == "skip"
+
+
+def _refuse_foreign_files(job: Job, found: Found) -> None:
+    foreign = sorted(name for name in found.files if not is_ours(name))
+    if foreign:
+        raise DestinationTaken(
+            f"{job.folder.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
+            "give the landing a folder of its own"
+        )
+    record = found.record
+    if record is not None and record.parts and record.source != job.source:
+        raise DestinationTaken(f"{job.folder.root} holds a part of {record.source}, not of {job.source}")
+
+
+def _first_row(job: Job, committed: Manifest | None) -> Progress:
+    """Return the progress of a landing that begins with the first row."""
+    return Progress(
+        source=job.source,
+        mode=job.mode,
+        encoding=encoding_of(job.file_format),
+        base=None if committed is None else committed.landing_id,
+        started_at=now(),
+    )
+
+
+def _continuing(job: Job, found: Found, committed: Manifest) -> Progress:
+    """Return the progress of a landing that adds to the commit, or to what is left of it."""
+    encoding = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
+    _refuse_another_format(job, encoding)
+    columns = committed.columns or ()
+    intact = found.intact(committed.parts)
+    if len(intact) < len(committed.parts):
+        log.warning("%s has vanished from the destination.", committed.parts[len(intact)].name)
+    parts = tuple(
+        RecordedPart(**{name: getattr(part, name) for name in part.__struct_fields__}, columns=len(columns))
+        for part in intact
+    )
+    return msgspec.structs.replace(_first_row(job, committed), columns=columns, parts=parts, continues=True)
+
+
+def _resumed(job: Job, found: Found, starts: Sequence[Progress]) -> Progress | None:
+    """Return the progress of the unfinished landing that was found, if it is worth more than the commit."""
+    record = found.record
+    if record is None or record.commit is not None or record.source != job.source:
+        return None
+    # what began with the first row beside a commit, because the source was reset, still needs `on_reset`
+    like = next((start for start in starts if start.continues == record.continues), None)
+    if like is None or (record.base, record.mode) != (like.base, like.mode):
+        return None
+    parts = found.intact(record.parts)
+    if len(parts) <= len(like.parts):
+        # nothing more than the commit has
+        return None
+    if record.encoding != like.encoding:
+        log.warning("%d rows were written with other format options; they are read again.", record.rows)
+        return None
+    if len(parts) < len(record.parts):
+        log.warning("%s has vanished from the destination.", record.parts[len(parts)].name)
+    resumed = msgspec.structs.replace(record, parts=parts)
+    log.info("Going on after %d rows in %d parts.", resumed.rows, len(parts))
+    return resumed
+
+
+def encoding_of(file_format: FileFormat) -> dict[str, Any]:
+    """Return the format with all its options, as plain JSON."""
+    # every format is a dataclass of its options
+    names = [field.name for field in dataclasses.fields(file_format)]  # type: ignore[arg-type]
+    options = {name: getattr(file_format, name) for name in names}
+    encoding: dict[str, Any] = msgspec.to_builtins({"file_format": file_format.name, **options})
+    # as it will be once it was read back: without tuples
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in encoding.items()}
+
+
+def _refuse_another_format(job: Job, found: dict[str, Any]) -> None:
+    wanted = encoding_of(job.file_format)
+    differing = [
+        f"{name} is {wanted.get(name)!r} and was {found.get(name)!r}"
+        for name in {**wanted, **found}
+        if wanted.get(name) != found.get(name)
+    ]
+    if differing:
+        if wanted["file_format"] != found.get("file_format"):
+            # the other options are those of another format
+            del differing[1:]
+        raise FormatChanged(
+            f"the landing at {job.folder.root} was written with other options: {'; '.join(differing)}. "
+            "Use the same options, or give the landing another destination"
+        )

@@ -1,0 +1,276 @@
+"""Reading what has landed, by its manifest alone; without Airflow, and without the service.
+
+The manifest is read once: what is committed later is not seen. Where a later commit takes parts away
+(``overwrite``, ``on_reset="full"``, new columns in CSV and Parquet), reading them raises
+:class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_webcollect.landing.errors import (
+    DestinationUnreadable,
+    LandingDamaged,
+    LandingReplaced,
+    NothingLanded,
+)
+from airflow_provider_webcollect.landing.formats import ExtraMissing
+from airflow_provider_webcollect.landing.formats.extras import require
+from airflow_provider_webcollect.landing.formats.reading import part_reader
+from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest
+from airflow_provider_webcollect.landing.storage.errors import STORAGE_EXTRAS
+from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+    from fsspec import AbstractFileSystem
+
+    from airflow_provider_webcollect.landing.formats.reading import PartReader, Record
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+
+
+def read_landing(path: Any, storage_options: Mapping[str, Any] | None = None) -> LandedData:
+    """Read a landing's manifest.
+
+    :param path: the landing's folder or its ``_manifest.json``: a local path, a URL that fsspec knows
+        (``s3://bucket/prices``), or what has ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``.
+    :param storage_options: what fsspec is to make the URL's filesystem with, such as credentials.
+    :raises NothingLanded: if there is no manifest.
+    :raises DestinationUnreadable: if the manifest is torn, of a newer layout, or contradicts itself.
+    :raises ExtraMissing: if the package for the URL's storage is not installed.
+    :raises InvalidArgument: if ``path`` is no path, or no URL that fsspec knows.
+    """
+    fs, root = locate(path, storage_options)
+    folder = Folder(fs, root)
+    where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
+    stored = folder.read(MANIFEST)
+    if stored is None:
+        raise NothingLanded(f"{where} is not there: nothing has landed there yet, or not there")
+    manifest = decode_manifest(stored.content, where)
+    if wrong := _contradiction(manifest):
+        raise DestinationUnreadable(f"{where} contradicts itself: {wrong}")
+    return LandedData(fs, folder, manifest)
+
+
+class LandedData:
+    """A landing as its manifest has it; made by :func:`read_landing`.
+
+    Everywhere, ``new_only`` restricts what is read to the parts that the run of the manifest has added, as
+    ``new_parts`` says: none of them if an incremental run has found nothing new, all of a ``full`` landing.
+
+    :ivar manifest: what the landing says about itself.
+    :ivar uri: the folder.
+    """
+
+    def __init__(self, fs: AbstractFileSystem, folder: Folder, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.uri: str = fs.unstrip_protocol(folder.root)
+        self._folder = folder
+
+    def __repr__(self) -> str:
+        return f"<LandedData {self.uri}: {self.manifest.rows} rows in {len(self.manifest.parts)} parts>"
+
+    def uris(self, new_only: bool = False) -> list[str]:
+        """Return the URIs of the parts, in the order of their rows: ``s3://bucket/prices/part-….jsonl``.
+
+        The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
+        """
+        return [f"{self.uri}/{part.name}" for part in self._parts(new_only)]
+
+    def verify(self) -> None:
+        """Read all parts and hold them to the manifest: presence, bytes, SHA-256 and number of rows.
+
+        Parts are read one after another, a few megabytes at a time; of parts that have another size than they
+        should nothing is read.
+
+        :raises LandingDamaged: listing everything that is wrong.
+        :raises LandingReplaced: if another landing took this one's place meanwhile.
+        """
+        sizes = self._folder.files()
+        problems = [
+            f"{part.name} {problem}"
+            for part in self.manifest.parts
+            if (problem := self._problem(part, sizes.get(part.name)))
+        ]
+        if problems:
+            raise self._damage(problems)
+
+    def iter_rows(self, new_only: bool = False) -> Iterator[Record]:
+        """Yield the rows as dicts, in order, without holding a part in memory.
+
+        Values of JSON lines are as the service sent them, those of CSV texts or None, and those of Parquet of
+        their column's type. In JSON lines a row has only the keys that it came with. In CSV with a single
+        column, null comes as an empty text.
+
+        :raises LandingDamaged: if a part is missing or is not what the manifest says; its first rows may have
+            been given by then. Whether a part still is what was written is told by :meth:`verify` alone.
+        :raises LandingReplaced: if another landing took this one's place meanwhile.
+        :raises ExtraMissing: if the format or compression needs a package that is not installed.
+        """
+        reader = self._reader()
+        for part in self._parts(new_only):
+            count = 0
+            try:
+                with self._folder.opened(part.name) as file:
+                    for row in reader.rows(file):
+                        count += 1
+                        yield row
+            except Exception as error:
+                self._explain(part, error)
+                raise
+            self._compare(part, count)
+
+    def to_arrow(self, new_only: bool = False) -> pa.Table:
+        """Return the rows as one Arrow table; it has to fit into memory.
+
+        Columns are the manifest's, in its order; where it has none (JSON lines), all keys in order of
+        appearance. Parquet has the types it was landed with. All columns of JSON lines and CSV are texts,
+        as those of Parquet are without ``column_types``: values that are no texts (numbers, lists) stand as
+        their JSON. What a row does not have is null. Without parts the table has the columns and no rows.
+
+        :raises LandingDamaged: and the others as :meth:`iter_rows` does.
+        :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
+        """
+        require("pyarrow", "parquet", "to_arrow()")
+        reader = self._reader()
+        return reader.joined(self._tables(reader, new_only))
+
+    def to_duckdb(
+        self, connection: DuckDBPyConnection | None = None, new_only: bool = False
+    ) -> DuckDBPyRelation:
+        """Return the rows as a relation of DuckDB over the table of :meth:`to_arrow`.
+
+        ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
+
+        :param connection: where the relation lives, to join it with tables there; None for one of its own.
+        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; the others as
+            :meth:`iter_rows` does.
+        """
+        require("duckdb", "duckdb", "to_duckdb()")
+        import duckdb
+
+        rows = self.to_arrow(new_only)
+        return (duckdb.connect() if connection is None else connection).from_arrow(rows)
+
+    def _parts(self, new_only: bool) -> Sequence[Part]:
+        return self.manifest.added() if new_only else self.manifest.parts
+
+    def _reader(self) -> PartReader:
+        manifest = self.manifest
+        types = manifest.encoding.get("column_types") or {}
+        reader = part_reader(manifest.format, manifest.compression, manifest.columns or (), types)
+        if reader is None:
+            raise DestinationUnreadable(
+                f"{self.uri} is of the format {manifest.format!r}, which this version cannot read"
+            )
+        return reader
+
+    def _tables(self, reader: PartReader, new_only: bool) -> Iterator[pa.Table]:
+        for part in self._parts(new_only):
+            try:
+                with self._folder.opened(part.name) as file:
+                    tables = list(reader.tables(file))
+            except Exception as error:
+                self._explain(part, error)
+                raise
+            self._compare(part, sum(table.num_rows for table in tables))
+            yield from tables
+
+    def _compare(self, part: Part, rows: int) -> None:
+        if rows != part.rows:
+            problem = self._found_problem(part) or f"has {rows} rows instead of {part.rows}"
+            raise self._damage([f"{part.name} {problem}"])
+
+    def _explain(self, part: Part, error: Exception) -> None:
+        """Raise :class:`LandingDamaged` if the error comes from a part that is not what it should be."""
+        if isinstance(error, ExtraMissing):
+            return
+        if problem := self._found_problem(part):
+            raise self._damage([f"{part.name} {problem}"]) from error
+
+    def _found_problem(self, part: Part) -> str | None:
+        return self._problem(part, self._folder.files().get(part.name))
+
+    def _problem(self, part: Part, size: int | None) -> str | None:
+        """Return what is wrong with a part.
+
+        :param size: of its file; None if there is none.
+        """
+        if size is None:
+            return "is missing"
+        if size != part.bytes:
+            return f"has {size} bytes instead of {part.bytes}"
+        with self._folder.opened(part.name) as file:
+            rows = self._reader().count(file, part.sha256)
+        if rows is None:
+            return f"does not have the SHA-256 {part.sha256}"
+        return None if rows == part.rows else f"has {rows} rows instead of {part.rows}"
+
+    def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
+        where = f"{self.uri}/{MANIFEST}"
+        stored = self._folder.read(MANIFEST)
+        if stored is None or decode_manifest(stored.content, where).parts != self.manifest.parts:
+            return LandingReplaced(
+                f"{where} was replaced since it was read, and {problems[0]}; read it again"
+            )
+        return LandingDamaged(where, problems)
+
+
+def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
+    """Return the filesystem of a landing and its folder's path there.
+
+    Arguments, :class:`ExtraMissing` and :class:`InvalidArgument` are as :func:`read_landing` has them.
+    """
+    if hasattr(path, "fs") and hasattr(path, "path"):
+        if storage_options is not None:
+            raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
+        fs, found = path.fs, path.path
+    else:
+        fs, found = _opened(path, dict(storage_options or {}))
+    root = found.rstrip("/")
+    return fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
+
+
+def _opened(path: object, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
+    import fsspec
+
+    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
+        raise InvalidArgument("path", path, "it must be a folder's path or URL")
+    if "://" not in text:
+        return fsspec.filesystem("file", **options), str(Path(text).expanduser().resolve())
+    if "::" in text:
+        raise InvalidArgument("path", path, "it must be the URL of one storage, without `::`")
+    try:
+        fs, found = fsspec.core.url_to_fs(text, **options)
+    except ImportError as error:
+        scheme = text.partition(":")[0]
+        extra = (
+            f"; install airflow-provider-webcollect[{STORAGE_EXTRAS[scheme]}]"
+            if scheme in STORAGE_EXTRAS
+            else ""
+        )
+        raise ExtraMissing(f"{text} cannot be reached: {error}{extra}") from error
+    except ValueError as error:
+        raise InvalidArgument("path", path, f"it cannot be opened: {error}") from error
+    return fs, found
+
+
+def _contradiction(manifest: Manifest) -> str | None:
+    """Return in what a manifest contradicts itself."""
+    parts = manifest.parts
+    for name in ("rows", "bytes"):
+        whole, summed = getattr(manifest, name), sum(getattr(part, name) for part in parts)
+        if whole != summed:
+            return f"it has {whole} {name}, and its parts {summed}"
+    if not 0 <= manifest.new_parts <= len(parts):
+        return f"{manifest.new_parts} of its {len(parts)} parts are new"
+    if len({part.name for part in parts}) < len(parts):
+        return "it lists a part twice"
+    return None

@@ -1,0 +1,212 @@
+"""A landing from end to end: plan, lease, copy, commit, mark.
+
+The order of writing is the promise. A part becomes visible whole or not at all, under a name that nothing
+else has; it counts once the record names it; the landing counts once the manifest lists it. Record and
+manifest are replaced only if they still are what was read, so of two landings that meet one goes on and the
+other finds out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_provider_webcollect.landing.commit import check_complete, make_manifest
+from airflow_provider_webcollect.landing.errors import DestinationBusy, SourceReset
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
+from airflow_provider_webcollect.landing.manifest import (
+    MANIFEST,
+    PROGRESS,
+    decode_manifest,
+    decode_progress,
+    encode,
+    now,
+)
+from airflow_provider_webcollect.landing.plan import Copy, Found, Stands, make_plan
+from airflow_provider_webcollect.landing.source import SourceReader
+from airflow_provider_webcollect.landing.storage.conditional import Changed
+from airflow_provider_webcollect.landing.writer import PartsWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
+    from airflow_provider_webcollect.landing.source import Page
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+log = logging.getLogger(__name__)
+#: Times that the folder is looked at, if others keep changing it in between.
+LOOKS = 10
+
+
+def land(job: Job) -> Landed:
+    """Move the rows of the source to the folder and return the manifest that commits them.
+
+    A commit of the same run is left alone; an unfinished landing of the same source is resumed.
+
+    :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
+        may not be replaced.
+    :raises DestinationBusy: if another landing is at work there, or has taken the folder over.
+    :raises FormatChanged: if what is to be continued was written with other format options.
+    :raises SourceReset: if what is to be continued is not what the source begins with any more.
+    :raises RowsMissing: if the service gave fewer or more rows than it announced.
+    :raises PartsMissing: if parts have vanished meanwhile.
+    :raises StorageError: if the storage does not let itself be read or written.
+    """
+    job.file_format.require_extras()
+    job.folder.try_out()
+    for _ in range(LOOKS):
+        try:
+            return _land_on(job, _look(job.folder))
+        except Changed:
+            log.info("Another landing has written to %s; it is looked at again.", job.folder.root)
+    raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
+
+
+def _look(folder: Folder) -> Found:
+    # the record first: each change of the manifest is announced in it
+    record = folder.read(PROGRESS)
+    manifest = folder.read(MANIFEST)
+    return Found(
+        manifest=manifest and decode_manifest(manifest.content, f"{folder.root}/{MANIFEST}"),
+        manifest_version=manifest and manifest.version,
+        record=record and decode_progress(record.content, f"{folder.root}/{PROGRESS}"),
+        record_version=record and record.version,
+        files=folder.files(),
+    )
+
+
+def _land_on(job: Job, found: Found) -> Landed:
+    if _is_own_unfinished_commit(job, found):
+        _finish_commit(job, found)
+    plan = make_plan(job, found)
+    if isinstance(plan, Stands):
+        committed = plan.manifest
+        log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
+        return Landed(committed, own=committed.run == job.run, new=committed.added_by(job.run))
+    wait_until_free(job, found)
+    if found.record is not None and found.record.commit is not None:
+        _finish_commit(job, found)
+    reader = SourceReader(job)
+    start, pages = _first_page(job, reader, plan, found)
+    lease = Lease.win(job, start, found)
+    with lease.held():
+        _refuse_stale_plan(job, found)
+        return _copied(job, found, lease, reader, pages)
+
+
+def _is_own_unfinished_commit(job: Job, found: Found) -> bool:
+    record = found.record
+    return (
+        record is not None
+        and record.commit is not None
+        and record.run == job.run
+        and record.attempt <= job.attempt
+    )
+
+
+def _finish_commit(job: Job, found: Found) -> None:
+    """Bring to its end what a landing has begun that did not come to its end itself.
+
+    :raises Changed: in the end, since nothing is any more as it was found.
+    """
+    assert found.record is not None
+    assert found.record.commit is not None
+    commit = found.record.commit
+    lease = Lease.win(job, found.record, found)
+    with lease.held():
+        there = job.folder.read(MANIFEST)
+        known = there and decode_manifest(there.content, f"{job.folder.root}/{MANIFEST}")
+        if known is not None and known.landing_id not in {found.record.base, commit.landing_id}:
+            # only where a storage cannot replace on a condition, or something else has written there
+            lease.record(msgspec.structs.replace(lease.progress, commit=None))
+            raise Changed(MANIFEST)
+        if there is None or there.content != encode(commit):
+            lease.write_manifest(there and there.version)
+        lease.finish(job.folder.files())
+    raise Changed(MANIFEST)
+
+
+def _first_page(job: Job, reader: SourceReader, plan: Copy, found: Found) -> tuple[Progress, Iterator[Page]]:
+    """Return what to go on from, and the pages from there: the first has come, and nothing is written yet."""
+    start = _confirmed_start(job, reader, plan)
+    pages = reader.pages()
+    first = next(pages, None)
+    committed = len(found.manifest.parts) if found.manifest is not None else 0
+    if first is None and start.continues and start.rows and len(start.parts) == committed:
+        pages = reader.late_pages()
+        first = next(pages, None)
+    return start, itertools.chain(() if first is None else (first,), pages)
+
+
+def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
+    """Return the first start that the source goes on from."""
+    for start in plan.starts:
+        try:
+            reader.go_to(start)
+        except SourceReset as error:
+            reset = error
+            log.warning("%s.", error)
+        else:
+            return start
+    remedy = "on_reset='full'" if job.mode == "incremental" else "another run with if_exists='overwrite'"
+    raise SourceReset(
+        f"{reset}. Nothing was changed; {remedy} lands all of it again, and another destination keeps what "
+        "is there"
+    )
+
+
+def _refuse_stale_plan(job: Job, found: Found) -> None:
+    """Raise :class:`Changed` if somebody has come, committed and gone since the folder was looked at."""
+    there = job.folder.read(MANIFEST)
+    if (there and there.version) != found.manifest_version:
+        raise Changed(MANIFEST)
+
+
+def _copied(job: Job, found: Found, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -> Landed:
+    writer = PartsWriter(job, lease)
+    writer.write(pages)
+    if job.mark is not None and lease.progress.rows and not reader.settled:
+        # what the source has gained while the last part was written must not be marked without it
+        writer.write(reader.pages())
+        writer.write(reader.late_pages())
+    files = check_complete(job, lease.progress, reader.total)
+    writer.widen()
+    manifest = make_manifest(job, lease.progress, found, reader.total)
+    job.on_progress(manifest.rows, manifest.total)
+    version = lease.commit(manifest, found.manifest_version)
+    landed = Landed(
+        manifest,
+        own=True,
+        new=manifest.added_by(job.run),
+        copied=_newly_committed(manifest, found.manifest if lease.progress.continues else None),
+    )
+    job.on_commit(landed)
+    if job.mark is not None:
+        landed = dataclasses.replace(landed, manifest=_marked(job, lease, manifest, version))
+    lease.finish(files)
+    return landed
+
+
+def _newly_committed(manifest: Manifest, before: Manifest | None) -> tuple[Part, ...]:
+    """Return the parts with the rows that the manifest before, if this one continues it, has not."""
+    known = {part.next_offset for part in before.parts} if before is not None else set()
+    return tuple(part for part in manifest.added() if part.next_offset not in known)
+
+
+def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifest:
+    """Confirm the export and record it in the manifest."""
+    assert job.mark is not None
+    # a landing that was taken over must not mark what its successor has yet to land
+    lease.prove()
+    job.on_progress(manifest.rows, manifest.total)
+    job.mark()
+    marked = msgspec.structs.replace(manifest, exported_at=now())
+    lease.commit(marked, version)
+    return marked

@@ -1,0 +1,208 @@
+"""The rows of a source, read from a cursor to the end: the one place that counts them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
+from airflow_provider_webcollect.landing.job import intervals
+from airflow_provider_webcollect.landing.manifest import PageFingerprint
+from airflow_provider_webcollect.service.api.nesting import is_deep
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.manifest import Progress
+    from airflow_provider_webcollect.service.api.records import DataPage
+
+log = logging.getLogger(__name__)
+#: Seconds between two reads of a source that may not show all of its rows yet.
+SETTLE_INTERVAL = 2.0
+#: Times that the last landed page is read before counts that do not fit are believed.
+COUNT_READS = 4
+#: Seconds between two of them.
+COUNT_INTERVAL = 1.0
+#: Pages in a row after which no fewer rows are left than before: such a read has no end.
+ENDLESS_PAGES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows of the source, and where they stand in it.
+
+    :ivar offset: the cursor with which they were read, and ``next_offset`` the one after them.
+    :ivar position: how many rows of the source there are up to the last of these.
+    :ivar total: rows in all that the service announces.
+    """
+
+    rows: Sequence[msgspec.Raw]
+    offset: int
+    next_offset: int
+    position: int
+    total: int
+
+    def fingerprint(self) -> PageFingerprint:
+        """Return the fingerprint by which a later landing sees whether the source still has this page."""
+        return PageFingerprint(offset=self.offset, rows=len(self.rows), sha256=digest_rows(self.rows))
+
+
+class SourceReader:
+    """Reads a source once, from the first row or from where landed rows end.
+
+    :ivar total: rows that the service has announced last.
+    :ivar settled: whether all of ``settle`` has passed since the last row came.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.total = 0
+        self.settled = False
+        self._job = job
+        self._offset = 0
+        self._position = 0
+        self._ahead: DataPage | None = None
+        self._least_left: int | None = None
+        self._pages_since = 0
+
+    def go_to(self, landed: Progress) -> None:
+        """Go to where the landed rows end, once the source has shown that it still begins with them.
+
+        The last landed page is read again, and its rows must say the same: counts alone do not show a source
+        that was emptied and has filled up again. Fewer rows than were landed are waited for, since a source
+        may not show all of them right after a run (assumptions.md, Reading data). A service may
+        count the total and the rest of a page at two moments while rows arrive: where the rows are the same
+        and only the counts differ, the page is read up to :data:`COUNT_READS` times.
+
+        :raises SourceReset: if the source does not go on from there.
+        """
+        if not landed.rows:
+            return
+        waits = self._waits()
+        count_waits = iter([COUNT_INTERVAL] * (COUNT_READS - 1))
+        while True:
+            page, rows, counts_fit = self._read_again(landed)
+            fingerprint = landed.page_fingerprint
+            if page.total < landed.rows:
+                wait = next(waits, None)
+            elif digest_rows(rows[: fingerprint.rows]) != fingerprint.sha256:
+                wait = None
+            elif counts_fit:
+                self._offset, self._position = landed.next_offset, landed.rows
+                self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
+                return
+            else:
+                log.info("%s: the counts do not fit the rows: %d in all.", landed.source, page.total)
+                wait = next(count_waits, None)
+            if wait is None:
+                raise SourceReset(
+                    f"{landed.source} has {page.total} rows now, {landed.rows} were landed; it does not go "
+                    "on where these end: it was emptied, or rows were taken away or changed"
+                )
+            self._job.sleep(wait)
+
+    def pages(self) -> Iterator[Page]:
+        """Yield the pages to the end, also of what is added meanwhile.
+
+        A source that shows no rows, or fewer than were read, is read again for ``settle`` seconds.
+
+        :raises RowsMissing: if the service's counts contradict each other.
+        """
+        return self._to_the_end(self._waits())
+
+    def late_pages(self) -> Iterator[Page]:
+        """Yield the pages of what appears within ``settle`` seconds.
+
+        While older batches are shown, those of a run that has just finished may still be missing; the service
+        does not announce them.
+        """
+        before = self._position
+        for wait in self._waits():
+            self._job.sleep(wait)
+            yield from self._to_the_end(iter(()), late=True)
+        self.settled = self._position == before
+
+    def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
+        while True:
+            answer = self._ahead or self._job.fetch(self._offset)
+            self._ahead = None
+            if not answer.rows and answer.total < max(self._position, 1):
+                # not all that there is, so its counts are not taken for the truth
+                if late:
+                    return
+                if wait := next(waits, None):
+                    self._job.sleep(wait)
+                    continue
+            page = self._counted(answer)
+            if page.rows:
+                yield page
+            if answer.rest_total <= 0 and (not page.rows or page.position >= page.total):
+                return
+
+    def _counted(self, answer: DataPage) -> Page:
+        position = self._position + len(answer.rows)
+        if answer.total < self.total:
+            raise rows_missing(self._job.source, f"announced {self.total} rows, and then {answer.total}")
+        if answer.rest_total > 0 and position > answer.total:
+            raise rows_missing(
+                self._job.source,
+                f"announced {answer.total} rows, {position} came, and more are said to be left",
+            )
+        self._refuse_endless_read(answer.rest_total)
+        page = Page(answer.rows, self._offset, answer.offset, position, answer.total)
+        self._offset, self._position, self.total = answer.offset, position, answer.total
+        return page
+
+    def _refuse_endless_read(self, left: int) -> None:
+        if left <= 0 or self._least_left is None or left < self._least_left:
+            self._least_left, self._pages_since = (left if left > 0 else None), 0
+            return
+        self._pages_since += 1
+        if self._pages_since >= ENDLESS_PAGES:
+            what = f"has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
+            raise rows_missing(self._job.source, what)
+
+    def _read_again(self, landed: Progress) -> tuple[DataPage, list[msgspec.Raw], bool]:
+        """Read as many rows as the last landed page had.
+
+        :return: the page where they end, the rows, and whether the counts say that they follow the others.
+        """
+        last = landed.page_fingerprint
+        offset, counts_fit = last.offset, True
+        rows: list[msgspec.Raw] = []
+        while True:
+            page = self._job.fetch(offset)
+            before = page.total - page.rest_total - len(page.rows)
+            counts_fit = counts_fit and before == landed.rows - last.rows + len(rows)
+            rows += page.rows
+            offset = page.offset
+            if len(rows) >= last.rows or not page.rows or page.rest_total <= 0:
+                return page, rows, counts_fit
+
+    def _waits(self) -> Iterator[float]:
+        return intervals(self._job.settle, SETTLE_INTERVAL)
+
+
+def rows_missing(source: object, what: str) -> RowsMissing:
+    """Return the error for counts that contradict each other."""
+    return RowsMissing(
+        f"{source}: the service {what}; nothing was committed, and the next attempt reads all of it again"
+    )
+
+
+def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
+    """Digest what the rows say, however their JSON is laid out, unless it is too deep to be decoded."""
+    digest = hashlib.sha256()
+    encode = msgspec.json.Encoder(order="sorted").encode
+    decode = msgspec.json.Decoder().decode
+    for row in rows:
+        try:
+            # not by whether decoding fails: that depends on who calls
+            digest.update(row if is_deep(bytes(row)) else encode(decode(row)))
+        except (msgspec.MsgspecError, ValueError):
+            # a number too long to be read, or a broken character: neither shall keep all rows from landing
+            digest.update(row)
+    return digest.hexdigest()

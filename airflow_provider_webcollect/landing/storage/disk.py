@@ -1,0 +1,153 @@
+"""Files on this machine's disk, or one that is mounted: names appear by a rename, under a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
+from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Disk:
+    """The operations of :class:`~.conditional.Storage` on local files.
+
+    A version is the digest of the content.
+    """
+
+    def try_out(self, folder: str) -> bool:
+        """Make a file and remove it, in the folder or the one that it would be made in."""
+        there = next(each for each in (Path(folder), *Path(folder).parents) if os.path.lexists(each))
+        # permissions alone do not tell what a mounted disk allows; what a kill leaves goes with the next one
+        probe = there / ".tmp-probe"
+        probe.touch()
+        probe.unlink(missing_ok=True)
+        return True
+
+    def read(self, path: str) -> Stored | None:
+        """Return a small file, or None if it is absent."""
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+        return Stored(content, _version(content))
+
+    def replace(self, path: str, content: bytes, expected: str | None) -> str:
+        """Write the file if it is of the expected version, under a lock."""
+        _make_folder(Path(path).parent)
+        with _locked(Path(path)):
+            self._compare(path, expected)
+            with self.upload(path) as file:
+                file.write(content)
+        return _version(content)
+
+    def remove(self, path: str, expected: str) -> bool:
+        """Remove the file if it is of the expected version, under a lock."""
+        file = Path(path)
+        if not file.parent.is_dir():
+            raise Changed(path)
+        with _locked(file):
+            self._compare(path, expected)
+            file.unlink()
+            _sync_folder(file.parent)
+        return True
+
+    def _compare(self, path: str, expected: str | None) -> None:
+        found = self.read(path)
+        if (found.version if found else None) != expected:
+            raise Changed(path)
+
+    def files(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files by path."""
+        found = {}
+        for parent, _, names in os.walk(folder, onerror=raise_unless_absent):
+            # joined as texts, so that all paths begin with the folder's, however that is spelt
+            for file in (f"{parent}/{name}" for name in names):
+                with contextlib.suppress(FileNotFoundError):
+                    found[file] = os.lstat(file).st_size
+        return found
+
+    @contextlib.contextmanager
+    def upload(self, path: str) -> Iterator[Any]:
+        """Give a hidden file beside ``path``, which is renamed once it is on the disk."""
+        target = Path(path)
+        _make_folder(target.parent)
+        hidden = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")
+        file = hidden.open("wb")
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            # a rename is atomic, and beside the target it never crosses a disk
+            hidden.rename(target)
+        except BaseException:
+            for clean_up in (file.close, hidden.unlink):
+                with contextlib.suppress(OSError):
+                    clean_up()
+            raise
+        _sync_folder(target.parent)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading."""
+        return Path(path).open("rb")
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        Path(path).unlink(missing_ok=True)
+
+
+def _version(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, against other threads, processes and, on NFS, hosts."""
+    lock = path.with_name(f".tmp-{path.name}.lock")
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # whoever held it has removed it, so that others may hold a new one by now
+            if _is_at(descriptor, lock):
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they outlive a power cut."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,221 @@
+"""A folder on any fsspec filesystem that holds one landing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
+from airflow_provider_webcollect.landing.manifest import (
+    MANIFEST,
+    PARTITION_FOLDER,
+    PROGRESS,
+    REDSHIFT_MANIFEST,
+)
+from airflow_provider_webcollect.landing.storage.azure import Azure
+from airflow_provider_webcollect.landing.storage.conditional import Changed, Storage, Stored
+from airflow_provider_webcollect.landing.storage.disk import Disk
+from airflow_provider_webcollect.landing.storage.errors import storage_errors, url
+from airflow_provider_webcollect.landing.storage.gcs import GoogleCloudStorage
+from airflow_provider_webcollect.landing.storage.remote import Memory, Unconditional
+from airflow_provider_webcollect.landing.storage.s3 import S3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from fsspec import AbstractFileSystem
+
+#: A part, in the folder or in those of a partition; or a half-written file.
+_OURS = re.compile(rf"(?:{PARTITION_FOLDER}/)*(?:part-\d{{5,}}-[0-9a-f]{{8}}\.[a-z0-9.]+|\.tmp-[^/]+)")
+#: How often a write is tried that is refused although the file is as expected.
+CONFLICTS = 5
+#: Bytes after which a disk begins to store them, so that the sync in the end has little to wait for.
+WRITE_OUT_BYTES = 4 * 1024 * 1024
+
+
+class PartFile:
+    """A part being written: counts and digests what passes. It becomes visible only when finished.
+
+    :param errors: gives the context in which the storage's errors are explained.
+    """
+
+    def __init__(self, file: Any, errors: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._file = file
+        self._errors = errors
+        self._digest = hashlib.sha256()
+        self._on_its_way = 0
+        self.bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append ``data``."""
+        with self._errors():
+            self._file.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
+        if self.bytes - self._on_its_way >= WRITE_OUT_BYTES:
+            _write_out(self._file, self._on_its_way, self.bytes)
+            self._on_its_way = self.bytes
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of what was written so far."""
+        return self._digest.hexdigest()
+
+
+class Folder:
+    """The files of a landing, by their names relative to the folder.
+
+    All methods raise :class:`~.landing.errors.StorageError` if the storage fails or does not let them.
+
+    :param fs: the filesystem.
+    :param root: the folder's path on it; it need not be there.
+    """
+
+    def __init__(self, fs: AbstractFileSystem, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._fs = fs
+        self._storage = _storage_of(fs)
+
+    def try_out(self) -> None:
+        """Find out whether the folder can be written to, and leave nothing behind.
+
+        A storage that ignores conditions is found out too: from now on, it is written to without them.
+
+        :raises StorageError: if it cannot be written to.
+        """
+        with storage_errors(self._fs, self.root):
+            if not self._storage.try_out(self.root):
+                self._storage = Unconditional(self._fs)
+
+    def read(self, name: str) -> Stored | None:
+        """Return a small file and the version that this content is of, or None if it is absent."""
+        with self._at(name) as path:
+            return self._storage.read(path)
+
+    def replace(self, name: str, content: bytes, expected: str | None) -> str:
+        """Write a file if it still is the one that was read.
+
+        :param expected: the version that was read; None if the file was absent.
+        :return: the version now.
+        :raises Changed: if another has written or removed the file; nothing was written then.
+        """
+        for _ in range(CONFLICTS):
+            try:
+                return self._replace(name, content, expected)
+            except Changed:
+                found = self.read(name)
+                # where it is as it was, this write met another that has failed since
+                if (found.version if found else None) != expected:
+                    raise
+        raise StorageError(f"{self._url(name)} is not replaced, although nobody has changed it")
+
+    def _replace(self, name: str, content: bytes, expected: str | None) -> str:
+        try:
+            with self._at(name) as path:
+                return self._storage.replace(path, content, expected)
+        except (Changed, StorageError) as error:
+            if getattr(error, "permanent", False):
+                raise
+            # the write may have arrived, and only its answer been lost
+            found = self.read(name)
+            if found is None or found.content != content:
+                raise
+            return found.version
+
+    def remove(self, name: str, expected: str) -> bool:
+        """Remove a file if it still is the one that was read; one that is absent is fine.
+
+        :param expected: the version that was read.
+        :return: False if the storage cannot remove on a condition; the file then is as it was.
+        :raises Changed: if another has written the file.
+        """
+        try:
+            with self._at(name) as path:
+                return self._storage.remove(path, expected)
+        except Changed:
+            if self.read(name) is not None:
+                raise
+            return True
+
+    def files(self) -> dict[str, int]:
+        """Return the sizes in bytes of all files in the folder and below, by name; none if it is absent."""
+        with storage_errors(self._fs, self.root):
+            found = self._storage.files(self.root)
+        start = len(f"{self.root}/".lstrip("/"))
+        return {path.lstrip("/")[start:]: size for path, size in found.items()}
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[PartFile]:
+        """Give a file to write a part to; it becomes visible as ``name`` at the end, or not at all."""
+        with contextlib.ExitStack() as upload:
+            with self._at(name) as path:
+                file = upload.enter_context(self._storage.upload(path))
+            yield PartFile(file, lambda: self._at(name))
+            with self._at(name):
+                upload.close()
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        """Open a part for reading.
+
+        :raises PartsMissing: if it is absent.
+        """
+        with self._at(name) as path:
+            try:
+                file = self._storage.open(path)
+            except FileNotFoundError as error:
+                raise PartsMissing(f"{self._url(name)} is not there any more") from error
+        with file:
+            yield file
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, whatever their versions; absent ones are fine."""
+        for name in names:
+            with self._at(name) as path:
+                self._storage.delete(path)
+
+    @contextlib.contextmanager
+    def _at(self, name: str) -> Iterator[str]:
+        """Give a file's path; errors of the storage name it."""
+        path = f"{self.root}/{name}"
+        with storage_errors(self._fs, path):
+            yield path
+
+    def _url(self, name: str) -> str:
+        return url(self._fs, f"{self.root}/{name}")
+
+
+def _storage_of(fs: AbstractFileSystem) -> Storage:
+    """Return what does the operations on ``fs``."""
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    if protocols & {"file", "local"}:
+        return Disk()
+    if "memory" in protocols:
+        return Memory(fs)
+    # by what is called, too: there are other filesystems for the same stores
+    if "s3" in protocols and hasattr(fs, "call_s3"):
+        return S3(fs)
+    if "abfs" in protocols and hasattr(fs, "service_client"):
+        return Azure(fs)
+    if "gs" in protocols and hasattr(fs, "_call"):
+        return GoogleCloudStorage(fs)
+    return Unconditional(fs)
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a file has a name that landings give, at the top or in the folders of a partition."""
+    return name in {MANIFEST, PROGRESS, REDSHIFT_MANIFEST} or bool(_OURS.fullmatch(name))
+
+
+def _write_out(file: Any, start: int, end: int) -> None:
+    """Have the disk begin with a range of the file, where there is a disk; nothing waits for it."""
+    if sys.platform == "linux":
+        # a hint and no more: what goes wrong with it, goes wrong with the sync
+        with contextlib.suppress(AttributeError, OSError):
+            # drops from memory what is on the disk, and first has the rest brought there
+            os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,101 @@
+"""Pages into parts, each recorded when it is finished; and parts rewritten that lack columns."""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_provider_webcollect.landing.manifest import RecordedPart, new_id
+from airflow_provider_webcollect.landing.write_behind import write_behind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.lease import Lease
+    from airflow_provider_webcollect.landing.source import Page
+
+
+class PartsWriter:
+    """Writes the parts of one landing."""
+
+    def __init__(self, job: Job, lease: Lease) -> None:
+        self._job = job
+        self._lease = lease
+        self._columns = job.file_format.columns_after(lease.progress.columns)
+
+    def write(self, pages: Iterator[Page]) -> None:
+        """Write the pages as parts."""
+        page = next(pages, None)
+        while page is not None:
+            page = self._write_part(page, pages) or next(pages, None)
+
+    def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
+        """Write the next part.
+
+        :return: the page that was read but belongs to the part after it, if there is one.
+        """
+        progress = self._lease.progress
+        name = self._name(len(progress.parts), self._job.partition, progress.landing_id)
+        last = left_over = None
+        with (
+            self._job.folder.part(name) as file,
+            write_behind(file) as behind,
+            self._job.file_format.writer(behind, self._columns) as writer,
+        ):
+            for page in itertools.chain((first,), others):
+                if not writer.write(page.rows):
+                    left_over = page
+                    break
+                last = page
+                self._job.on_progress(page.position, page.total)
+                self._lease.check()
+                if behind.bytes >= self._job.max_part_bytes:
+                    break
+        # the first page of a part is always taken
+        assert last is not None
+        part = RecordedPart(
+            name=name,
+            rows=last.position - (first.position - len(first.rows)),
+            bytes=file.bytes,
+            sha256=file.sha256,
+            start_offset=progress.next_offset,
+            next_offset=last.next_offset,
+            page_fingerprint=last.fingerprint(),
+            columns=len(writer.columns),
+        )
+        self._lease.record(progress.with_part(part, self._columns.names))
+        return left_over
+
+    def widen(self) -> None:
+        """Rewrite the parts that lack columns, each under a new name: the old ones may be committed."""
+        names = self._columns.names
+        narrow = [
+            (number, part)
+            for number, part in enumerate(self._lease.progress.parts)
+            if part.columns < len(names)
+        ]
+        if not narrow:
+            return
+        own = new_id()
+        progress = self._lease.progress
+        self._lease.record(msgspec.structs.replace(progress, attempts=(*progress.attempts, own)))
+        for number, part in narrow:
+            wide = self._widened(number, part, own)
+            self._lease.record(self._lease.progress.with_replaced(number, wide))
+
+    def _widened(self, number: int, part: RecordedPart, own: str) -> RecordedPart:
+        names = self._columns.names
+        name = self._name(number, posixpath.dirname(part.name), own)
+        with self._job.folder.opened(part.name) as source, self._job.folder.part(name) as file:
+            self._job.file_format.widen(source, file, names[: part.columns], names)
+        return msgspec.structs.replace(
+            part, name=name, bytes=file.bytes, sha256=file.sha256, columns=len(names)
+        )
+
+    def _name(self, number: int, partition: str | None, own: str) -> str:
+        name = f"part-{number + 1:05d}-{own}{self._job.file_format.suffix}"
+        return f"{partition}/{name}" if partition else name

@@ -1,0 +1,84 @@
+"""Destinations as DAGs name them: what can be known of them early, and the folders that they stand for."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING
+
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.storage.errors import STORAGE_EXTRAS
+from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
+
+
+def check_destination(argument: str, value: str | ObjectStoragePath) -> str | ObjectStoragePath:
+    """Return a path on a storage, checked by its form; nothing is connected to.
+
+    :raises InvalidArgument: if it is no text, chains filesystems (``::``), has a scheme for which Airflow has
+        no filesystem, or names no bucket where there are buckets.
+    """
+    # not by an instance's `fs`, which connects to the storage
+    is_path = hasattr(type(value), "fs")
+    path = str(value) if is_path else validation.text(argument, value)
+    if "::" in path:
+        raise InvalidArgument(argument, path, "it must not hold `::`, which chains filesystems")
+    if is_path:
+        return value
+    if found := _URL.match(path):
+        _check_url(argument, path, found["scheme"], found["rest"])
+    return path
+
+
+def _check_url(argument: str, path: str, scheme: str, rest: str) -> None:
+    if scheme in STORAGE_EXTRAS:
+        if not re.match(r"/([^/@]*@)?[^/@]+(/|$)", rest):
+            raise InvalidArgument(argument, path, f"it must name a bucket: {scheme}://bucket/folder")
+    elif scheme != "file" and not (scheme.islower() and (_is_registered(scheme) or _is_attached(path))):
+        raise InvalidArgument(argument, path, f"Airflow has no filesystem for the scheme `{scheme}`")
+
+
+def _is_registered(scheme: str) -> bool:
+    # looked up only where it is needed: it loads all providers
+    module = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io")
+    return bool(module.has_fs(scheme))
+
+
+def _is_attached(path: str) -> bool:
+    """Return whether a DAG has given Airflow a filesystem of its own for a path (``attach``)."""
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    try:
+        return ObjectStoragePath(path).fs is not None
+    except ValueError:
+        return False
+
+
+def folder_at(path: ObjectStoragePath) -> Folder:
+    """Return the folder at a path; the storage is not asked for it.
+
+    :raises StorageError: if there is no filesystem for it, or it cannot be set up.
+    """
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+
+    try:
+        fs = path.fs
+    except (ImportError, ValueError) as error:
+        raise StorageError(_what_to_do(path, error), permanent=True) from error
+    return Folder(fs, path.path)
+
+
+def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:
+    extra = STORAGE_EXTRAS.get(path.protocol)
+    if extra and (isinstance(error, ImportError) or not _is_registered(path.protocol)):
+        return f"{path} needs an extra: pip install 'airflow-provider-webcollect[{extra}]' ({error})"
+    return f"The storage of {path} cannot be used, look at its connection (`object_storage_conn_id`): {error}"

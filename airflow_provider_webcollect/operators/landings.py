@@ -1,0 +1,139 @@
+"""Operators on what has landed; they need the storage alone, and no connection of the service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_webcollect.operators.base import airflow_errors, check_now, storage_path
+from airflow_provider_webcollect.operators.destination import check_destination, folder_at
+from airflow_provider_webcollect.service.api import validation
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Sequence
+
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+
+
+class _LandingOperator(BaseOperator):
+    """Base of the operators on one landing.
+
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
+        (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
+        (templated)
+    """
+
+    template_fields: Sequence[str] = ("destination", "object_storage_conn_id")
+    ui_color = "#d7ecdf"
+
+    def __init__(
+        self,
+        *,
+        destination: str | ObjectStoragePath,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.destination = destination
+        self.object_storage_conn_id = object_storage_conn_id
+        check_now(self, self._check_destination)
+
+    def _check_destination(self) -> None:
+        check_destination("destination", self.destination)
+
+    def _path(self) -> ObjectStoragePath:
+        path = storage_path(self.destination, self.object_storage_conn_id)
+        # says what is missing where there is no filesystem for it
+        folder_at(path)
+        return path
+
+
+class WebCollectVerifyLandingOperator(_LandingOperator):
+    """Reads all parts of a landing and holds them to its manifest: presence, bytes, SHA-256, number of rows.
+
+    It fails without retries, with everything that is wrong, if a file is not what the manifest says. If there
+    is no manifest yet, or the landing was replaced meanwhile, the task's retries read it again.
+
+    Returns ``{"destination", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: what was
+    verified, and which run had committed it when.
+
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
+        (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
+        (templated)
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Verify the landing and return what it is."""
+        from airflow_provider_webcollect.landing.reader import read_landing
+
+        with airflow_errors():
+            self._check_destination()
+            landed = read_landing(self._path())
+            landed.verify()
+        manifest = landed.manifest
+        self.log.info("%s has all %d rows in %d parts.", landed.uri, manifest.rows, len(manifest.parts))
+        return {
+            "destination": landed.uri,
+            "rows": manifest.rows,
+            "bytes": manifest.bytes,
+            "parts": len(manifest.parts),
+            "new_parts": manifest.new_parts,
+            "run_id": manifest.run.run_id,
+            "finished_at": manifest.finished_at,
+        }
+
+
+class WebCollectCleanLandingOperator(_LandingOperator):
+    """Removes the parts and half-written files of a folder that no landing needs and that are old enough.
+
+    It may run while a landing is at work there, see
+    :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
+
+    Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be.
+
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
+        (templated)
+    :param older_than: how long ago a file must have been written: seconds, or a ``timedelta``; by default a
+        day.
+    :param dry_run: remove nothing, and only log what would be removed.
+    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
+        (templated)
+    """
+
+    def __init__(
+        self,
+        *,
+        destination: str | ObjectStoragePath,
+        older_than: float | datetime.timedelta = 24 * 60 * 60,
+        dry_run: bool = False,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(destination=destination, object_storage_conn_id=object_storage_conn_id, **kwargs)
+        self.older_than = older_than
+        # BaseOperator has a method of the argument's name
+        self.only_report = dry_run
+        check_now(self, self._check, ("older_than", "only_report"))
+
+    def _check(self) -> None:
+        from airflow_provider_webcollect.landing.cleaning import age_in_seconds
+
+        age_in_seconds(self.older_than)
+        validation.boolean("dry_run", self.only_report)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Remove the files and return how much that was."""
+        from airflow_provider_webcollect.landing.cleaning import clean
+
+        with airflow_errors():
+            self._check_destination()
+            removed = clean(self._path(), older_than=self.older_than, dry_run=self.only_report)
+        return {
+            "files": len(removed),
+            "bytes": sum(file.bytes for file in removed),
+            "dry_run": self.only_report,
+        }

@@ -1,0 +1,45 @@
+"""The manifest by which Redshift's COPY loads exactly the new parts of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.assets import Address
+from airflow_provider_webcollect.landing.manifest import REDSHIFT_MANIFEST
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    from airflow_provider_webcollect.landing.manifest import Part
+
+#: What Airflow calls S3; Redshift knows the first alone.
+_SCHEMES = ("s3", "s3a", "s3n")
+
+
+def refuse_other_storage(folder: object) -> None:
+    """Raise :class:`InvalidArgument` if a folder is not on S3."""
+    if str(folder).partition("://")[0] not in _SCHEMES:
+        rule = f"Redshift reads manifests from S3 alone, and {folder} is not there"
+        raise InvalidArgument("redshift_manifest", True, rule)
+
+
+def write_redshift_manifest(folder: ObjectStoragePath, parts: Iterable[Part]) -> str:
+    """Write the manifest that names ``parts`` beside that of the landing, in place of an earlier one.
+
+    :return: its URI.
+    """
+    address = Address.of(folder)._replace(scheme=_SCHEMES[0])
+    entries = [
+        # COPY of Parquet needs the length
+        {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
+        for part in parts
+    ]
+    # not by ObjectStoragePath.open, which reports a file of its own to hook lineage
+    folder.fs.pipe_file(
+        f"{folder.path.rstrip('/')}/{REDSHIFT_MANIFEST}", json.dumps({"entries": entries}, indent=2).encode()
+    )
+    return address.file(REDSHIFT_MANIFEST).uri

@@ -1,0 +1,130 @@
+"""The example DAGs that land what is new and load just that, run for real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+
+from tests.airflow.dag_runs import FinishedRun, run_dag
+from tests.airflow.examples import load
+from tests.airflow.warehouses import needs_warehouses, rendered, warehouses  # noqa: F401  # a fixture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+
+class TestDuckDB:
+    @pytest.fixture
+    def dag(self) -> Any:
+        dag = load("webcollect_incremental_to_duckdb")
+        dag.get_task("land").settle = 0
+        dag.get_task("load").retries = 0
+        return dag
+
+    @pytest.fixture
+    def conf(self, source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+        return {
+            "collection_task_id": source["task_id"],
+            "destination": f"file://{tmp_path}/prices",
+            "database": f"{tmp_path}/prices.duckdb",
+        }
+
+    def table(self, conf: dict[str, Any]) -> list[tuple[str, str]]:
+        with duckdb.connect(conf["database"]) as db:
+            return db.execute("select id, title from prices order by part, rowid").fetchall()
+
+    def expected(self, sandbox: Sandbox, conf: dict[str, Any]) -> list[tuple[str, str]]:
+        rows = sandbox.control.true_rows(conf["collection_task_id"])
+        return [(row["id"], row["title"]) for row in rows]
+
+    def test_each_run_adds_what_is_new(self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]) -> None:
+        loaded = []
+        for grown in (0, 40, 25):
+            if grown:
+                sandbox.control.grow(conf["collection_task_id"], grown)
+            run = run_dag(dag, conf)
+            assert run.states == {"land": "success", "load": "success"}
+            loaded.append((len(run.xcoms["land"]["uris"]), run.xcoms["load"]))
+            assert sorted(self.table(conf)) == sorted(self.expected(sandbox, conf))
+
+        assert loaded == [(1, 400), (1, 440), (1, 465)]
+
+    def test_with_nothing_new_nothing_is_loaded(self, dag: Any, conf: dict[str, Any]) -> None:
+        run_dag(dag, conf)
+        before = self.table(conf)
+
+        assert run_dag(dag, conf).states == {"land": "skipped", "load": "skipped"}
+        assert self.table(conf) == before
+
+    def test_loading_again_changes_nothing(self, sandbox: Sandbox, dag: Any, conf: dict[str, Any]) -> None:
+        first = run_dag(dag, conf)
+        sandbox.control.grow(conf["collection_task_id"], 40)
+        second = run_dag(dag, conf)
+
+        for run in (second, first, first):
+            assert self.load_again(dag, run, conf) == 440
+        assert sorted(self.table(conf)) == sorted(self.expected(sandbox, conf))
+
+    def load_again(self, dag: Any, run: FinishedRun, conf: dict[str, Any]) -> int:
+        """Do what a retry does, or clearing the task."""
+        return dag.get_task("load").python_callable(run.xcoms["land"]["uris"], conf["database"])
+
+    def test_a_load_that_fails_leaves_the_table_as_it_was(
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], tmp_path: Path
+    ) -> None:
+        run = run_dag(dag, conf)
+        before = self.table(conf)
+        part = tmp_path / "prices" / run.xcoms["land"]["uris"][0].rpartition("/")[2]
+        content = part.read_bytes()
+        part.write_bytes(content[:-20])
+        with pytest.raises(duckdb.Error):
+            self.load_again(dag, run, conf)
+        assert self.table(conf) == before
+
+        part.write_bytes(content)
+        self.load_again(dag, run, conf)
+        assert self.table(conf) == before
+
+
+@needs_warehouses
+@pytest.mark.usefixtures("warehouses")
+def test_bigquery_is_given_the_new_parts_of_a_run(
+    sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+) -> None:
+    dag = load("webcollect_incremental_to_warehouse")
+    # without a connection of Google's it gets no further than its arguments
+    dag.get_task("load").retries = 0
+    conf = {
+        "collection_task_id": source["task_id"],
+        "destination": f"file://{tmp_path}/prices",
+        "bucket": "my-bucket",
+        "table": "my-project.shop.prices",
+    }
+    seen: list[str] = []
+    for rows in (400, 40):
+        run = run_dag(dag, conf)
+        given = rendered(dag.dag_id, run.run_id, "load")
+        assert run.xcoms["land"]["rows"] == rows
+        assert run.states["land"] == "success"
+        assert (given["bucket"], given["destination_project_dataset_table"]) == (
+            conf["bucket"],
+            conf["table"],
+        )
+        assert given["source_objects"] == run.xcoms["land"]["objects"] != []
+        assert all("/prices/dt=" in name for name in given["source_objects"])
+        assert not set(given["source_objects"]) & set(seen)
+        seen += given["source_objects"]
+        sandbox.control.grow(source["task_id"], 40)
+
+    operator = dag.get_task("load")
+    assert {"source_objects", "bucket", "destination_project_dataset_table"} <= set(operator.template_fields)
+    assert (operator.source_format, operator.write_disposition) == ("PARQUET", "WRITE_APPEND")

@@ -1,0 +1,173 @@
+"""The operators on what has landed, as tasks of a DAG run."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectCleanLandingOperator,
+    WebCollectVerifyLandingOperator,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from tests.airflow.dag_runs import run_tasks
+from tests.airflow.landings import RETRIES, land, manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.airflow.dag_runs import FinishedRun
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+LEFTOVER = "part-00009-0badcafe.jsonl"
+
+
+def verify(destination: Any, **arguments: Any) -> FinishedRun:
+    return run_tasks(
+        lambda: WebCollectVerifyLandingOperator(
+            task_id="verify", destination=destination, **{**RETRIES, **arguments}
+        )
+    )
+
+
+class TestVerify:
+    def test_it_says_what_has_landed(self, source: dict[str, Any], destination: str) -> None:
+        def make_transfer() -> WebCollectToObjectStorageOperator:
+            return WebCollectToObjectStorageOperator(
+                task_id="land", collection_task_id=source["task_id"], destination=destination, settle=0
+            )
+
+        run = run_tasks(
+            make_transfer,
+            lambda: WebCollectVerifyLandingOperator(
+                task_id="verify", destination="{{ ti.xcom_pull('land')['manifest'] }}"
+            ),
+        )
+
+        landed = manifest(destination)
+        assert run.states == {"land": "success", "verify": "success"}
+        assert run.xcoms["verify"] == {
+            "destination": destination,
+            "rows": 400,
+            "bytes": landed["bytes"],
+            "parts": 1,
+            "new_parts": 1,
+            "run_id": run.run_id,
+            "finished_at": landed["finished_at"],
+        }
+
+    @pytest.mark.parametrize("make", [str, ObjectStoragePath, lambda url: url.removeprefix("file://")])
+    def test_the_folder_may_be_a_url_a_path_or_an_object_storage_path(
+        self, source: dict[str, Any], destination: str, make: Callable[[str], Any]
+    ) -> None:
+        land(destination, source)
+
+        assert verify(make(destination)).xcoms["verify"]["rows"] == 400
+
+    def test_damage_ends_the_task_without_retries_and_names_all_of_it(
+        self, source: dict[str, Any], destination: str, said: Callable[[], str]
+    ) -> None:
+        land(destination, source, max_part_bytes=1)
+        first, second, *_ = (part["name"] for part in manifest(destination)["parts"])
+        folder = Path(destination.removeprefix("file://"))
+        (folder / first).unlink()
+        (folder / second).write_bytes(b"")
+        run = verify(destination)
+
+        assert (run.states, run.tries) == ({"verify": "failed"}, {"verify": 1})
+        log = said()
+        assert f"{first} is missing" in log
+        assert f"{second} has 0 bytes instead of" in log
+
+    def test_a_landing_that_is_not_there_yet_is_left_to_the_retries(
+        self, destination: str, said: Callable[[], str]
+    ) -> None:
+        run = verify(destination)
+
+        assert (run.states, run.tries) == ({"verify": "failed"}, {"verify": 4})
+        assert "_manifest.json is not there: nothing has landed there yet" in said()
+
+    def test_a_manifest_of_a_newer_layout_ends_the_task_without_retries(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        land(destination, source)
+        file = Path(destination.removeprefix("file://")) / "_manifest.json"
+        file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
+
+        assert verify(destination).tries == {"verify": 1}
+
+
+class TestClean:
+    @pytest.fixture
+    def left(self, source: dict[str, Any], destination: str) -> Path:
+        """What a killed process has left beside a landing, two days ago."""
+        land(destination, source)
+        file = Path(destination.removeprefix("file://")) / LEFTOVER
+        file.write_bytes(b"rows")
+        then = time.time() - 2 * 24 * 60 * 60
+        os.utime(file, (then, then))
+        return file
+
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_what_is_older_than_a_day_goes(
+        self, left: Path, destination: str, dry_run: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        run = run_tasks(
+            lambda: WebCollectCleanLandingOperator(
+                task_id="clean", destination="{{ params.folder }}", dry_run=dry_run
+            ),
+            params={"folder": destination},
+        )
+
+        assert run.xcoms["clean"] == {"files": 1, "bytes": 4, "dry_run": dry_run}
+        assert left.exists() is dry_run
+        assert f"{'Would remove' if dry_run else 'Removed'} {LEFTOVER} (4 bytes)" in caplog.text
+        assert verify(destination).state == "success"
+
+    def test_what_is_younger_stays(self, left: Path, destination: str) -> None:
+        run = run_tasks(
+            lambda: WebCollectCleanLandingOperator(
+                task_id="clean", destination=destination, older_than=3 * 24 * 60 * 60
+            )
+        )
+
+        assert run.xcoms["clean"]["files"] == 0
+        assert left.exists()
+
+    def test_it_can_be_mapped_over_folders(self, left: Path, destination: str) -> None:
+        folders = [destination, f"{destination}-not-there"]
+        run = run_tasks(
+            lambda: WebCollectCleanLandingOperator.partial(task_id="clean", dry_run=True).expand(
+                destination=folders
+            )
+        )
+
+        assert [run.xcoms[f"clean[{index}]"]["files"] for index in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("operator", "wrong"),
+    [
+        (WebCollectVerifyLandingOperator, {"destination": ""}),
+        (WebCollectCleanLandingOperator, {"destination": " "}),
+        (WebCollectCleanLandingOperator, {"older_than": -1}),
+        (WebCollectCleanLandingOperator, {"older_than": "a day"}),
+        (WebCollectCleanLandingOperator, {"dry_run": "no"}),
+    ],
+)
+def test_a_wrong_argument_is_an_import_error(operator: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=f"`{next(iter(wrong))}` is"):
+        operator(task_id="wrong", **{"destination": "s3://bucket/folder", **wrong})

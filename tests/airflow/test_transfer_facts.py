@@ -1,0 +1,322 @@
+"""What the transfer reports of a landing: summaries, asset events, metrics, log lines."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import msgspec
+import pytest
+from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+from airflow.providers.common.compat.standard.operators import PythonOperator
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.settings import Session
+from sqlalchemy import text
+
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.manifest import Manifest, Source
+from airflow_provider_webcollect.transfers import reporting
+from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
+from airflow_provider_webcollect.transfers.sources import Place
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.landings import RETRIES, land, manifest
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+
+def rows_at(uris: list[str]) -> list[dict[str, Any]]:
+    """Read JSON lines from the files that are named."""
+    rows = []
+    for uri in uris:
+        with fsspec.open(uri) as file:
+            rows += [json.loads(line) for line in file.read().splitlines()]
+    return rows
+
+
+class TestSummary:
+    def test_xcom_gets_it(self, source: dict[str, Any], destination: str) -> None:
+        summary = land(destination, source, max_part_bytes=1).xcoms["land"]
+        written = manifest(destination)
+        uris = [f"{destination}/{part['name']}" for part in written["parts"]]
+
+        assert isinstance(summary.pop("duration"), float)
+        assert summary == {
+            "destination": destination,
+            "manifest": f"{destination}/_manifest.json",
+            "rows": 400,
+            "bytes": written["bytes"],
+            "parts": 4,
+            "uris": uris,
+            "objects": [uri.removeprefix("file://") for uri in uris],
+            "redshift_manifest": None,
+        }
+        assert len(uris) == 4
+
+    def test_it_names_the_new_parts_alone(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        first = land(destination, source, mode="incremental")
+        sandbox.control.grow(source["task_id"], 30)
+        second = land(destination, source, mode="incremental")
+        third = land(destination, source, mode="incremental")
+
+        rows = sandbox.control.true_rows(source["task_id"])
+        assert rows_at(first.xcoms["land"]["uris"]) == rows[:400]
+        assert rows_at(second.xcoms["land"]["uris"]) == rows[400:]
+        assert (third.xcoms["land"]["uris"], third.xcoms["land"]["objects"]) == ([], [])
+
+    def test_a_run_that_had_landed_names_its_parts_again(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        run = land(destination, source, post_execute=fails_once(), **RETRIES)
+
+        assert run.tries == {"land": 2}
+        assert len(rows_at(run.xcoms["land"]["uris"])) == 400
+
+    def test_a_landing_of_another_run_that_is_skipped_has_no_new_parts(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        land(destination, source)
+        summary = land(destination, source, if_exists="skip").xcoms["land"]
+
+        assert (summary["rows"], summary["uris"], summary["objects"]) == (400, [], [])
+
+    def test_sources_have_each_their_own_and_the_sums(self, sandbox: Sandbox, destination: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        summary = land(destination, sources=tasks).xcoms["land"]
+        each = summary["sources"]
+
+        assert [len(rows_at(facts["uris"])) for facts in each] == [5, 7]
+        assert rows_at(summary["uris"]) == [row for task in tasks for row in sandbox.control.true_rows(task)]
+        assert summary["objects"] == each[0]["objects"] + each[1]["objects"]
+
+    def test_the_next_task_gets_the_objects_as_a_list(self, source: dict[str, Any], destination: str) -> None:
+        got: list[Any] = []
+        with make_dag() as dag:
+            transfer = WebCollectToObjectStorageOperator(
+                task_id="land",
+                collection_task_id=source["task_id"],
+                destination=destination,
+                multiple_outputs=True,
+            )
+            PythonOperator(task_id="load", python_callable=got.append, op_args=[transfer.output["objects"]])
+        run = run_dag(dag)
+
+        assert got == [run.xcoms["land"]["objects"]]
+
+
+class Lines:
+    """A log that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str, *arguments: object) -> None:
+        self.lines.append(line % arguments)
+
+
+def report_of(parts: int, task: str = "a") -> LandingReport:
+    """Return what a run reports that has landed so many parts of a row each."""
+    part = {"rows": 1, "bytes": 2, "sha256": "", "start_offset": 0, "next_offset": 1, "last_page": {}}
+    source = {"collection_task_id": task}
+    committed = msgspec.convert(
+        {
+            "landing_id": "1a2b3c4d",
+            "source": source,
+            "rows": parts,
+            "bytes": 2 * parts,
+            "format": "jsonl",
+            "parts": [{"name": f"part-{number:05d}", **part} for number in range(parts)],
+            "new_parts": parts,
+            "next_offset": parts,
+            "total": parts,
+            "run": {"dag_id": "d", "task_id": "t", "run_id": "r"},
+            "started_at": "",
+            "finished_at": "",
+            "provider_version": "",
+        },
+        Manifest,
+    )
+    folder = f"file:///tmp/{task}"
+    return LandingReport(
+        place=Place(committed.source, folder),
+        path=ObjectStoragePath(folder),
+        mode="full",
+        log=Lines(),
+        landed=Landed(committed, own=True, new=committed.parts, copied=committed.parts),
+    )
+
+
+class TestManyParts:
+    @pytest.mark.parametrize(("parts", "listed"), [(1000, True), (1001, False)])
+    def test_above_a_thousand_the_manifest_alone_is_named(self, parts: int, listed: bool) -> None:
+        report = report_of(parts)
+        summary = report.summary(reporting.are_listed([report]))
+
+        assert summary["parts"] == parts
+        assert summary["manifest"] == "file:///tmp/a/_manifest.json"
+        assert [summary[name] and len(summary[name]) for name in ("uris", "objects")] == (
+            [1000, 1000] if listed else [None, None]
+        )
+
+    @pytest.mark.parametrize(("parts", "listed"), [(500, True), (501, False)])
+    def test_the_thousand_is_of_all_sources_together(self, parts: int, listed: bool) -> None:
+        summary = totals_of("file:///tmp", [report_of(500), report_of(parts, "b")], 0.0)
+
+        found = [summary, *summary["sources"]]
+        counts = [[facts[name] and len(facts[name]) for name in ("uris", "objects")] for facts in found]
+        assert counts == ([[1000] * 2, [500] * 2, [500] * 2] if listed else [[None] * 2] * 3)
+
+
+class TestAssetEvents:
+    def test_outlets_get_the_facts(self, source: dict[str, Any], destination: str) -> None:
+        asset = Asset(f"{destination}-asset")
+        reported: dict[str, Any] = {}
+
+        def look(context: Any, result: Any) -> None:
+            reported.update(context["outlet_events"][asset].extra)
+
+        run = land(destination, source, outlets=[asset], post_execute=look)
+
+        assert reported == run.xcoms["land"]
+        if AIRFLOW_V_3_0_PLUS:
+            with Session() as session:
+                extras = session.execute(text("select extra from asset_event")).scalars().all()
+            assert reported in [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
+
+    def test_those_of_many_sources_stay_small(self, sandbox: Sandbox, destination: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        asset = Asset(f"{destination}-asset")
+        reported: dict[str, Any] = {}
+
+        def look(context: Any, result: Any) -> None:
+            reported.update(context["outlet_events"][asset].extra)
+
+        land(destination, sources=tasks, outlets=[asset], post_execute=look)
+
+        assert isinstance(reported.pop("duration"), float)
+        assert reported == {
+            "destination": destination,
+            "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
+            "rows": 12,
+            "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
+            "parts": 2,
+        }
+
+
+def fails_once() -> Any:
+    """Return a `post_execute` that fails the first try of a task whose work is done."""
+    calls: list[object] = []
+
+    def fail(context: Any, result: Any) -> None:
+        calls.append(result)
+        if len(calls) == 1:
+            raise RuntimeError("the worker was lost")
+
+    return fail
+
+
+class TestMetrics:
+    @pytest.fixture
+    def counted(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+        """The counters that Airflow's metrics have got."""
+        from airflow.providers.common.compat.sdk import Stats
+
+        counted: dict[str, int] = {}
+
+        def incr(name: str, count: int = 1, *arguments: Any, **options: Any) -> None:
+            if name.startswith("webcollect."):
+                counted[name] = counted.get(name, 0) + count
+
+        monkeypatch.setattr(Stats, "incr", incr)
+        return counted
+
+    def test_rows_bytes_pages_and_retries_are_counted(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
+    ) -> None:
+        sandbox.control.fail("/data/all", after=1, times=2, status=500)
+        land(destination, source)
+
+        assert counted == {
+            "webcollect.landing.rows": 400,
+            "webcollect.landing.bytes": manifest(destination)["bytes"],
+            "webcollect.landing.pages": 4,
+            "webcollect.landing.retries": 2,
+        }
+
+    def test_what_an_earlier_try_has_landed_is_not_counted_again(
+        self, source: dict[str, Any], destination: str, counted: dict[str, int]
+    ) -> None:
+        run = land(destination, source, post_execute=fails_once(), **RETRIES)
+
+        assert run.tries == {"land": 2}
+        assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (400, 4)
+
+    def test_rows_of_a_try_that_failed_are_counted_when_they_are_committed(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
+    ) -> None:
+        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+        run = land(destination, source, max_part_bytes=1, **RETRIES)
+
+        assert run.tries == {"land": 2}
+        assert counted["webcollect.landing.rows"] == 400
+
+    def test_rows_are_counted_once_though_the_mark_after_them_fails(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
+    ) -> None:
+        sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
+        run = land(destination, source, mark_exported=True, **RETRIES)
+
+        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
+        assert counted["webcollect.landing.rows"] == 400
+
+    def test_what_another_run_has_landed_is_not_counted(
+        self, source: dict[str, Any], destination: str, counted: dict[str, int]
+    ) -> None:
+        land(destination, source)
+        counted.clear()
+        land(destination, source, if_exists="skip")
+
+        assert set(counted.values()) == {0}
+
+    def test_of_sources_those_that_landed_are_counted_though_another_failed(
+        self, sandbox: Sandbox, destination: str, counted: dict[str, int]
+    ) -> None:
+        good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        run = land(destination, sources=[good[0], "no-such-task", good[1]])
+
+        assert run.states == {"land": "failed"}
+        assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (12, 2)
+
+
+def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [time.monotonic()]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    log = Lines()
+    report = LandingReport(
+        Place(Source(collection_task_id="a"), "file:///tmp/a"),
+        ObjectStoragePath("file:///tmp/a"),
+        "full",
+        log,
+        "task a: ",
+    )
+    for rows in (50, 50, 150):
+        clock[0] += 10
+        report.advanced(rows, 400)
+
+    assert log.lines == [
+        "task a: 50 of 400 rows",
+        "task a: 50 of 400 rows",
+        "task a: 150 of 400 rows, 5 rows/s, 50 s left",
+    ]

@@ -1,0 +1,225 @@
+"""Leftovers of landings: what `clean` removes, and what it never touches."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import time_machine
+
+from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.errors import DestinationUnreadable, NothingLanded
+from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
+from tests.landing.test_formats_landed import page, rows_of, widening
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.api.records import DataPage
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+DAY = datetime.timedelta(days=1)
+#: What killed landings may leave.
+LEFTOVERS = [
+    "part-00007-0badcafe.jsonl",
+    "part-123456-0badcafe.csv.gz",
+    ".tmp-part-00007-0badcafe.parquet-12345678",
+    ".tmp-_manifest.json-12345678",
+    "dt=2026-01-01/part-00001-0badcafe.jsonl.zst",
+    "dt=2026-01-01/hour=07/.tmp-part-00001-0badcafe.jsonl-12345678",
+]
+#: What others may keep beside a landing.
+FOREIGN = [
+    "README",
+    "part-1.jsonl",
+    "part-00007-0badcafe",
+    "part-00007-0BADCAFE.jsonl",
+    "my-part-00007-0badcafe.jsonl",
+    ".tmp-mine",
+    ".tmp-_manifest.json.lock",
+    "_redshift_manifest.json",
+    "archive/part-00007-0badcafe.jsonl",
+    "dt=2026-01-01/notes.txt",
+]
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request: pytest.FixtureRequest, folder: Folder) -> Folder:
+    """A folder on a filesystem that says when a file was written."""
+    return folder
+
+
+def names(folder: Folder) -> set[str]:
+    """Return the names of all files in the folder and below."""
+    folder.fs.invalidate_cache()
+    return {path.removeprefix(f"{folder.root}/") for path in folder.fs.find(folder.root)}
+
+
+def write(folder: Folder, *files: str) -> None:
+    for name in files:
+        path = f"{folder.root}/{name}"
+        folder.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        folder.fs.pipe_file(path, b"x")
+
+
+def cleaned(folder: Folder, older_than: Any = DAY, in_days: float = 2, **options: Any) -> set[str]:
+    """Clean in some days and return the names of what was removed."""
+    then = datetime.datetime.now(datetime.UTC) + in_days * DAY
+    with time_machine.travel(then):
+        found = clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=older_than, **options)
+    return {file.name for file in found}
+
+
+def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, folder: Folder) -> None:
+    landing("t", fetch=listed(widening(3)), max_part_bytes=1, partition="dt=2026-01-01")
+    kept = names(folder)
+    write(folder, *LEFTOVERS, *FOREIGN)
+    assert cleaned(folder) == set(LEFTOVERS)
+    assert names(folder) == kept | set(FOREIGN)
+    read_landing(SimpleNamespace(fs=folder.fs, path=folder.root)).verify()
+    assert cleaned(folder) == set()
+
+
+def test_a_dry_run_only_says_what_would_go(landing: Landed, folder: Folder) -> None:
+    landing("t", fetch=listed(widening(1)))
+    write(folder, *LEFTOVERS)
+    before = names(folder)
+    then = datetime.datetime.now(datetime.UTC) + 2 * DAY
+    with time_machine.travel(then):
+        found = clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=DAY, dry_run=True)
+    assert names(folder) == before
+    assert [file.name for file in found] == sorted(LEFTOVERS)
+    assert all(file.bytes == 1 and then - file.modified > DAY for file in found)
+
+
+@pytest.mark.parametrize("older_than", [DAY, DAY.total_seconds(), 1e300, datetime.timedelta.max])
+def test_what_is_young_stays(landing: Landed, folder: Folder, older_than: Any) -> None:
+    landing("t", fetch=listed(widening(1)))
+    write(folder, *LEFTOVERS)
+    assert cleaned(folder, older_than, in_days=0.9) == set()
+    assert set(LEFTOVERS) < names(folder)
+
+
+class TestUnfinishedLandings:
+    def test_what_a_killed_landing_can_go_on_from_stays(self, landing: Landed, folder: Folder) -> None:
+        pages = widening(6)
+        with pytest.raises(Crash):
+            landing("t", fetch=listed(pages), read=crashing_at(4), max_part_bytes=1)
+        left = names(folder)
+        assert cleaned(folder) == set()
+        assert names(folder) == left
+        landing("t", fetch=listed(pages), max_part_bytes=1)
+        assert folder.rows() == rows_of(pages)
+
+    def test_the_unrecorded_part_of_a_landing_at_work_stays(self, landing: Landed, folder: Folder) -> None:
+        def cleaning(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                yield each
+                if "_progress.json" in names(folder):
+                    record = json.loads(folder.read("_progress.json"))
+                    # what was written just now, before the record says so
+                    unrecorded = f"part-00099-{record['landing_id']}.jsonl"
+                    write(folder, unrecorded, LEFTOVERS[0])
+                    seen.append((unrecorded, cleaned(folder)))
+
+        seen: list[tuple[str, set[str]]] = []
+        pages = [page([{"a": str(number)}], number, 4) for number in range(4)]
+        landing("t", fetch=listed(pages), read=cleaning, max_part_bytes=1)
+        assert len(seen) > 1
+        assert all(removed == {LEFTOVERS[0]} for _, removed in seen)
+        assert folder.rows() == rows_of(pages)
+
+    def test_a_landing_that_commits_while_it_is_cleaned_keeps_all(
+        self, landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+
+        pages = [page([{"a": str(number)}], number, 4) for number in range(4)]
+        with pytest.raises(Crash):
+            landing("t", fetch=listed(pages), read=crashing_at(3), max_part_bytes=1)
+        reads: list[str] = []
+
+        def read(self: Destination, name: str, really: Any = Destination.read) -> Any:
+            reads.append(name)
+            content = really(self, name)
+            if len(reads) == 1:
+                with monkeypatch.context() as patch:
+                    patch.setattr(Destination, "read", really)
+                    landing("t", fetch=listed(pages), max_part_bytes=1)
+            return content
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Destination, "read", read)
+            assert cleaned(folder) == set()
+        assert len(reads) == 2
+        assert folder.rows() == rows_of(pages)
+
+    def test_what_a_commit_that_was_killed_would_replace_stays(
+        self, landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow_provider_webcollect.landing.lease import Lease
+
+        landing("t", fetch=listed(widening(2)))
+
+        def killed(*arguments: Any) -> str:
+            raise Crash
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "write_manifest", killed)
+            with pytest.raises(Crash):
+                landing("t", fetch=listed(widening(3)), run=OTHER_RUN, if_exists="overwrite")
+        record = folder.read("_progress.json")
+        # whoever took it over may have begun with other parts
+        other = {"parts": [], "attempts": [], "landing_id": "0badcafe"}
+        folder.write("_progress.json", json.dumps(json.loads(record) | other).encode())
+        assert cleaned(folder) == set()
+        folder.write("_progress.json", record)
+        assert folder.rows() == rows_of(widening(2))
+        landing("t", fetch=listed(widening(3)), run=OTHER_RUN, if_exists="overwrite")
+        assert folder.rows() == rows_of(widening(3))
+
+
+class TestFoldersThatTellNothing:
+    def test_of_parts_without_manifest_and_record_nothing_is_removed(
+        self, landing: Landed, folder: Folder
+    ) -> None:
+        landing("t", fetch=listed(widening(2)))
+        folder.fs.rm_file(f"{folder.root}/_manifest.json")
+        left = names(folder)
+        with pytest.raises(NothingLanded, match=r"has parts, but neither _manifest.json nor _progress.json"):
+            cleaned(folder)
+        assert names(folder) == left
+
+    @pytest.mark.parametrize("file", ["_manifest.json", "_progress.json"])
+    def test_neither_if_one_of_them_cannot_be_read(self, landing: Landed, folder: Folder, file: str) -> None:
+        landing("t", fetch=listed(widening(2)))
+        write(folder, file, *LEFTOVERS)
+        with pytest.raises(DestinationUnreadable, match=file):
+            cleaned(folder)
+        assert set(LEFTOVERS) < names(folder)
+
+    def test_a_folder_that_is_absent_or_has_no_parts_is_clean(self, folder: Folder) -> None:
+        assert cleaned(folder) == set()
+        write(folder, *FOREIGN)
+        assert cleaned(folder) == set()
+
+    def test_landings_in_folders_below_are_left_alone(self, landing: Landed, folder: Folder) -> None:
+        inner = Folder(folder.fs, f"{folder.root}/dt=2026-01-01")
+        landing("t", fetch=listed(widening(2)), folder=inner.destination)
+        write(inner, LEFTOVERS[0])
+        write(folder, "_manifest.json")
+        folder.write("_manifest.json", json.dumps(inner.manifest() | {"parts": []}).encode())
+        assert cleaned(folder) == set()
+        assert cleaned(inner) == {LEFTOVERS[0]}
+        assert inner.rows() == rows_of(widening(2))
+
+
+@pytest.mark.parametrize("older_than", [-1, "1d", None, True, float("nan"), datetime.timedelta(seconds=-1)])
+def test_a_wrong_age_is_refused(folder: Folder, older_than: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"`older_than` is .*; it must be a number of seconds"):
+        clean(SimpleNamespace(fs=folder.fs, path=folder.root), older_than=older_than)

@@ -1,0 +1,313 @@
+"""Two landings that meet in a folder: one is held at each of its operations in turn, while the other runs.
+
+Whatever they do, the manifest lists what is there, its rows are exact, and the next run brings all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.errors import DestinationTaken
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Job, Landed
+from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+from airflow_provider_webcollect.service.api.records import DataPage
+from tests.landing.conftest import Crash, Folder, listed
+from tests.landing.interleaving import Held, Land, Outcome, outcome_of
+from tests.landing.storages import Storage, local
+from tests.landing.test_storage import running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = 5
+#: Of this many operations one is tried where not all are.
+STRIDE = 10
+ALL_OF_THEM = os.environ.get("WEBCOLLECT_INTERLEAVINGS") == "all"
+
+
+class Rows:
+    """A source whose rows are numbered; it can grow."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def fetch(self, offset: int) -> DataPage:
+        end = min(offset + PAGE, self.count)
+        rows = [msgspec.Raw(b'{"n":%d}' % number) for number in range(offset, end)]
+        return DataPage(offset=end, total=self.count, rest_total=self.count - end, rows=rows)
+
+
+def true_rows(count: int) -> list[dict[str, int]]:
+    return [{"n": number} for number in range(count)]
+
+
+def job(rows: Rows, destination: Destination, run: str, **options: Any) -> Job:
+    return Job(
+        source=Source(collection_task_id="t"),
+        folder=destination,
+        run=Run(dag_id="d", task_id="t", run_id=run),
+        fetch=rows.fetch,
+        max_part_bytes=1,
+        sleep=lambda seconds: None,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module", params=["disk", "s3", "azure", "gcs"])
+def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """A real storage of each kind."""
+    with running(request.param, tmp_path_factory.mktemp("storage")) as found:
+        yield found
+
+
+#: What a landing does. Run r1 has landed half of the rows where anything is landed.
+KINDS: dict[str, dict[str, Any]] = {
+    "retry": {"run": "r1", "mode": "incremental"},
+    "retry that marks": {"run": "r1", "mode": "incremental", "mark": lambda: None},
+    "next": {"mode": "incremental"},
+    "next that marks": {"mode": "incremental", "mark": lambda: None},
+    "overwrite": {"mode": "full", "if_exists": "overwrite"},
+}
+HALF, ALL = 10, 20
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What is in the folder before.
+
+    :param landed: rows that run r1 has landed.
+    :param killed_at: the operation at which a first attempt of run a was killed, if there was one.
+    :param kind: what that attempt did.
+    """
+
+    landed: int
+    killed_at: int | tuple[str, str] | None = None
+    kind: str = "next"
+
+
+STATES = {
+    "nothing": State(0),
+    "a commit": State(HALF),
+    "an unfinished landing": State(HALF, 11),
+    "an unfinished overwriting": State(HALF, 11, "overwrite"),
+    "an unwritten commit": State(HALF, ("replace", "_manifest.json")),
+    "an unwritten overwriting": State(HALF, ("replace", "_manifest.json"), "overwrite"),
+    "an untidied overwriting": State(HALF, ("remove", "_progress.json"), "overwrite"),
+}
+
+
+@dataclasses.dataclass
+class Case:
+    """Folders in one state, and landings in them."""
+
+    storage: Storage
+    state: State
+
+    def __post_init__(self) -> None:
+        self.fs = self.storage.fs
+        folder = Folder(self.fs, self.storage.new_folder())
+        if self.state.landed:
+            land(job(Rows(self.state.landed), folder.destination, "r1", mode="incremental"))
+        if self.state.killed_at:
+            held = Held(landing_of(self.state.kind, "a", 0), folder.destination, self.state.killed_at)
+            assert held.met
+            assert isinstance(held.end(kill=True), Crash)
+        self._content = {name: folder.read(name) for name in folder.names()}
+
+    def new_folder(self) -> Folder:
+        folder = Folder(self.fs, self.storage.new_folder())
+        for name, content in self._content.items():
+            folder.write(name, content)
+        return folder
+
+    def check(self, folder: Folder, outcomes: list[tuple[str, Outcome]], held: int) -> None:
+        """What a reader gets is exact; the next run brings what is missing, and leaves nothing needless.
+
+        :param held: how many landings were held, or did not hear what they had done: each may leave a part.
+        """
+        for _, outcome in outcomes:
+            assert isinstance(outcome, Landed | DestinationTaken | Crash), outcome
+        whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, outcome in outcomes)
+        rows = folder.rows() if "_manifest.json" in folder.names() else []
+        assert rows in ([true_rows(ALL)] if whole else [true_rows(self.state.landed), true_rows(ALL)])
+        manifest = land(job(Rows(ALL + 5), folder.destination, "last", mode="incremental")).manifest
+        assert folder.rows() == true_rows(ALL + 5)
+        needless = folder.names() - {"_manifest.json", *(part.name for part in manifest.parts)}
+        # whoever loses the lease between writing a part and recording it deletes nothing: it cannot know
+        assert len(needless) <= held
+        assert all(name.startswith("part-") for name in needless)
+
+    def interleave(self, first: str, second: str, operation: int, *, kill: bool) -> bool:
+        """Hold the first landing before an operation, while the second runs; then let it go on, or kill it.
+
+        :return: False if the first has fewer operations.
+        """
+        folder = self.new_folder()
+        held = Held(landing_of(first, "a", 1), folder.destination, operation)
+        if held.met:
+            outcome = outcome_of(landing_of(second, "b", 2), folder.destination)
+            self.check(folder, [(first, held.end(kill=kill)), (second, outcome)], held=1)
+        return held.met
+
+
+def landing_of(kind: str, run: str, attempt: int) -> Land:
+    options = {"run": run, **KINDS[kind], "attempt": attempt}
+    return lambda folder: land(job(Rows(ALL), folder, **options))
+
+
+PAIRS = list(itertools.product(KINDS, repeat=2))
+#: Storages and states: a server takes too long for all of them.
+PLACES = [("disk", state) for state in STATES]
+if ALL_OF_THEM:
+    PLACES += [(kind, "a commit") for kind in ("s3", "azure", "gcs")]
+
+
+@pytest.mark.parametrize(("storage", "state"), PLACES, indirect=["storage"])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.timeout(600)
+def test_two_landings_that_meet_do_each_other_no_harm(
+    request: pytest.FixtureRequest,
+    storage: Storage,
+    state: str,
+    first: str,
+    second: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    case = Case(storage, STATES[state])
+    count = 0
+    for operation in operations(state, first, second):
+        for kill in (False, True):
+            if not case.interleave(first, second, operation, kill=kill):
+                record_property(f"interleavings on {request.node.callspec.params['storage']}", count)
+                return
+            count += 1
+
+
+def operations(state: str, first: str, second: str) -> Iterator[int]:
+    """Return the operations to hold a landing at."""
+    if ALL_OF_THEM or state == "a commit":
+        return itertools.count(1)
+    return itertools.count(random.Random(f"{state} {first} {second}").randint(1, STRIDE), STRIDE)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_landings_that_meet_anywhere_do_each_other_no_harm(storage: Storage, seed: int) -> None:
+    """Two and three of them, of any kinds in any state, held at any operation."""
+    chance = random.Random(seed)
+    case = Case(storage, STATES[chance.choice(list(STATES))])
+    case.interleave(*chance.choice(PAIRS), chance.randint(5, 20), kill=chance.random() < 0.5)
+    folder = case.new_folder()
+    kinds = chance.choices(list(KINDS), k=3)
+    landings = [landing_of(kind, f"run {number}", number) for number, kind in enumerate(kinds)]
+    held = [Held(each, folder.destination, chance.randint(1, 30)) for each in landings[:2]]
+    outcomes = [outcome_of(landings[2], folder.destination)]
+    outcomes += [each.end(kill=chance.random() < 0.5) for each in reversed(held)]
+    case.check(folder, list(zip(reversed(kinds), outcomes, strict=True)), held=2)
+
+
+def test_harm_is_found_where_the_conditions_of_writes_are_left_off(tmp_path: Path) -> None:
+    """The proof of the proof: whoever replaces a file whatever it is does harm that is seen here."""
+    case = Case(local(tmp_path), STATES["a commit"])
+    found = 0
+    for operation in itertools.count(1):
+        folder = case.new_folder()
+        held = Held(landing_of("next", "a", 1), folder.destination, operation, conditions=False)
+        if not held.met:
+            break
+        outcome = outcome_of(landing_of("overwrite", "b", 2), folder.destination)
+        try:
+            case.check(folder, [("next", held.end()), ("overwrite", outcome)], held=1)
+        except (AssertionError, FileNotFoundError):
+            found += 1
+    assert found
+
+
+class TestRunsThatMeet:
+    """What runs report, whatever has landed between their attempts."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Folder:
+        storage = local(tmp_path)
+        return Folder(storage.fs, storage.new_folder())
+
+    @staticmethod
+    def broken() -> None:
+        raise ConnectionError("the service is down")
+
+    @pytest.mark.parametrize("count", [ALL, ALL + 5], ids=["nothing new", "more rows"])
+    def test_a_retry_reports_its_rows_though_another_run_has_landed_since(
+        self, folder: Folder, count: int
+    ) -> None:
+        with pytest.raises(ConnectionError):
+            land(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=self.broken))
+        options: dict[str, Any] = {"mode": "incremental", "mark": lambda: None}
+        second = land(job(Rows(count), folder.destination, "r2", **options))
+        retry = land(job(Rows(count), folder.destination, "r1", attempt=2, **options))
+        assert sum(part.rows for part in retry.new) == ALL
+        assert sum(part.rows for part in second.new) == count - ALL
+        assert (second.manifest.new_parts == 0) is (count == ALL)
+
+    def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
+        first = land(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
+        land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
+        cleared = land(job(Rows(ALL), folder.destination, "r1", attempt=2, mode="incremental"))
+        assert cleared.new == first.new
+        assert cleared.copied == ()
+
+    def test_rows_count_once_though_a_retry_rewrites_their_parts(self, folder: Folder) -> None:
+        pages = [
+            DataPage(offset=1, total=1, rest_total=0, rows=[msgspec.Raw(b'{"a":1}')]),
+            DataPage(offset=2, total=2, rest_total=0, rows=[msgspec.Raw(b'{"a":1,"b":2}')]),
+        ]
+        committed: list[Landed] = []
+        options: dict[str, Any] = {
+            "mode": "incremental",
+            "file_format": make_format("csv"),
+            "on_commit": committed.append,
+        }
+        before = job(Rows(0), folder.destination, "r1", mark=self.broken, **options)
+        with pytest.raises(ConnectionError):
+            land(dataclasses.replace(before, fetch=listed(pages[:1])))
+        again = msgspec.structs.replace(pages[0], total=2, rest_total=1)
+        after = dataclasses.replace(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
+        land(after)
+        assert [sum(part.rows for part in landed.copied) for landed in committed] == [1, 1]
+
+    def test_a_run_that_is_deleted_and_made_again_is_not_refused(self, folder: Folder) -> None:
+        """It counts its attempts from 1 again."""
+        held = Held(lambda place: land(job(Rows(ALL), place, "r1", attempt=3)), folder.destination, 12)
+        assert isinstance(held.end(kill=True), Crash)
+        assert folder.record().owner
+        assert land(job(Rows(ALL), folder.destination, "r1", attempt=1)).manifest.rows == ALL
+
+    def test_fewer_rows_that_are_shown_for_a_moment_change_nothing(self, folder: Folder) -> None:
+        rows = Rows(ALL)
+        land(job(rows, folder.destination, "r1", mode="incremental"))
+
+        def sleep(seconds: float) -> None:
+            rows.count = HALF if rows.count == ALL else ALL
+
+        late = dataclasses.replace(
+            job(rows, folder.destination, "r2", mode="incremental", mark=lambda: None, settle=4.0),
+            sleep=sleep,
+        )
+        assert land(late).manifest.rows == ALL
+        assert folder.rows() == true_rows(ALL)
+
+    @pytest.mark.parametrize("form", ["{}//landing", "{}/./landing", "{}/landing/"])
+    def test_a_folder_may_be_spelt_in_any_way(self, tmp_path: Path, form: str) -> None:
+        fs = local(tmp_path).fs
+        for run in ("r1", "r2"):
+            land(job(Rows(ALL), Destination(fs, form.format(tmp_path)), run, mode="incremental"))
+        assert Folder(fs, f"{tmp_path}/landing").rows() == true_rows(ALL)
