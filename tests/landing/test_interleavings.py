@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken
+from airflow_provider_webcollect.landing.errors import DestinationTaken, LeaseLost
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.manifest import Run, Source
@@ -257,6 +257,25 @@ class TestRunsThatMeet:
         assert sum(part.rows for part in retry.new) == ALL
         assert sum(part.rows for part in second.new) == count - ALL
         assert (second.manifest.new_parts == 0) is (count == ALL)
+
+    def test_a_landing_that_was_taken_over_after_its_commit_marks_nothing(self, folder: Folder) -> None:
+        marked: list[str] = []
+
+        def take_over(landed: Landed) -> None:
+            land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
+
+        slow = job(
+            Rows(HALF),
+            folder.destination,
+            "r1",
+            mode="incremental",
+            mark=lambda: marked.append("r1"),
+            on_commit=take_over,
+        )
+        with pytest.raises(LeaseLost, match="another landing has finished there"):
+            land(slow)
+        assert marked == []
+        assert folder.rows() == true_rows(ALL)
 
     def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
         first = land(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
