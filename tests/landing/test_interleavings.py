@@ -277,6 +277,21 @@ class TestRunsThatMeet:
         assert marked == []
         assert folder.rows() == true_rows(ALL)
 
+    def test_a_landing_that_was_taken_over_does_not_take_the_lease_back(self, folder: Folder) -> None:
+        def die(rows: int, total: int) -> None:
+            raise Crash
+
+        def take_over(rows: int, total: int) -> None:
+            if rows == HALF:
+                with pytest.raises(Crash):
+                    land(job(Rows(ALL), folder.destination, "r2", mode="incremental", on_progress=die))
+
+        with pytest.raises(LeaseLost, match=r"attempt 1 of run r2 of d.t has the lease"):
+            land(job(Rows(ALL), folder.destination, "r1", mode="incremental", on_progress=take_over))
+        assert folder.names() >= {"_progress.json"}
+        assert land(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
+        assert folder.rows() == true_rows(ALL)
+
     def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
         first = land(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
         land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
