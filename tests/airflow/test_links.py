@@ -47,12 +47,13 @@ def shown(dag: Any, run: FinishedRun, task_id: str, name: str = "Collection task
 def serialized(dag: Any) -> Any:
     """Send a DAG through the form in which Airflow stores it."""
     if AIRFLOW_V_3_0_PLUS:
-        from airflow.serialization.serialized_objects import DagSerialization
+        from airflow.serialization.serialized_objects import DagSerialization as Serialization
+    else:
+        from airflow.serialization.serialized_objects import SerializedDAG as Serialization
 
-        return DagSerialization.from_dict(DagSerialization.to_dict(dag))
-    from airflow.serialization.serialized_objects import SerializedDAG
-
-    return SerializedDAG.from_dict(SerializedDAG.to_dict(dag))
+    # for the web interface; a scheduler, or a test before this one that has run one, reads DAGs without links
+    Serialization._load_operator_extra_links = True
+    return Serialization.from_dict(Serialization.to_dict(dag))
 
 
 @pytest.mark.usefixtures("airflow_database", "connected")
