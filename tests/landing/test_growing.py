@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -444,7 +444,20 @@ class TestLateRows:
         assert late.slept == [2, 2]
 
 
+def until_the_next_heartbeat(folder: Folder) -> Callable[[float], None]:
+    """Return what waits, instead of for some seconds, until the record in a folder has changed."""
+
+    def wait(seconds: float) -> None:
+        before = folder.destination.read("_progress.json")
+        while folder.destination.read("_progress.json") == before:
+            time.sleep(0.001)
+
+    return wait
+
+
 class TestTwoAtOnce:
+    # where a heartbeat is written on a condition
+    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
     def test_another_run_keeps_away_from_one_that_is_alive(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -455,7 +468,7 @@ class TestTwoAtOnce:
             for number, each in enumerate(pages):
                 if number == 1:
                     with pytest.raises(DestinationBusy, match=r"run r1 .* is landing there") as refusal:
-                        landing(task, run=OTHER_RUN, sleep=lambda seconds: time.sleep(0.02))
+                        landing(task, run=OTHER_RUN, sleep=until_the_next_heartbeat(folder))
                     refusals.append(refusal.value)
                 yield each
 
@@ -463,6 +476,7 @@ class TestTwoAtOnce:
         assert [refusal.permanent for refusal in refusals] == [False]
         assert folder.rows() == sandbox.control.true_rows(task)
 
+    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
     def test_an_attempt_keeps_away_from_a_later_one_and_loses_to_it(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -472,7 +486,7 @@ class TestTwoAtOnce:
             for number, each in enumerate(pages):
                 if number == 1:
                     with pytest.raises(DestinationBusy, match=r"attempt 2 of run r1 .* is landing there"):
-                        landing(task, attempt=1, sleep=lambda seconds: time.sleep(0.02))
+                        landing(task, attempt=1, sleep=until_the_next_heartbeat(folder))
                     landing(task, attempt=3)
                 yield each
 
@@ -498,7 +512,7 @@ class TestTwoAtOnce:
         landing(task, size=100, read=slow)
         assert "webcollect-lease" not in {thread.name for thread in threading.enumerate()}
 
-    @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
+    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
     def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
