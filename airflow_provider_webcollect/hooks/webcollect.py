@@ -313,12 +313,8 @@ class WebCollectHook(BaseHook):
         :raises PagingError: if the service's cursor stands still.
         """
         assets.report_read(self, task_id, lotno)
-        reader = paging.PageReader(self.client, task_id, lotno)
-        offset, left = 0, 1
-        while left > 0:
-            page = reader.read(offset)
+        for page in paging.PageReader(self.client, task_id, lotno).pages():
             yield from page.records()
-            offset, left = page.offset, page.rest_total
 
     def mark_exported(self, task_id: str) -> None:
         """Confirm that the task's data has been exported (contract.md, endpoint 19)."""

@@ -127,7 +127,7 @@ class Lines:
 
 
 def report_of(parts: int, task: str = "a") -> LandingReport:
-    """Return what a run reports that has landed so many parts of a row each."""
+    """Return the report of a run that has landed ``parts`` parts, of one row each."""
     part = {"rows": 1, "bytes": 2, "sha256": "", "start_offset": 0, "next_offset": 1, "last_page": {}}
     source = {"collection_task_id": task}
     committed = msgspec.convert(

@@ -21,7 +21,6 @@ from airflow_provider_webcollect.service.errors import (
     ServiceFailure,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from tests.service.pages import read_to_end
 from tests.service.servers import Server, answer, refusal, serving
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callab
 
 
 def pages_of(client: Client, size: int) -> list[DataPage]:
-    return list(read_to_end(paging.PageReader(client, "t", size=size)))
+    return list(paging.PageReader(client, "t", size=size).pages())
 
 
 def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -> Client:

@@ -11,7 +11,6 @@ import pytest
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.client import paging
 from airflow_provider_webcollect.service.errors import PagingError
-from tests.service.pages import read_to_end
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -80,10 +79,10 @@ class TestRows:
         first = reader.read(0)
         assert len(first.rows) == 100
         assert len(sandbox.control.requests()) == len(sent) == 1
-        assert [len(page.rows) for page in read_to_end(reader, first.offset)] == [100, 40]
+        assert [len(page.rows) for page in reader.pages(first.offset)] == [100, 40]
         assert reader.read(0) == first
         assert len(sandbox.control.requests()) == len(sent) == 4
-        (batch,) = read_to_end(paging.PageReader(client, demo.FINISHED_TASK_ID, "000001"), -3)
+        (batch,) = paging.PageReader(client, demo.FINISHED_TASK_ID, "000001").pages(-3)
         assert batch.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000001")
 
 

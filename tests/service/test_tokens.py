@@ -31,7 +31,6 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from tests.service.pages import read_to_end
 from tests.service.token_worker import FileTokenStore
 
 if TYPE_CHECKING:
@@ -539,7 +538,7 @@ class TestTogether:
         task_id = sandbox.control.add_task(rows=2000, lots=1)["task_id"]
         client = connect(credentials=with_refresh_token(sandbox))
         rows = []
-        for number, page in enumerate(read_to_end(paging.PageReader(client, task_id, size=10))):
+        for number, page in enumerate(paging.PageReader(client, task_id, size=10).pages()):
             rows += page.records()
             if number == 100:
                 sandbox.control.expire_tokens()

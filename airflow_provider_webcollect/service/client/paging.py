@@ -19,7 +19,7 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.flow import Flow, Send, Sleep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider_webcollect.service.api.records import AnalyticsRow, DataPage, SubTask, TaskStatus
     from airflow_provider_webcollect.service.client.context import ClientContext
@@ -100,6 +100,17 @@ class PageReader:
             self._client.context, self._short, self._task_id, self._lotno, offset, self._size
         )
         return self._client.run(_watched(flow, self._sent))
+
+    def pages(self, offset: int = 0) -> Iterator[DataPage]:
+        """Yield the pages from ``offset`` to the end, each read at the offset that the one before returned.
+
+        Errors are those of :meth:`read`.
+        """
+        left = 1
+        while left > 0:
+            page = self.read(offset)
+            yield page
+            offset, left = page.offset, page.rest_total
 
 
 @dataclass
