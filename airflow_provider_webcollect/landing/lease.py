@@ -162,7 +162,7 @@ class Lease:
         :raises LeaseLost: if another landing has it.
         """
         with self._lock:
-            self._write(msgspec.structs.replace(self.progress, heartbeat=self.progress.heartbeat + 1))
+            self._write_heartbeat()
 
     def record(self, progress: Progress) -> None:
         """Write what was done.
@@ -218,7 +218,8 @@ class Lease:
     def _leave(self, error: Exception) -> None:
         """Mark the record as free, so that others need not watch it; after an error they watch it."""
         # a storage that fails may have taken a part all the same: its attempt stays known
-        nothing = not self.progress.parts and len(self.progress.attempts) == 1
+        first = len(self.progress.attempts) == 1
+        nothing = first and not self.progress.parts and self.progress.commit is None
         with contextlib.suppress(Exception), self._lock:
             self._ended = True
             if nothing and not isinstance(error, StorageError):
@@ -243,12 +244,15 @@ class Lease:
                 with self._lock:
                     if self._ended or self._lost:
                         return
-                    self._write(msgspec.structs.replace(self.progress, heartbeat=self.progress.heartbeat + 1))
+                    self._write_heartbeat()
             except LeaseLost:
                 return
             except Exception as error:
                 # if it lasts, the landing itself meets it when it next records
                 log.warning("No heartbeat could be written: %s", error)
+
+    def _write_heartbeat(self) -> None:
+        self._write(msgspec.structs.replace(self.progress, heartbeat=self.progress.heartbeat + 1))
 
     def _write(self, progress: Progress) -> None:
         if self._lost is not None:

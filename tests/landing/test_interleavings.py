@@ -292,6 +292,16 @@ class TestRunsThatMeet:
         assert land(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
         assert folder.rows() == true_rows(ALL)
 
+    def test_what_an_emptied_source_replaces_is_deleted_also_if_the_mark_fails_first(
+        self, folder: Folder
+    ) -> None:
+        land(job(Rows(HALF), folder.destination, "r1"))
+        options: dict[str, Any] = {"if_exists": "overwrite"}
+        with pytest.raises(ConnectionError):
+            land(job(Rows(0), folder.destination, "r2", mark=self.broken, **options))
+        land(job(Rows(0), folder.destination, "r2", attempt=2, mark=lambda: None, **options))
+        assert folder.names() == {"_manifest.json"}
+
     def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
         first = land(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
         land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
