@@ -125,7 +125,7 @@ class _Needed(NamedTuple):
             record = decode_progress(stored_record.content, f"{folder.root}/{PROGRESS}")
             committing = record.commit.parts if record.commit else ()
             names.update(part.name for part in (*record.parts, *committing))
-            ids.update((record.landing_id, *record.attempts))
+            ids.update((record.landing_id, *record.attempt_ids))
         if stored_manifest is not None:
             manifest = decode_manifest(stored_manifest.content, f"{folder.root}/{MANIFEST}")
             names.update(part.name for part in manifest.parts)

@@ -15,7 +15,7 @@ from airflow_provider_webcollect.landing.source import rows_missing
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.manifest import Progress
-    from airflow_provider_webcollect.landing.plan import Found
+    from airflow_provider_webcollect.landing.plan import FolderState
 
 
 def check_complete(job: Job, progress: Progress, total: int) -> dict[str, int]:
@@ -37,7 +37,7 @@ def check_complete(job: Job, progress: Progress, total: int) -> dict[str, int]:
     return files
 
 
-def make_manifest(job: Job, progress: Progress, found: Found, total: int) -> Manifest:
+def make_manifest(job: Job, progress: Progress, found: FolderState, total: int) -> Manifest:
     """Return the manifest of what the progress says."""
     options = {
         name: value for name, value in progress.encoding.items() if name not in {"file_format", "compression"}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.plan import Found
+    from airflow_provider_webcollect.landing.plan import FolderState
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ HEARTBEAT_INTERVAL = 15.0
 WATCH_INTERVAL = 2.0
 
 
-def wait_until_free(job: Job, found: Found) -> None:
+def wait_until_free(job: Job, found: FolderState) -> None:
     """Return once the lease may be taken.
 
     It may be taken at once from an earlier attempt of this run, which Airflow has given up. Any other owner
@@ -101,7 +101,7 @@ class Lease:
         self._lock = threading.Lock()
 
     @classmethod
-    def win(cls, job: Job, start: Progress, found: Found) -> Lease:
+    def acquire(cls, job: Job, start: Progress, found: FolderState) -> Lease:
         """Take the lease, to go on with ``start``.
 
         The record takes over what has to be deleted after the commit: the files that the commit replaces, and
@@ -115,7 +115,7 @@ class Lease:
         progress = msgspec.structs.replace(
             start,
             landing_id=own,
-            attempts=(*(_attempts(before) if before else ()), own),
+            attempt_ids=(*(_attempt_ids(before) if before else ()), own),
             # of these the commit keeps what it lists
             replaced=tuple(
                 dict.fromkeys([*(before.replaced if before else ()), *(part.name for part in known)])
@@ -141,8 +141,8 @@ class Lease:
             if isinstance(error, PartsMissing | StorageError):
                 # whoever has the lease by now removes what is not committed
                 with contextlib.suppress(StorageError):
-                    self.prove()
-            self._leave(error)
+                    self.renew()
+            self._release_after_error(error)
             raise
         else:
             ended.set()
@@ -156,7 +156,7 @@ class Lease:
         if self._lost is not None:
             raise self._lost
 
-    def prove(self) -> None:
+    def renew(self) -> None:
         """Write the record again: after that, the lease was held a moment ago.
 
         :raises LeaseLost: if another landing has it.
@@ -164,7 +164,7 @@ class Lease:
         with self._lock:
             self._write_heartbeat()
 
-    def record(self, progress: Progress) -> None:
+    def save(self, progress: Progress) -> None:
         """Write what was done.
 
         :raises LeaseLost: if another landing has the lease.
@@ -182,7 +182,7 @@ class Lease:
         :return: the new version.
         :raises LeaseLost: if another landing has the lease.
         """
-        self.record(msgspec.structs.replace(self.progress, commit=manifest))
+        self.save(msgspec.structs.replace(self.progress, commit=manifest))
         return self.write_manifest(version)
 
     def write_manifest(self, version: str | None) -> str:
@@ -195,46 +195,46 @@ class Lease:
             return self._folder.replace(MANIFEST, encode(self.progress.commit), version)
         except Changed:
             # a successor has written it for us, or somebody who asks for no lease has written another
-            self.prove()
+            self.renew()
             raise DestinationTaken(
                 f"{self._folder.root}/{MANIFEST} was replaced by something that does not ask for the "
                 "folder's lease; nothing but landings may write there"
             ) from None
 
     def finish(self, files: Mapping[str, int]) -> None:
-        """Delete what no manifest will list again, and give the lease up.
+        """Delete what no manifest will list again, and release the lease.
 
         :param files: what the folder held just before the commit.
         """
         progress = self.progress
         assert progress.commit is not None
         kept = {part.name for part in progress.commit.parts}
-        written = {name for name in files if id_in(posixpath.basename(name)) in progress.attempts}
+        written = {name for name in files if id_in(posixpath.basename(name)) in progress.attempt_ids}
         self._folder.delete(sorted(({*progress.replaced} | written) - kept))
         with self._lock:
             self._ended = True
-            self._give_up()
+            self._release()
 
-    def _leave(self, error: Exception) -> None:
+    def _release_after_error(self, error: Exception) -> None:
         """Mark the record as free, so that others need not watch it; after an error they watch it."""
         # a storage that fails may have taken a part all the same: its attempt stays known
-        first = len(self.progress.attempts) == 1
+        first = len(self.progress.attempt_ids) == 1
         nothing = first and not self.progress.parts and self.progress.commit is None
         with contextlib.suppress(Exception), self._lock:
             self._ended = True
             if nothing and not isinstance(error, StorageError):
-                self._give_up()
+                self._release()
                 return
             # going on from counts that do not fit would end there again
             progress = _without_parts(self.progress) if isinstance(error, RowsMissing) else self.progress
             self._write(msgspec.structs.replace(progress, owner=""))
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         # the work is done: a successor may have the lease by now, and a record that stays is only watched
         with contextlib.suppress(Changed, LeaseLost, StorageError):
             if not self._folder.remove(PROGRESS, self._version):
                 done = msgspec.structs.replace(
-                    _without_parts(self.progress), owner="", attempts=(), replaced=()
+                    _without_parts(self.progress), owner="", attempt_ids=(), replaced=()
                 )
                 self._write(msgspec.structs.replace(done, commit=None))
 
@@ -287,9 +287,9 @@ class Lease:
         return self._lost
 
 
-def _attempts(record: Progress) -> tuple[str, ...]:
+def _attempt_ids(record: Progress) -> tuple[str, ...]:
     # a record of an earlier version of this provider names but the last
-    return record.attempts or (record.landing_id,)
+    return record.attempt_ids or (record.landing_id,)
 
 
 def _without_parts(progress: Progress) -> Progress:

@@ -151,7 +151,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The record: who is landing, and what has safely been written; a retry goes on from here.
 
     :ivar landing_id: distinguishes the part names of this attempt from those of others.
-    :ivar attempts: the ids of all attempts since the last commit; what they wrote and no manifest lists can
+    :ivar attempt_ids: those of all attempts since the last commit; what they wrote and no manifest lists can
         be deleted once this landing is committed.
     :ivar replaced: names of files that can be deleted then too.
     :ivar encoding: the file format with all its options: what goes on must write the same.
@@ -159,7 +159,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     :ivar base: the ``landing_id`` of the commit that stood at the destination when this began.
     :ivar continues: whether the parts begin with those of that commit.
     :ivar run: and ``attempt``: who is landing, or was. ``owner`` is a random word of the process that is;
-        empty once it has given up.
+        empty once it has released the lease.
     :ivar heartbeat: a number that changes while the owner is alive.
     :ivar commit: the manifest that is being written. From here on it will be written, by whoever comes next
         if not by the owner.
@@ -167,7 +167,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     landing_id: str = msgspec.field(default_factory=new_id)
-    attempts: tuple[str, ...] = ()
+    attempt_ids: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     source: Source
     mode: Mode = "full"

@@ -25,7 +25,7 @@ P = TypeVar("P", bound="Part")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FolderState:
     """What the folder holds.
 
     :ivar files: bytes by name.
@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Stands:
+class AlreadyCommitted:
     """The commit that was found is left as it is."""
 
     manifest: Manifest
@@ -59,15 +59,15 @@ class Copy:
     starts: tuple[Progress, ...]
 
 
-def make_plan(job: Job, found: Found) -> Stands | Copy:
+def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
     """Say what a landing makes of what it has found.
 
     :raises DestinationTaken: if the folder holds what must not be touched.
     :raises FormatChanged: if what is to be continued was written with other format options.
     """
     committed = found.manifest
-    if committed is not None and _stands(job, found, committed):
-        return Stands(committed)
+    if committed is not None and _already_committed(job, found, committed):
+        return AlreadyCommitted(committed)
     _refuse_foreign_files(job, found)
     starts = [_first_row(job, committed)]
     if committed is not None and (committed.run == job.run or job.mode == "incremental"):
@@ -77,7 +77,7 @@ def make_plan(job: Job, found: Found) -> Stands | Copy:
     return Copy(tuple(starts if resumed is None else (resumed, *starts)))
 
 
-def _stands(job: Job, found: Found, committed: Manifest) -> bool:
+def _already_committed(job: Job, found: FolderState, committed: Manifest) -> bool:
     if committed.source != job.source:
         raise DestinationTaken(f"{job.folder.root} holds {committed.source}, not {job.source}")
     if committed.run == job.run:
@@ -92,7 +92,7 @@ def _stands(job: Job, found: Found, committed: Manifest) -> bool:
     return job.mode == "full" and job.if_exists == "skip"
 
 
-def _refuse_foreign_files(job: Job, found: Found) -> None:
+def _refuse_foreign_files(job: Job, found: FolderState) -> None:
     foreign = sorted(name for name in found.files if not is_ours(name))
     if foreign:
         raise DestinationTaken(
@@ -115,7 +115,7 @@ def _first_row(job: Job, committed: Manifest | None) -> Progress:
     )
 
 
-def _continuing(job: Job, found: Found, committed: Manifest) -> Progress:
+def _continuing(job: Job, found: FolderState, committed: Manifest) -> Progress:
     """Return the progress of a landing that adds to the commit, or to what is left of it."""
     encoding = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
     _refuse_another_format(job, encoding)
@@ -130,7 +130,7 @@ def _continuing(job: Job, found: Found, committed: Manifest) -> Progress:
     return msgspec.structs.replace(_first_row(job, committed), columns=columns, parts=parts, continues=True)
 
 
-def _resumed(job: Job, found: Found, starts: Sequence[Progress]) -> Progress | None:
+def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progress | None:
     """Return the progress of the unfinished landing that was found, if it is worth more than the commit."""
     record = found.record
     if record is None or record.commit is not None or record.source != job.source:

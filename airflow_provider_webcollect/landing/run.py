@@ -27,7 +27,7 @@ from airflow_provider_webcollect.landing.manifest import (
     encode,
     now,
 )
-from airflow_provider_webcollect.landing.plan import Copy, Found, Stands, make_plan
+from airflow_provider_webcollect.landing.plan import AlreadyCommitted, Copy, FolderState, make_plan
 from airflow_provider_webcollect.landing.source import SourceReader
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.writer import PartsWriter
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
-#: Times that the folder is looked at, if others keep changing it in between.
-LOOKS = 10
+#: Times that the folder is read again because another landing has changed it meanwhile.
+PLAN_TRIES = 10
 
 
 def land(job: Job) -> Landed:
@@ -61,19 +61,19 @@ def land(job: Job) -> Landed:
     """
     job.file_format.require_extras()
     job.folder.try_out()
-    for _ in range(LOOKS):
+    for _ in range(PLAN_TRIES):
         try:
-            return _land_on(job, _look(job.folder))
+            return _land_on(job, _read_folder(job.folder))
         except Changed:
-            log.info("Another landing has written to %s; it is looked at again.", job.folder.root)
+            log.info("Another landing has written to %s; the folder is read again.", job.folder.root)
     raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
 
 
-def _look(folder: Folder) -> Found:
+def _read_folder(folder: Folder) -> FolderState:
     # the record first: each change of the manifest is announced in it
     record = folder.read(PROGRESS)
     manifest = folder.read(MANIFEST)
-    return Found(
+    return FolderState(
         manifest=manifest and decode_manifest(manifest.content, f"{folder.root}/{MANIFEST}"),
         manifest_version=manifest and manifest.version,
         record=record and decode_progress(record.content, f"{folder.root}/{PROGRESS}"),
@@ -82,11 +82,11 @@ def _look(folder: Folder) -> Found:
     )
 
 
-def _land_on(job: Job, found: Found) -> Landed:
+def _land_on(job: Job, found: FolderState) -> Landed:
     if _is_own_unfinished_commit(job, found):
         _finish_commit(job, found)
     plan = make_plan(job, found)
-    if isinstance(plan, Stands):
+    if isinstance(plan, AlreadyCommitted):
         committed = plan.manifest
         log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
         return Landed(committed, own=committed.run == job.run, new=committed.added_by(job.run))
@@ -95,13 +95,13 @@ def _land_on(job: Job, found: Found) -> Landed:
         _finish_commit(job, found)
     reader = SourceReader(job)
     start, pages = _first_page(job, reader, plan, found)
-    lease = Lease.win(job, start, found)
+    lease = Lease.acquire(job, start, found)
     with lease.held():
         _refuse_stale_plan(job, found)
         return _copied(job, found, lease, reader, pages)
 
 
-def _is_own_unfinished_commit(job: Job, found: Found) -> bool:
+def _is_own_unfinished_commit(job: Job, found: FolderState) -> bool:
     record = found.record
     return (
         record is not None
@@ -111,7 +111,7 @@ def _is_own_unfinished_commit(job: Job, found: Found) -> bool:
     )
 
 
-def _finish_commit(job: Job, found: Found) -> None:
+def _finish_commit(job: Job, found: FolderState) -> None:
     """Bring to its end what a landing has begun that did not come to its end itself.
 
     :raises Changed: in the end, since nothing is any more as it was found.
@@ -119,13 +119,13 @@ def _finish_commit(job: Job, found: Found) -> None:
     assert found.record is not None
     assert found.record.commit is not None
     commit = found.record.commit
-    lease = Lease.win(job, found.record, found)
+    lease = Lease.acquire(job, found.record, found)
     with lease.held():
         there = job.folder.read(MANIFEST)
         known = there and decode_manifest(there.content, f"{job.folder.root}/{MANIFEST}")
         if known is not None and known.landing_id not in {found.record.base, commit.landing_id}:
             # only where a storage cannot replace on a condition, or something else has written there
-            lease.record(msgspec.structs.replace(lease.progress, commit=None))
+            lease.save(msgspec.structs.replace(lease.progress, commit=None))
             raise Changed(MANIFEST)
         if there is None or there.content != encode(commit):
             lease.write_manifest(there and there.version)
@@ -133,7 +133,9 @@ def _finish_commit(job: Job, found: Found) -> None:
     raise Changed(MANIFEST)
 
 
-def _first_page(job: Job, reader: SourceReader, plan: Copy, found: Found) -> tuple[Progress, Iterator[Page]]:
+def _first_page(
+    job: Job, reader: SourceReader, plan: Copy, found: FolderState
+) -> tuple[Progress, Iterator[Page]]:
     """Return what to go on from, and the pages from there: the first has come, and nothing is written yet."""
     start = _confirmed_start(job, reader, plan)
     pages = reader.pages()
@@ -162,14 +164,16 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
     )
 
 
-def _refuse_stale_plan(job: Job, found: Found) -> None:
-    """Raise :class:`Changed` if somebody has come, committed and gone since the folder was looked at."""
+def _refuse_stale_plan(job: Job, found: FolderState) -> None:
+    """Raise :class:`Changed` if somebody has come, committed and gone since the folder was read."""
     there = job.folder.read(MANIFEST)
     if (there and there.version) != found.manifest_version:
         raise Changed(MANIFEST)
 
 
-def _copied(job: Job, found: Found, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -> Landed:
+def _copied(
+    job: Job, found: FolderState, lease: Lease, reader: SourceReader, pages: Iterator[Page]
+) -> Landed:
     writer = PartsWriter(job, lease)
     writer.write(pages)
     if job.mark is not None and lease.progress.rows and not reader.settled:
@@ -204,7 +208,7 @@ def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifes
     """Confirm the export and record it in the manifest."""
     assert job.mark is not None
     # a landing that was taken over must not mark what its successor has yet to land
-    lease.prove()
+    lease.renew()
     job.on_progress(manifest.rows, manifest.total)
     job.mark()
     marked = msgspec.structs.replace(manifest, exported_at=now())

@@ -36,14 +36,14 @@ class Page:
     """Rows of the source, and where they stand in it.
 
     :ivar offset: the cursor with which they were read, and ``next_offset`` the one after them.
-    :ivar position: how many rows of the source there are up to the last of these.
+    :ivar rows_so_far: how many rows of the source there are up to the last of these.
     :ivar total: rows in all that the service announces.
     """
 
     rows: Sequence[msgspec.Raw]
     offset: int
     next_offset: int
-    position: int
+    rows_so_far: int
     total: int
 
     def fingerprint(self) -> PageFingerprint:
@@ -63,7 +63,7 @@ class SourceReader:
         self.settled = False
         self._job = job
         self._offset = 0
-        self._position = 0
+        self._rows_so_far = 0
         self._ahead: DataPage | None = None
         self._least_left: int | None = None
         self._pages_since = 0
@@ -91,7 +91,7 @@ class SourceReader:
             elif digest_rows(rows[: fingerprint.rows]) != fingerprint.sha256:
                 wait = None
             elif counts_fit:
-                self._offset, self._position = landed.next_offset, landed.rows
+                self._offset, self._rows_so_far = landed.next_offset, landed.rows
                 self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
                 return
             else:
@@ -119,17 +119,17 @@ class SourceReader:
         While older batches are shown, those of a run that has just finished may still be missing; the service
         does not announce them.
         """
-        before = self._position
+        before = self._rows_so_far
         for wait in self._waits():
             self._job.sleep(wait)
             yield from self._to_the_end(iter(()), late=True)
-        self.settled = self._position == before
+        self.settled = self._rows_so_far == before
 
     def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
         while True:
             answer = self._ahead or self._job.fetch(self._offset)
             self._ahead = None
-            if not answer.rows and answer.total < max(self._position, 1):
+            if not answer.rows and answer.total < max(self._rows_so_far, 1):
                 # not all that there is, so its counts are not taken for the truth
                 if late:
                     return
@@ -139,21 +139,21 @@ class SourceReader:
             page = self._counted(answer)
             if page.rows:
                 yield page
-            if answer.rest_total <= 0 and (not page.rows or page.position >= page.total):
+            if answer.rest_total <= 0 and (not page.rows or page.rows_so_far >= page.total):
                 return
 
     def _counted(self, answer: DataPage) -> Page:
-        position = self._position + len(answer.rows)
+        rows_so_far = self._rows_so_far + len(answer.rows)
         if answer.total < self.total:
             raise rows_missing(self._job.source, f"announced {self.total} rows, and then {answer.total}")
-        if answer.rest_total > 0 and position > answer.total:
+        if answer.rest_total > 0 and rows_so_far > answer.total:
             raise rows_missing(
                 self._job.source,
-                f"announced {answer.total} rows, {position} came, and more are said to be left",
+                f"announced {answer.total} rows, {rows_so_far} came, and more are said to be left",
             )
         self._refuse_endless_read(answer.rest_total)
-        page = Page(answer.rows, self._offset, answer.offset, position, answer.total)
-        self._offset, self._position, self.total = answer.offset, position, answer.total
+        page = Page(answer.rows, self._offset, answer.offset, rows_so_far, answer.total)
+        self._offset, self._rows_so_far, self.total = answer.offset, rows_so_far, answer.total
         return page
 
     def _refuse_endless_read(self, left: int) -> None:

@@ -51,7 +51,7 @@ class PartsWriter:
                     left_over = page
                     break
                 last = page
-                self._job.on_progress(page.position, page.total)
+                self._job.on_progress(page.rows_so_far, page.total)
                 self._lease.check()
                 if behind.bytes >= self._job.max_part_bytes:
                     break
@@ -59,7 +59,7 @@ class PartsWriter:
         assert last is not None
         part = RecordedPart(
             name=name,
-            rows=last.position - (first.position - len(first.rows)),
+            rows=last.rows_so_far - (first.rows_so_far - len(first.rows)),
             bytes=file.bytes,
             sha256=file.sha256,
             start_offset=progress.next_offset,
@@ -67,7 +67,7 @@ class PartsWriter:
             page_fingerprint=last.fingerprint(),
             columns=len(writer.columns),
         )
-        self._lease.record(progress.with_part(part, self._columns.names))
+        self._lease.save(progress.with_part(part, self._columns.names))
         return left_over
 
     def widen(self) -> None:
@@ -82,10 +82,10 @@ class PartsWriter:
             return
         own = new_id()
         progress = self._lease.progress
-        self._lease.record(msgspec.structs.replace(progress, attempts=(*progress.attempts, own)))
+        self._lease.save(msgspec.structs.replace(progress, attempt_ids=(*progress.attempt_ids, own)))
         for number, part in narrow:
             wide = self._widened(number, part, own)
-            self._lease.record(self._lease.progress.with_replaced(number, wide))
+            self._lease.save(self._lease.progress.with_replaced(number, wide))
 
     def _widened(self, number: int, part: RecordedPart, own: str) -> RecordedPart:
         names = self._columns.names

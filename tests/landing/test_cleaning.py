@@ -175,7 +175,7 @@ class TestUnfinishedLandings:
                 landing("t", fetch=listed(widening(3)), run=OTHER_RUN, if_exists="overwrite")
         record = folder.read("_progress.json")
         # whoever took it over may have begun with other parts
-        other = {"parts": [], "attempts": [], "landing_id": "0badcafe"}
+        other = {"parts": [], "attempt_ids": [], "landing_id": "0badcafe"}
         folder.write("_progress.json", json.dumps(json.loads(record) | other).encode())
         assert cleaned(folder) == set()
         folder.write("_progress.json", record)

@@ -134,12 +134,12 @@ class TestEveryFormat:
         pages = widening()
         left = crash_at
 
-        def crashing(self: Lease, progress: Any, record: Any = Lease.record) -> None:
+        def crashing(self: Lease, progress: Any, save: Any = Lease.save) -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 raise Crash
-            record(self, progress)
+            save(self, progress)
 
         def run() -> None:
             landing(
@@ -150,7 +150,7 @@ class TestEveryFormat:
             )
 
         with monkeypatch.context() as patch:
-            patch.setattr(Lease, "record", crashing)
+            patch.setattr(Lease, "save", crashing)
             try:
                 run()
             except Crash:
