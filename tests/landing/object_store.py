@@ -20,8 +20,9 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import ServiceFailure
+from tests.landing.all_formats import read
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
-from tests.landing.test_formats_landed import read, rows_of, widening
+from tests.landing.pages import rows_of, widening
 from tests.landing.victim import Victim, check, running_lander
 
 if TYPE_CHECKING:

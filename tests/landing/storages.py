@@ -15,6 +15,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from demo.ports import free_port
 
 if TYPE_CHECKING:
@@ -142,6 +144,32 @@ def gcs_server() -> Iterator[Storage]:
     finally:
         server.stop()
         storage.fs.clear_instance_cache()
+
+
+@contextlib.contextmanager
+def running(kind: str, folder: Path) -> Iterator[Storage]:
+    """Run what serves a kind of storage, or skip the test where that is not installed.
+
+    :param folder: where it may write.
+    """
+    with contextlib.ExitStack() as stack:
+        match kind:
+            case "disk":
+                yield local(folder)
+            case "memory":
+                yield Storage("fsspec.implementations.memory.MemoryFileSystem", f"/{uuid.uuid4().hex}")
+            case "s3":
+                pytest.importorskip("moto", reason="needs moto[server] and s3fs")
+                yield stack.enter_context(s3_server())
+            case "azure":
+                pytest.importorskip("adlfs")
+                if not Path(os.environ.get("WEBCOLLECT_AZURITE", "none")).is_file():
+                    pytest.skip("WEBCOLLECT_AZURITE does not name Azurite's azurite-blob")
+                yield stack.enter_context(azure_server(folder))
+            case "gcs":
+                pytest.importorskip("gcsfs")
+                pytest.importorskip("gcp_storage_emulator", reason="needs gcp-storage-emulator")
+                yield stack.enter_context(gcs_server())
 
 
 def _one_at_a_time(method: Callable[..., Any], lock: threading.Lock) -> Callable[..., Any]:

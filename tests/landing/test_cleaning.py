@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.errors import DestinationUnreadable, No
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
-from tests.landing.test_formats_landed import page, rows_of, widening
+from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import DataPage

@@ -45,6 +45,7 @@ from tests.landing.conftest import (
     listed,
     offsets_asked,
 )
+from tests.landing.pages import counted_page, page
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -57,15 +58,6 @@ def task(sandbox: Sandbox) -> str:
     """A task with 1000 rows in two batches."""
     task_id: str = sandbox.control.add_task(rows=500, lots=2)["task_id"]
     return task_id
-
-
-def page(rows: list[dict[str, Any]], offset: int, total: int, rest: int) -> DataPage:
-    return DataPage(
-        offset=offset,
-        total=total,
-        rest_total=rest,
-        rows=[msgspec.Raw(json.dumps(row).encode()) for row in rows],
-    )
 
 
 class TestLanding:
@@ -579,7 +571,7 @@ class TestWhatIsThereAlready:
         if_exists: str,
     ) -> None:
         values = ["1", "2", "x"]
-        pages = [page([{"a": value}], number, 3, 3 - number) for number, value in enumerate(values, 1)]
+        pages = [page([{"a": value}], before, 3) for before, value in enumerate(values)]
         options: dict[str, Any] = {"column_types": {"a": "int64"}}
 
         def land(**changes: Any) -> Manifest:
@@ -661,7 +653,7 @@ class TestCounts:
     def test_rows_that_are_not_as_many_as_announced_are_not_committed(
         self, landing: Landed, folder: Folder, task: str, total: int, rest: int
     ) -> None:
-        pages = [page([{"a": 1}, {"a": 2}], 9, total, rest)]
+        pages = [counted_page([{"a": 1}, {"a": 2}], 9, total, rest)]
         with pytest.raises(RowsMissing, match=f"task {task}: .* announced {total} rows, and 2 came"):
             landing(task, fetch=listed(pages))
         assert "_manifest.json" not in folder.names()

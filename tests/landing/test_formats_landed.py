@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import hashlib
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,80 +12,14 @@ from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
 from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.service.api.records import DataPage
+from tests.landing.all_formats import FORMATS, named, read
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
+from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-FORMATS = [
-    {"file_format": "jsonl", "compression": "gzip"},
-    {"file_format": "jsonl", "compression": "zstd"},
-    {"file_format": "csv"},
-    {"file_format": "csv", "compression": "gzip"},
-    {"file_format": "csv", "compression": "zstd"},
-    {"file_format": "parquet"},
-    {"file_format": "parquet", "compression": "zstd"},
-]
-
-
-def named(options: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in options.values())
-
-
-def read(folder: Folder) -> list[dict[str, Any]]:
-    """Return the rows of all parts by the manifest, with null for the columns that a row lacks."""
-    manifest = folder.manifest()
-    rows: list[dict[str, Any]] = []
-    for part in manifest["parts"]:
-        content = folder.read(part["name"])
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (part["bytes"], part["sha256"])
-        found = parse(content, manifest)
-        assert len(found) == part["rows"]
-        rows += found
-    return rows
-
-
-def parse(content: bytes, manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    if manifest["format"] == "parquet":
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(io.BytesIO(content))
-        assert table.column_names == manifest["columns"]
-        return table.to_pylist()
-    match manifest["compression"]:
-        case "gzip":
-            content = gzip.decompress(content)
-        case "zstd":
-            import zstandard
-
-            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
-    if manifest["format"] == "jsonl":
-        return [json.loads(line) for line in content.splitlines()]
-    reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
-    assert reader.fieldnames == manifest["columns"]
-    return [{name: value or None for name, value in row.items()} for row in reader]
-
-
-def page(rows: list[dict[str, Any]], before: int, total: int) -> DataPage:
-    after = before + len(rows)
-    raw = [msgspec.Raw(json.dumps(row).encode()) for row in rows]
-    return DataPage(offset=after, total=total, rest_total=total - after, rows=raw)
-
-
-def widening(count: int = 6) -> list[DataPage]:
-    """Pages of two rows, each with a key more than the one before."""
-    pages = []
-    for number in range(count):
-        keys = [f"k{index}" for index in range(number + 1)]
-        rows = [dict.fromkeys(keys, f"{number}.{row}") for row in range(2)]
-        pages.append(page(rows, number * 2, count * 2))
-    return pages
-
-
-def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
-    return [row for each in pages for row in each.records()]
 
 
 @pytest.mark.parametrize("options", FORMATS, ids=named)

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.landing.object_store import LandingsOnAnObjectStore, LandingsThatGetKilled
-from tests.landing.storages import Storage, gcs_server
+from tests.landing.storages import Storage, running
 
-pytest.importorskip("gcsfs")
-pytest.importorskip("gcp_storage_emulator", reason="needs gcp-storage-emulator")
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
 @pytest.fixture(scope="module")
-def storage() -> Iterator[Storage]:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """A Google Cloud Storage server on loopback."""
-    with gcs_server() as server:
+    with running("gcs", tmp_path_factory.mktemp("gcs")) as server:
         yield server
 
 

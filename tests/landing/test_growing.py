@@ -19,6 +19,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import RequestRejected
+from tests.landing.all_formats import read
 from tests.landing.conftest import (
     OTHER_RUN,
     RUN,
@@ -30,7 +31,7 @@ from tests.landing.conftest import (
     listed,
     offsets_asked,
 )
-from tests.landing.test_formats_landed import read, rows_of, widening
+from tests.landing.pages import rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, StorageError
 from airflow_provider_webcollect.landing.storage.conditional import Changed
+from tests.landing.cases import KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import Outcome, Stepping, outcome_of, stepping
 from tests.landing.storages import local
-from tests.landing.test_interleavings import KINDS, STATES, Case, landing_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,8 +24,9 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import ExtraMissing, make_format, reading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.all_formats import FORMATS, named
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, listed
-from tests.landing.test_formats_landed import FORMATS, named, page, rows_of, widening
+from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
     from collections.abc import Callable

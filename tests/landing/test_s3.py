@@ -12,20 +12,19 @@ import pytest
 from airflow_provider_webcollect.service.errors import ServiceFailure
 from tests.landing.conftest import in_order
 from tests.landing.object_store import LandingsOnAnObjectStore, big_pages
-from tests.landing.storages import Storage, s3_server
+from tests.landing.storages import Storage, running
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import DataPage
     from tests.landing.conftest import Folder, Landed
 
-pytest.importorskip("moto", reason="needs moto[server] and s3fs")
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
 @pytest.fixture(scope="module")
-def storage() -> Iterator[Storage]:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     """An S3 server on loopback."""
-    with s3_server() as server:
+    with running("s3", tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,35 +25,11 @@ from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
 from tests.landing.conftest import Store
-from tests.landing.storages import AZURITE_KEY, Storage, azure_server, gcs_server, local, s3_server
+from tests.landing.storages import AZURITE_KEY, Storage, running
 
 MANIFEST = "_manifest.json"
 PART = "part-00001-0123abcd.jsonl"
 KINDS = ["disk", "memory", "s3", "azure", "gcs"]
-has_azurite = Path(os.environ.get("WEBCOLLECT_AZURITE", "none")).is_file()
-
-
-@contextmanager
-def running(kind: str, folder: Path) -> Iterator[Storage]:
-    """Run what serves a kind of storage."""
-    with ExitStack() as stack:
-        match kind:
-            case "disk":
-                yield local(folder)
-            case "memory":
-                yield Storage("fsspec.implementations.memory.MemoryFileSystem", f"/{uuid.uuid4().hex}")
-            case "s3":
-                pytest.importorskip("moto", reason="needs moto[server] and s3fs")
-                yield stack.enter_context(s3_server())
-            case "azure":
-                pytest.importorskip("adlfs")
-                if not has_azurite:
-                    pytest.skip("WEBCOLLECT_AZURITE does not name Azurite's azurite-blob")
-                yield stack.enter_context(azure_server(folder))
-            case "gcs":
-                pytest.importorskip("gcsfs")
-                pytest.importorskip("gcp_storage_emulator", reason="needs gcp-storage-emulator")
-                yield stack.enter_context(gcs_server())
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import source
@@ -14,6 +12,7 @@ from airflow_provider_webcollect.landing.errors import RowsMissing
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import WebCollectError
 from tests.landing.conftest import Folder, Landed, in_order, listed
+from tests.landing.pages import counted_page
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -35,6 +34,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "slow": {"seconds": 0.01},
 }
 PAGES = 500
+TWO_ROWS = [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -58,14 +58,9 @@ def test_faults_at_a_twentieth_of_500_pages_change_nothing(
     assert folder.rows() == sandbox.control.true_rows(task)
 
 
-def page(count: int, offset: int, total: int, rest: int) -> DataPage:
-    rows = [msgspec.Raw(json.dumps({"a": offset + n}).encode()) for n in range(count)]
-    return DataPage(offset=offset, total=total, rest_total=rest, rows=rows)
-
-
 class TestCountsThatMakeNoSense:
     def test_a_total_that_shrinks(self, landing: Landed, folder: Folder) -> None:
-        pages = [page(2, 2, 10, 8), page(2, 4, 9, 5)]
+        pages = [counted_page(TWO_ROWS, 2, 10, 8), counted_page(TWO_ROWS, 4, 9, 5)]
         with pytest.raises(RowsMissing, match="announced 10 rows, and then 9"):
             landing("t", fetch=listed(pages))
         assert "_manifest.json" not in folder.names()
@@ -76,7 +71,7 @@ class TestCountsThatMakeNoSense:
             offset = 0
             while True:
                 offset += 2
-                yield page(2, offset, 10, 8)
+                yield counted_page(TWO_ROWS, offset, 10, 8)
 
         with pytest.raises(RowsMissing, match="announced 10 rows, 12 came, and more are said to be left"):
             landing("t", fetch=in_order(endless()))
@@ -88,7 +83,7 @@ class TestCountsThatMakeNoSense:
             offset = 0
             while True:
                 offset += 2
-                yield page(2, offset, offset + 8, 8)
+                yield counted_page(TWO_ROWS, offset, offset + 8, 8)
 
         with pytest.raises(RowsMissing, match="8 rows or more left for 50 pages"):
             landing("t", fetch=in_order(endless()))

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.run import land
 from tests.landing.conftest import Folder
-from tests.landing.test_interleavings import Rows, job, true_rows
+from tests.landing.pages import Rows, job, true_rows
 
 #: Run r1 has landed 10 rows; run r2 was killed when it had recorded 5 more, as its part shows.
 LANDED = Path(__file__).with_name("landed_by_0_1")

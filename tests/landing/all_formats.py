@@ -1,0 +1,60 @@
+"""Every format, and its landings read as a reader does who trusts the manifest."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from typing import Any
+
+from tests.landing.conftest import Folder
+
+FORMATS = [
+    {"file_format": "jsonl", "compression": "gzip"},
+    {"file_format": "jsonl", "compression": "zstd"},
+    {"file_format": "csv"},
+    {"file_format": "csv", "compression": "gzip"},
+    {"file_format": "csv", "compression": "zstd"},
+    {"file_format": "parquet"},
+    {"file_format": "parquet", "compression": "zstd"},
+]
+
+
+def named(options: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in options.values())
+
+
+def read(folder: Folder) -> list[dict[str, Any]]:
+    """Return the rows of all parts by the manifest, with null for the columns that a row lacks."""
+    manifest = folder.manifest()
+    rows: list[dict[str, Any]] = []
+    for part in manifest["parts"]:
+        content = folder.read(part["name"])
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (part["bytes"], part["sha256"])
+        found = parse(content, manifest)
+        assert len(found) == part["rows"]
+        rows += found
+    return rows
+
+
+def parse(content: bytes, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    if manifest["format"] == "parquet":
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(io.BytesIO(content))
+        assert table.column_names == manifest["columns"]
+        return table.to_pylist()
+    match manifest["compression"]:
+        case "gzip":
+            content = gzip.decompress(content)
+        case "zstd":
+            import zstandard
+
+            content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+    if manifest["format"] == "jsonl":
+        return [json.loads(line) for line in content.splitlines()]
+    reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+    assert reader.fieldnames == manifest["columns"]
+    return [{name: value or None for name, value in row.items()} for row in reader]

@@ -1,0 +1,73 @@
+"""Sources without a service: pages with chosen rows and counts, and rows that are numbered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from airflow_provider_webcollect.landing.job import Job
+from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.service.api.records import DataPage
+
+#: Rows in a page of :class:`Rows`.
+PAGE = 5
+
+
+def counted_page(rows: list[dict[str, Any]], offset: int, total: int, rest: int) -> DataPage:
+    """Return a page whose counts may make no sense."""
+    raw = [msgspec.Raw(json.dumps(row).encode()) for row in rows]
+    return DataPage(offset=offset, total=total, rest_total=rest, rows=raw)
+
+
+def page(rows: list[dict[str, Any]], before: int, total: int) -> DataPage:
+    """Return the page after the first ``before`` rows of a source that has ``total``."""
+    after = before + len(rows)
+    return counted_page(rows, after, total, total - after)
+
+
+def widening(count: int = 6) -> list[DataPage]:
+    """Pages of two rows, each with a key more than the one before."""
+    pages = []
+    for number in range(count):
+        keys = [f"k{index}" for index in range(number + 1)]
+        rows = [dict.fromkeys(keys, f"{number}.{row}") for row in range(2)]
+        pages.append(page(rows, number * 2, count * 2))
+    return pages
+
+
+def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
+    """Return the rows of pages, in order."""
+    return [row for each in pages for row in each.records()]
+
+
+class Rows:
+    """A source whose rows are numbered."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def fetch(self, offset: int) -> DataPage:
+        end = min(offset + PAGE, self.count)
+        rows = [msgspec.Raw(b'{"n":%d}' % number) for number in range(offset, end)]
+        return DataPage(offset=end, total=self.count, rest_total=self.count - end, rows=rows)
+
+
+def true_rows(count: int) -> list[dict[str, int]]:
+    """Return the rows of a :class:`Rows` of that size."""
+    return [{"n": number} for number in range(count)]
+
+
+def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
+    """Return the landing of numbered rows, each page a part of its own."""
+    return Job(
+        source=Source(collection_task_id="t"),
+        folder=destination,
+        run=Run(dag_id="d", task_id="t", run_id=run),
+        fetch=rows.fetch,
+        max_part_bytes=1,
+        sleep=lambda seconds: None,
+        **options,
+    )
