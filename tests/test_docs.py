@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing.manifest import Progress
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
@@ -25,6 +26,7 @@ REFERENCE = DOCS / "reference"
 CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE = (
     REFERENCE / f"{name}.md" for name in ("contract", "assumptions", "endpoints")
 )
+PROTOCOL = DOCS / "internals" / "landing-protocol.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
 #: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
 CITED = re.compile(r"endpoints? \d+(?:(?:, | and | to )\d+)*\b|[A-Z][\w-]*(?: [\w-]+)*")
@@ -104,6 +106,27 @@ def test_every_citation_in_the_code_names_a_heading_of_the_reference() -> None:
     assert not [
         f"{file.name}: {page}.md, {heading}" for file, page, heading in found if heading not in headings[page]
     ]
+
+
+def test_the_assumptions_name_modules_that_exist() -> None:
+    places = re.findall(r"^\|(?:[^|\n]*\|){4} ?([^|\n]*?) ?\|$", ASSUMPTIONS.read_text(), re.MULTILINE)
+    assert {"Where", "`service/errors.py`"} <= set(places)
+    for place in set(places) - {"Where", "---", ""}:
+        for name in place.split(", "):
+            assert (ROOT / "airflow_provider_webcollect" / name.strip("`")).exists(), name
+
+
+def test_the_landing_protocol_names_files_and_fields_that_exist() -> None:
+    page = PROTOCOL.read_text()
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", page)
+    assert "plan.py" in names
+    for name in names:
+        assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
+    _, _, record = page.partition("\n## The record\n")
+    rows = re.findall(r"^\| (`.*?) \|", record.partition("\n## ")[0], re.MULTILINE)
+    fields = {field for row in rows for field in re.findall(r"`(\w+)`", row)}
+    assert "owner" in fields
+    assert fields <= set(Progress.__struct_fields__)
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
