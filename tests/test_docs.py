@@ -7,10 +7,11 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.manifest import Progress
+from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
@@ -30,6 +31,12 @@ PROTOCOL = DOCS / "internals" / "landing-protocol.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
 #: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
 CITED = re.compile(r"endpoints? \d+(?:(?:, | and | to )\d+)*\b|[A-Z][\w-]*(?: [\w-]+)*")
+
+
+def names_in_first_column(text: str) -> set[str]:
+    """Return the names in backticks in the first cells of tables."""
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 def rows_of_endpoints() -> dict[int, list[str]]:
@@ -123,10 +130,16 @@ def test_the_landing_protocol_names_files_and_fields_that_exist() -> None:
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
     _, _, record = page.partition("\n## The record\n")
-    rows = re.findall(r"^\| (`.*?) \|", record.partition("\n## ")[0], re.MULTILINE)
-    fields = {field for row in rows for field in re.findall(r"`(\w+)`", row)}
+    fields = names_in_first_column(record.partition("\n## ")[0])
     assert "owner" in fields
     assert fields <= set(Progress.__struct_fields__)
+
+
+def test_the_guide_to_landing_explains_every_key_of_the_manifest() -> None:
+    _, _, tables = (DOCS / "landing.md").read_text().partition("\n## `_manifest.json`, version 1\n")
+    manifest, _, part = tables.partition("| Key of a part |")
+    for table, kind in ((manifest, Manifest), (part, Part)):
+        assert names_in_first_column(table) == {field.encode_name for field in msgspec.structs.fields(kind)}
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
