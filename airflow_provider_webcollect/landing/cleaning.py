@@ -60,18 +60,18 @@ def clean(
     not know yet that another had taken over. It is safe beside a landing at work:
 
     * only files with the names of parts and of half-written files are removed, in the folder itself and in
-      partitions (``key=value``), and not where a folder below has a landing of its own;
+      partitions (``key=value``), but not in a folder below that has its own landing;
     * kept is what the manifest lists, what the record ``_progress.json`` lists as finished or is committing,
       and whatever bears the id of an attempt that the record names: an attempt is in the record before it
       writes its first file, so its unrecorded part is known by its name;
     * the files are listed first, then the record is read, and then the manifest: a file that comes later is
       not considered, and a landing that commits and then removes its record is found in the manifest;
-    * the age keeps the files of whoever writes while this runs, also on storages that cannot replace files on
+    * the age protects files that are written while this runs, also on storages that cannot replace files on
       a condition, where two landings may meet.
 
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
-    :param older_than: how long ago a file must have been written, by the storage's word: seconds, or a
+    :param older_than: how long ago a file must have been written, as the storage says: seconds, or a
         ``timedelta``. A day is a good choice; in any case longer than the longest task of a landing.
     :param dry_run: remove nothing, only return what would be removed.
     :param storage_options: what fsspec is to make the URL's filesystem with, such as credentials.
@@ -108,7 +108,7 @@ class _Needed(NamedTuple):
 
     :ivar names: of files.
     :ivar ids: of attempts whose files may be recorded yet.
-    :ivar unknown: whether nothing tells what is needed.
+    :ivar unknown: whether there is neither manifest nor record.
     """
 
     names: frozenset[str]

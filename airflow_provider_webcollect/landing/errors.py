@@ -9,7 +9,7 @@ from typing import Any
 class LandingError(Exception):
     """Base of the errors of landing. What is committed at the destination stays as it is.
 
-    :cvar permanent: trying again is in vain until a person acts.
+    :cvar permanent: a retry cannot help until a person acts.
     """
 
     permanent = False
@@ -98,7 +98,7 @@ class StorageError(LandingError):
 
 
 class SomeFailed(LandingError):
-    """Some of several landings have failed; the others are committed, and a retry leaves them alone.
+    """Some of several landings have failed; the others are committed, and a retry does not change them.
 
     It is permanent if all of its errors are.
 

@@ -58,7 +58,7 @@ class Job:
     """One source, one folder, one run.
 
     :param fetch: gives the source's page at an offset.
-    :param attempt: Airflow's try number; of one run's attempts the highest has the right to the folder.
+    :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier
         runs have landed.
     :param on_reset: for ``incremental``: what to do if the source no longer begins with what was landed.

@@ -2,7 +2,7 @@
 
 The lease is the record `_progress.json`, and each write of it is made only if the record still is the one
 that its owner wrote last. So whoever has lost the lease finds out with its next write, whatever it did
-meanwhile; no clock is asked. docs/internals/landing-protocol.md has the whole of it.
+meanwhile; no clock is used. docs/internals/landing-protocol.md explains all of it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Lease:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Give heartbeats while the block runs; after an error leave the record for whoever goes on."""
+        """Write heartbeats while the block runs; after an error keep the record for the next attempt."""
         ended = threading.Event()
         # a daemon, so that a storage that hangs does not keep a process from ending
         thread = threading.Thread(target=self._beat, args=(ended,), name="webcollect-lease", daemon=True)
@@ -139,7 +139,7 @@ class Lease:
             yield
         except Exception as error:
             if isinstance(error, PartsMissing | StorageError):
-                # whoever has the lease by now removes what is not committed
+                # if another landing has the lease by now, it has removed what was not committed
                 with contextlib.suppress(StorageError):
                     self.renew()
             self._release_after_error(error)
@@ -194,10 +194,10 @@ class Lease:
         try:
             return self._folder.replace(MANIFEST, encode(self.progress.commit), version)
         except Changed:
-            # a successor has written it for us, or somebody who asks for no lease has written another
+            # a successor has written it for us, or something that takes no lease has written another
             self.renew()
             raise DestinationTaken(
-                f"{self._folder.root}/{MANIFEST} was replaced by something that does not ask for the "
+                f"{self._folder.root}/{MANIFEST} was replaced by something that does not take the "
                 "folder's lease; nothing but landings may write there"
             ) from None
 
@@ -248,7 +248,7 @@ class Lease:
             except LeaseLost:
                 return
             except Exception as error:
-                # if it lasts, the landing itself meets it when it next records
+                # if it lasts, the landing's next write of the record fails too
                 log.warning("No heartbeat could be written: %s", error)
 
     def _write_heartbeat(self) -> None:
@@ -268,7 +268,7 @@ class Lease:
         raise self._lose(None)
 
     def _read_own(self) -> None:
-        """Take note of a write of ours that had seemed to fail.
+        """Accept a write of ours that had seemed to fail.
 
         :raises LeaseLost: if the record is another landing's.
         """

@@ -96,7 +96,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedPart(Part, frozen=True, kw_only=True):
     """A finished part of a landing that is not committed yet.
 
-    :ivar columns: it has the first so many columns of the landing; 0 where rows name their own.
+    :ivar columns: how many of the landing's columns it has, from the first; 0 where rows name their own.
     """
 
     columns: int = 0
@@ -156,13 +156,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     :ivar replaced: names of files that can be deleted then too.
     :ivar encoding: the file format with all its options: what goes on must write the same.
     :ivar columns: of all parts, in order.
-    :ivar base: the ``landing_id`` of the commit that stood at the destination when this began.
+    :ivar base: the ``landing_id`` of the commit that the folder held when this began.
     :ivar continues: whether the parts begin with those of that commit.
     :ivar run: and ``attempt``: who is landing, or was. ``owner`` is a random word of the process that is;
         empty once it has released the lease.
     :ivar heartbeat: a number that changes while the owner is alive.
-    :ivar commit: the manifest that is being written. From here on it will be written, by whoever comes next
-        if not by the owner.
+    :ivar commit: the manifest that is being written. From here on it will be written: by the owner, or by
+        the next landing.
     """
 
     version: int = VERSION

@@ -1,4 +1,4 @@
-"""What is at the destination, and what a landing makes of it. Nothing here reads or writes anything."""
+"""From what the folder holds to what a landing will do. Nothing here reads or writes anything."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Copy:
 
 
 def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
-    """Say what a landing makes of what it has found.
+    """Return what a landing does with the folder that it has found.
 
     :raises DestinationTaken: if the folder holds what must not be touched.
     :raises FormatChanged: if what is to be continued was written with other format options.

@@ -85,7 +85,7 @@ class LandedData:
         return [f"{self.uri}/{part.name}" for part in self._parts(new_only)]
 
     def verify(self) -> None:
-        """Read all parts and hold them to the manifest: presence, bytes, SHA-256 and number of rows.
+        """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
 
         Parts are read one after another, a few megabytes at a time; of parts that have another size than they
         should nothing is read.
@@ -110,7 +110,7 @@ class LandedData:
         column, null comes as an empty text.
 
         :raises LandingDamaged: if a part is missing or is not what the manifest says; its first rows may have
-            been given by then. Whether a part still is what was written is told by :meth:`verify` alone.
+            been given by then. Only :meth:`verify` shows whether a part still is what was written.
         :raises LandingReplaced: if another landing took this one's place meanwhile.
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
@@ -132,7 +132,7 @@ class LandedData:
 
         Columns are the manifest's, in its order; where it has none (JSON lines), all keys in order of
         appearance. Parquet has the types it was landed with. All columns of JSON lines and CSV are texts,
-        as those of Parquet are without ``column_types``: values that are no texts (numbers, lists) stand as
+        as those of Parquet are without ``column_types``: values that are no texts (numbers, lists) become
         their JSON. What a row does not have is null. Without parts the table has the columns and no rows.
 
         :raises LandingDamaged: and the others as :meth:`iter_rows` does.
@@ -149,7 +149,7 @@ class LandedData:
 
         ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
 
-        :param connection: where the relation lives, to join it with tables there; None for one of its own.
+        :param connection: where the relation is created, to join it with tables there; None for a new one.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; the others as
             :meth:`iter_rows` does.
         """

@@ -2,8 +2,8 @@
 
 The order of writing is the promise. A part becomes visible whole or not at all, under a name that nothing
 else has; it counts once the record names it; the landing counts once the manifest lists it. Record and
-manifest are replaced only if they still are what was read, so of two landings that meet one goes on and the
-other finds out.
+manifest are replaced only if they still are what was read, so if two landings meet, one goes on and the other
+fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PLAN_TRIES = 10
 def land(job: Job) -> Landed:
     """Move the rows of the source to the folder and return the manifest that commits them.
 
-    A commit of the same run is left alone; an unfinished landing of the same source is resumed.
+    A commit of the same run is left as it is; an unfinished landing of the same source is resumed.
 
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
@@ -57,7 +57,7 @@ def land(job: Job) -> Landed:
     :raises SourceReset: if what is to be continued is not what the source begins with any more.
     :raises RowsMissing: if the service gave fewer or more rows than it announced.
     :raises PartsMissing: if parts have vanished meanwhile.
-    :raises StorageError: if the storage does not let itself be read or written.
+    :raises StorageError: if the storage cannot be read or written.
     """
     job.file_format.require_extras()
     job.folder.try_out()
@@ -112,9 +112,9 @@ def _is_own_unfinished_commit(job: Job, found: FolderState) -> bool:
 
 
 def _finish_commit(job: Job, found: FolderState) -> None:
-    """Bring to its end what a landing has begun that did not come to its end itself.
+    """Complete a commit that another landing has begun and not completed.
 
-    :raises Changed: in the end, since nothing is any more as it was found.
+    :raises Changed: in the end, since the folder has changed since it was read.
     """
     assert found.record is not None
     assert found.record.commit is not None
@@ -165,7 +165,7 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
 
 
 def _refuse_stale_plan(job: Job, found: FolderState) -> None:
-    """Raise :class:`Changed` if somebody has come, committed and gone since the folder was read."""
+    """Raise :class:`Changed` if another landing has committed and finished since the folder was read."""
     there = job.folder.read(MANIFEST)
     if (there and there.version) != found.manifest_version:
         raise Changed(MANIFEST)

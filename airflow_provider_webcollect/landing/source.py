@@ -33,7 +33,7 @@ ENDLESS_PAGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows of the source, and where they stand in it.
+    """Rows of the source, and their position in it.
 
     :ivar offset: the cursor with which they were read, and ``next_offset`` the one after them.
     :ivar rows_so_far: how many rows of the source there are up to the last of these.
@@ -130,7 +130,7 @@ class SourceReader:
             answer = self._ahead or self._job.fetch(self._offset)
             self._ahead = None
             if not answer.rows and answer.total < max(self._rows_so_far, 1):
-                # not all that there is, so its counts are not taken for the truth
+                # not all rows are shown yet, so its counts are not believed
                 if late:
                     return
                 if wait := next(waits, None):
@@ -203,6 +203,6 @@ def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
             # not by whether decoding fails: that depends on who calls
             digest.update(row if is_deep(bytes(row)) else encode(decode(row)))
         except (msgspec.MsgspecError, ValueError):
-            # a number too long to be read, or a broken character: neither shall keep all rows from landing
+            # a number too long to be read, or a broken character: neither must keep all rows from landing
             digest.update(row)
     return digest.hexdigest()

@@ -38,7 +38,7 @@ def write_redshift_manifest(folder: ObjectStoragePath, parts: Iterable[Part]) ->
         {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
-    # not by ObjectStoragePath.open, which reports a file of its own to hook lineage
+    # not by ObjectStoragePath.open, which reports the file to hook lineage
     folder.fs.pipe_file(
         f"{folder.path.rstrip('/')}/{REDSHIFT_MANIFEST}", json.dumps({"entries": entries}, indent=2).encode()
     )

@@ -61,11 +61,11 @@ class LandingReport:
     _logged: float = field(default_factory=time.monotonic)
 
     def sent(self) -> None:
-        """Take note of a request."""
+        """Count a request."""
         self.requests += 1
 
     def counted(self, read: Callable[[int], DataPage]) -> Callable[[int], DataPage]:
-        """Return ``read`` so that the pages it gives are taken note of."""
+        """Return ``read``, with its pages counted."""
 
         def read_and_count(offset: int) -> DataPage:
             page = read(offset)
@@ -75,7 +75,7 @@ class LandingReport:
         return read_and_count
 
     def advanced(self, rows: int, total: int) -> None:
-        """Take note of the rows written so far, and of how many there are to be.
+        """Log the rows written so far, and how many there are to be, every few seconds.
 
         :raises Stopped: if the landing is to end.
         """
@@ -109,7 +109,7 @@ class LandingReport:
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
     def committed(self, landed: Landed) -> None:
-        """Take note of a commit: it stands also if the mark after it fails."""
+        """Store a commit, which counts even if the mark after it fails."""
         self.landed = landed
 
     @property
@@ -185,7 +185,7 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
 
 
 def count(report: LandingReport) -> None:
-    """Hand the counts of what a landing has committed and asked for to Airflow's metrics."""
+    """Send what a landing has committed and requested to Airflow's metrics."""
     from airflow.providers.common.compat.sdk import Stats
 
     counts = {
@@ -218,7 +218,7 @@ def report_to_outlets(context: Context, outlets: Iterable[Any], facts: Mapping[s
 def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:
     """Put the cursor into the state store of the outlet assets, where Airflow (3.3) has one.
 
-    It is there to be looked at: what counts is the one in the manifest.
+    It is there for people to see; the landing uses the one in the manifest.
     """
     store: Any = context.get("asset_state_store")
     if store is None:

@@ -40,7 +40,7 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
 
 
 def places(sources: object, folder: str | ObjectStoragePath) -> list[Place]:
-    """Return the sources with their folders, each of its own.
+    """Return the sources with their folders, no two of which overlap.
 
     :param sources: ids of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
         ``destination``.
@@ -85,7 +85,7 @@ def safe_name(text: str) -> str:
 
 
 def _refuse_shared_folders(found: list[Place]) -> None:
-    # sorted, a folder stands right before those that lie in it
+    # sorted, a folder comes right before those inside it
     folders = sorted((str(place.folder).rstrip("/") + "/", -index) for index, place in enumerate(found))
     for (outer, other), (inner, index) in itertools.pairwise(folders):
         if inner.startswith(outer):

@@ -63,7 +63,7 @@ class RowWriter(ABC):
 
 
 class FileFormat(ABC):
-    """What the user asked for, checked.
+    """The user's options, checked.
 
     :cvar name: ``jsonl``, ``csv`` or ``parquet``.
     :ivar compression: None for none.

@@ -84,7 +84,7 @@ def _castable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``texts`` with nothing but digits that ``kind`` has room for, null for those that need more.
+    """Return ``texts`` in plain digits that ``kind`` can hold, null for those that need more.
 
     Beyond that pyarrow computes modulo 2**128, reads 1e-39 as 0, and 1e-2147483647 outside of its memory.
     """
@@ -130,7 +130,7 @@ def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
 
 
 def _runs(texts: pa.Array, kind: pa.DataType) -> list[pa.Array]:
-    """Return ``texts`` as ``kind`` in runs; one with a bad text is halved until that stands alone."""
+    """Return ``texts`` as ``kind`` in runs; one with a bad text is halved until that is alone."""
     import pyarrow as pa
 
     try:

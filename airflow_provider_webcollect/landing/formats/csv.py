@@ -1,7 +1,7 @@
 """CSV that gives back what went in.
 
 UTF-8, commas, a header in every part, lines that end with a line feed; quoting as in RFC 4180. Texts are
-always quoted; numbers, ``true`` and ``false`` never are, and stand as they came, but for ``-0``, which is
+always quoted; numbers, ``true`` and ``false`` never are, and stay as they came, but for ``-0``, which is
 ``0``. So null (nothing between the commas) differs from the empty text (``""``), and ``"1.50"`` from
 ``1.50``. Objects and lists are texts of compact JSON; of a key that comes twice the last value counts. An
 absent key is null. In a part that begins with a single column null is ``""`` too, since most readers skip
@@ -48,7 +48,7 @@ class Csv(FileFormat):
     """Comma-separated values.
 
     :param sanitize_formulas: put ``'`` before texts and names that a spreadsheet may take for a formula.
-        JSON numbers are left alone, since they cannot be one.
+        JSON numbers are not changed, since they cannot be one.
     """
 
     name: ClassVar[str] = "csv"

@@ -29,7 +29,7 @@ def make_format(
     on_cast_error: OnCastError = "fail",
     sanitize_formulas: bool = False,
 ) -> FileFormat:
-    """Return the format asked for. Imports nothing heavy, so it may run while a DAG is parsed.
+    """Return the format that the arguments name. Imports nothing heavy, so it may run while a DAG is parsed.
 
     :param file_format: ``jsonl``, ``csv`` or ``parquet``.
     :param compression: ``gzip``, ``zstd`` or ``none``, the default, for JSON lines and CSV; Parquet's own

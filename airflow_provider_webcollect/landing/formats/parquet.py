@@ -1,6 +1,6 @@
 """Parquet: typed columns, in row groups of bounded size.
 
-All columns are texts unless the user gives them a type; values that are no texts stand as JSON. A row group
+All columns are texts unless the user gives them a type; values that are no texts become JSON. A row group
 ends with the batch of rows that reaches :data:`ROW_GROUP_BYTES` or :data:`ROW_GROUP_ROWS`.
 """
 

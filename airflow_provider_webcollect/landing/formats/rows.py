@@ -37,7 +37,7 @@ def records(rows: Rows) -> Batches:
     """Decode a page: of a number with a fraction or exponent its text as :class:`msgspec.Raw`.
 
     A page of usual size is decoded at once and kept. A large one is decoded batch by batch whenever it is
-    iterated, so that it never stands in memory as a whole.
+    iterated, so that it is never in memory as a whole.
 
     :raises UnreadableRow: if a row is no JSON object, now or when iterated.
     """
@@ -66,7 +66,7 @@ def _slices(batch: Rows) -> list[dict[str, msgspec.Raw]]:
 def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Values] | None]:
     """Return what decodes pages whose columns are known, to the same values in some 60 % of the time.
 
-    It gives None for pages that :func:`records` has to look at: large ones, those with other keys, and those
+    It gives None for pages that :func:`records` has to read: large ones, those with other keys, and those
     that cannot be read.
 
     :param others_dropped: whether rows may have other keys, which are passed over then.
@@ -143,7 +143,7 @@ def _decoded(
         try:
             return decoder.decode(text)
         except UnicodeDecodeError:
-            # a file of UTF-8 cannot hold it, and one broken character shall not keep all rows from landing
+            # a file of UTF-8 cannot hold it, and one broken character must not keep all rows from landing
             return decoder.decode(text.decode(errors="replace"))
     except msgspec.DecodeError as error:
         raise UnreadableRow(

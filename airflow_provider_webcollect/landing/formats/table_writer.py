@@ -1,4 +1,4 @@
-"""What CSV and Parquet have in common: all rows of a part have the columns that stand at its beginning."""
+"""What CSV and Parquet have in common: all rows of a part have the columns named at its beginning."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TableWriter(RowWriter):
 
     @abstractmethod
     def _head(self) -> None:
-        """Write what stands before the rows; the columns are known now."""
+        """Write what comes before the rows; the columns are known now."""
 
     @abstractmethod
     def _append(self, batch: Sequence[Values]) -> None:
@@ -74,4 +74,4 @@ class TableWriter(RowWriter):
 
     @abstractmethod
     def _end(self) -> None:
-        """Write what stands after the rows."""
+        """Write what comes after the rows."""

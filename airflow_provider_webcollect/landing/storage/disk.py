@@ -26,7 +26,7 @@ class Disk:
     def try_out(self, folder: str) -> bool:
         """Make a file and remove it, in the folder or the one that it would be made in."""
         there = next(each for each in (Path(folder), *Path(folder).parents) if os.path.lexists(each))
-        # permissions alone do not tell what a mounted disk allows; what a kill leaves goes with the next one
+        # permissions alone do not show what a mounted disk allows; the next one removes what a kill leaves
         probe = there / ".tmp-probe"
         probe.touch()
         probe.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def _locked(path: Path) -> Iterator[None]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # whoever held it has removed it, so that others may hold a new one by now
+            # its holder has removed it, so others may hold a new one by now
             if _is_at(descriptor, lock):
                 try:
                     yield

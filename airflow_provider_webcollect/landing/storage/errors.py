@@ -1,4 +1,4 @@
-"""What the errors of filesystems mean: a refused condition, or what somebody can do about it."""
+"""What the errors of filesystems mean: a refused condition, or an explanation of what to do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
 }
-_NO_ROOM = {errno.EDQUOT, errno.ENOSPC}
+_NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
 _NO_ACCESS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -69,7 +69,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def knows_no_conditions(error: BaseException) -> bool:
-    """Return whether a storage has refused a request because it cannot heed its condition."""
+    """Return whether a storage has refused a request because it does not support its condition."""
     return answer_in(error).code in _KNOWS_NO_CONDITIONS
 
 
@@ -119,7 +119,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
             f"There is no bucket or container {bucket!r} for {shown}; create it, or correct the destination.",
             permanent=True,
         )
-    if number in _NO_ROOM:
+    if number in _NO_SPACE:
         return StorageError(f"No space is left to write {shown}; free some, then a retry goes on. ({said})")
     if _without_credentials(fs, error, answer):
         return StorageError(
@@ -146,7 +146,7 @@ def _without_credentials(fs: AbstractFileSystem, error: Exception, answer: Answe
 
 
 def _denied(error: Exception, answer: Answer) -> bool:
-    # gcsfs has no class of its own for it
+    # gcsfs has no error class for it
     return (
         isinstance(error, PermissionError)
         or answer.status in (401, 403)

@@ -115,7 +115,7 @@ class Conditional(Remote, abc.ABC):
 
 
 class Unconditional(Remote):
-    """Compares and then writes: two who meet between both do not notice each other."""
+    """Compares and then writes: a write by another in between is not noticed."""
 
     _warned: ClassVar[set[str]] = set()
 
