@@ -59,7 +59,7 @@ DIGITS = 6
 
 
 class _AnalyticsOperator(WebCollectOperator):
-    """What both operators share: which rows are asked for."""
+    """What both operators share: which rows are queried."""
 
     template_fields: Sequence[str] = (
         "start",
@@ -141,14 +141,19 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
         (templated)
     :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
-    :param time_granularity: ``Day``, ``Week`` or ``Month``. (templated)
-    :param max_xcom_rows: more rows than this are an error, unless there is a ``destination``.
+    :param time_granularity: ``Day`` (default), ``Week`` or ``Month``. (templated)
+    :param max_xcom_rows: without ``destination``, more rows than this (default 500) are an error.
     :param destination: a file for the rows, such as ``s3://bucket/metrics/{{ ds }}.parquet``, or an
         ``ObjectStoragePath``. (templated)
-    :param file_format: ``jsonl``, ``csv`` or ``parquet``; metrics are float64 columns there.
-    :param compression: as for a landing; None for the format's own default.
-    :param object_storage_conn_id: the Airflow connection of the storage. (templated)
+    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, where metrics are float64 columns.
+    :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
+        default.
+    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
+        (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for more rows than ``max_xcom_rows``.
+    :raises LandingError: if the file cannot be written; the task is retried unless a retry cannot help.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = (
@@ -232,26 +237,28 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by
     id.
 
-    A number that the service leaves out is not taken for 0: a row's successes are also read off its failures
-    or its rate, and a metric that no row has is None.
+    A number that the service leaves out does not count as 0: a row's successes are also derived from its
+    failures or its rate, and a metric that no row has is None.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
-    :param min_success_rate: least share of runs that succeed, from 0 to 1. No run at all is a violation, and
-        so is a rate that the service's numbers do not give.
+    :param min_success_rate: least share of runs that succeed, from 0 to 1; None (default) for no check. No
+        run at all is a violation, and so is a rate that the service's numbers do not give.
     :param max_volume_drop: most by which the rows collected may fall behind those of the period of equal
-        length just before, as a share of them from 0 to 1. Nothing is compared if there were none; if the
-        service has no number for the period itself, that is a violation.
-    :param max_cost: most that the period may cost (the service's ``balance``). A cost that the service does
-        not give is logged, and no violation.
-    :param per_task: hold each task to the thresholds, not all of them together; each of
-        ``collection_task_ids`` also if there is nothing of it.
-    :param on_violation: ``fail`` the task, without retries, or ``warn`` in the log.
+        length just before, as a share of them from 0 to 1; None (default) for no check. Nothing is compared
+        if there were none; if the service has no number for the period itself, that is a violation.
+    :param max_cost: most that the period may cost (the service's ``balance``); None (default) for no check.
+        If the service gives no cost, that is logged, and no violation.
+    :param per_task: compare each task with the thresholds, not all of them together; also those of
+        ``collection_task_ids`` that have no row.
+    :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
     :param collection_task_ids: at most 100; None for all tasks. (templated)
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
         (templated)
     :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: for violations, with ``on_violation="fail"``; and if a retry cannot help.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     def __init__(
@@ -356,7 +363,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             return None
         if rate is not None:
             return f"the success rate is {rate:.1%}, below {least:.1%}"
-        reason = "the service does not say how many runs succeeded" if sums.untold else "there was no run"
+        reason = "the service does not say how many runs succeeded" if sums.unknown else "there was no run"
         return f"{reason}, so the success rate is not the {least:.1%} that is asked for"
 
     def _lost_volume(self, sums: _Sums) -> str | None:
@@ -388,12 +395,12 @@ class _Sums(NamedTuple):
     """A period's metrics, summed; None where there are rows and none has a number.
 
     :ivar runs: those of which it is known whether they succeeded.
-    :ivar untold: rows of which it is not; they are left out of ``runs`` and ``successes``.
+    :ivar unknown: rows of which it is not; they are left out of ``runs`` and ``successes``.
     """
 
     runs: float
     successes: float
-    untold: int
+    unknown: int
     volume: float | None
     cost: float | None
     previous_volume: float | None
@@ -401,11 +408,11 @@ class _Sums(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> _Sums:
         """Sum ``rows``, and the volume of the rows ``before``."""
-        told = [ends for row in rows if (ends := _runs_and_successes(row.execution_metrics)) is not None]
+        known = [ends for row in rows if (ends := _runs_and_successes(row.execution_metrics)) is not None]
         return cls(
-            runs=sum(runs for runs, _ in told),
-            successes=sum(successes for _, successes in told),
-            untold=len(rows) - len(told),
+            runs=sum(runs for runs, _ in known),
+            successes=sum(successes for _, successes in known),
+            unknown=len(rows) - len(known),
             volume=_total(row.data_volume_metrics.total_collected for row in rows),
             cost=_total(row.resource_usage_metrics.balance for row in rows),
             previous_volume=_total(row.data_volume_metrics.total_collected for row in before),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
 
-#: What Airflow 2 has to get as it is: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow looks whether
-#: somebody has set the task's state. Airflow 3 takes them for any failure, or raises nothing at all.
+#: What Airflow 2 must get unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow checks whether
+#: the task's state was set by a user. Airflow 3 handles them as any failure, or raises nothing at all.
 _FROM_OUTSIDE: tuple[type[BaseException], ...] = ()
 if not AIRFLOW_V_3_0_PLUS:
     from airflow.exceptions import AirflowTaskTerminated
@@ -31,11 +31,11 @@ if not AIRFLOW_V_3_0_PLUS:
 
 
 def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:
-    """Run ``check`` while the DAG is parsed, if all that it looks at is literal.
+    """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
 
-    What is rendered or mapped is left to the run of the task, which an error then ends without retries.
+    Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
 
-    :param names: the arguments that it looks at; by default all that are template fields of the operator.
+    :param names: the arguments that it reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
     mapped = getattr(operator, "_BaseOperator__from_mapped", False)
@@ -75,7 +75,7 @@ def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectSt
 
 @contextlib.contextmanager
 def airflow_errors() -> Iterator[None]:
-    """End the task without retries where a retry would be in vain; leave other errors to its retries.
+    """Fail the task without retries where a retry cannot help; leave other errors to its retries.
 
     :raises AirflowFailException: for an error that is permanent.
     """
@@ -95,11 +95,15 @@ class WebCollectOperator(BaseOperator):
     """Base of the operators: the connection, and how errors end the task.
 
     On Airflow 3.3 and later, a retry waits at least as long as the service asks for (``Retry-After``),
-    unless the task has a ``retry_policy`` of its own.
+    unless the task has its own ``retry_policy``. Literal arguments are checked while the DAG is parsed.
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_unknown_outcome: retry also if it is not known whether an operation that must not be repeated
-        blindly took effect; by default the task then ends without retries.
+        blindly took effect; by default the task then fails without retries.
+    :raises InvalidArgument: while the DAG is parsed, if a literal argument is wrong.
+    :raises AirflowFailException: if a retry cannot help, such as for a wrong argument or a refused
+        credential; and if an outcome is unknown, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     ui_color = "#d7ecdf"
@@ -117,7 +121,7 @@ class WebCollectOperator(BaseOperator):
         respect_retry_after(self)
 
     def execute(self, context: Context) -> Any:
-        """Do the operation; a failure that a retry cannot mend ends the task without retries."""
+        """Do the operation; an error that a retry cannot fix fails the task without retries."""
         with self.errors():
             return self.perform(WebCollectHook(self.webcollect_conn_id))
 
@@ -156,7 +160,7 @@ class WebCollectOperator(BaseOperator):
         raise NotImplementedError
 
     def what_to_check(self) -> str:
-        """Return what to look at if it is not known whether the operation took effect."""
+        """Return what to check if it is not known whether the operation took effect."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Destinations as DAGs name them: what can be known of them early, and the folders that they stand for."""
+"""Destinations as DAGs name them: early checks, and the folders behind them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def _check_url(argument: str, path: str, scheme: str, rest: str) -> None:
 
 
 def _is_registered(scheme: str) -> bool:
-    # looked up only where it is needed: it loads all providers
+    # imported only where it is needed: it loads all providers
     module = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io")
     return bool(module.has_fs(scheme))
 
 
 def _is_attached(path: str) -> bool:
-    """Return whether a DAG has given Airflow a filesystem of its own for a path (``attach``)."""
+    """Return whether a DAG has attached a filesystem to Airflow for a path (``attach``)."""
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     try:
@@ -64,7 +64,7 @@ def _is_attached(path: str) -> bool:
 
 
 def folder_at(path: ObjectStoragePath) -> Folder:
-    """Return the folder at a path; the storage is not asked for it.
+    """Return the folder at a path; nothing is read from the storage.
 
     :raises StorageError: if there is no filesystem for it, or it cannot be set up.
     """
@@ -81,4 +81,4 @@ def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:
     extra = STORAGE_EXTRAS.get(path.protocol)
     if extra and (isinstance(error, ImportError) or not _is_registered(path.protocol)):
         return f"{path} needs an extra: pip install 'airflow-provider-webcollect[{extra}]' ({error})"
-    return f"The storage of {path} cannot be used, look at its connection (`object_storage_conn_id`): {error}"
+    return f"The storage of {path} cannot be used, check its connection (`object_storage_conn_id`): {error}"

@@ -52,10 +52,7 @@ class _LandingOperator(BaseOperator):
 
 
 class WebCollectVerifyLandingOperator(_LandingOperator):
-    """Reads all parts of a landing and holds them to its manifest: presence, bytes, SHA-256, number of rows.
-
-    It fails without retries, with everything that is wrong, if a file is not what the manifest says. If there
-    is no manifest yet, or the landing was replaced meanwhile, the task's retries read it again.
+    """Compares all parts of a landing with its manifest: presence, bytes, SHA-256 and number of rows.
 
     Returns ``{"destination", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: what was
     verified, and which run had committed it when.
@@ -64,6 +61,10 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
         (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
+    :raises AirflowFailException: if files are not what the manifest says, with all that is wrong; and if a
+        retry cannot help.
+    :raises LandingError: for any other error, such as no manifest yet, or a landing that was replaced
+        meanwhile; the task is retried.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -97,11 +98,13 @@ class WebCollectCleanLandingOperator(_LandingOperator):
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
         (templated)
-    :param older_than: how long ago a file must have been written: seconds, or a ``timedelta``; by default a
-        day.
-    :param dry_run: remove nothing, and only log what would be removed.
+    :param older_than: how long ago a file must have been written, in seconds or as a ``timedelta``; a day by
+        default.
+    :param dry_run: remove nothing, and only log what would be removed; False by default.
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
+    :raises AirflowFailException: if a retry cannot help.
+    :raises LandingError: for any other error, such as parts without manifest and record; the task is retried.
     """
 
     def __init__(

@@ -15,14 +15,14 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context
 
-#: Seconds; what a service asks for beyond this is taken for a mistake.
+#: Seconds; a service that asks for more is assumed to be mistaken.
 LONGEST = 3600.0
 
 
 def respect_retry_after(operator: BaseOperator) -> None:
     """Let the operator's retries wait at least as long as the service asks for.
 
-    A retry policy of the user's own stays. Before Airflow 3.3, the task's own delay decides alone.
+    A retry policy that the user has set stays. Before Airflow 3.3, the task's own delay decides alone.
     """
     if AIRFLOW_V_3_3_PLUS and getattr(operator, "retry_policy", None) is None:
         operator.retry_policy = RetryAfterPolicy()

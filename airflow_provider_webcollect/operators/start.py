@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import store_task_link
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
-from airflow_provider_webcollect.operators.waiting import RunFailed, awaited, wait_here
+from airflow_provider_webcollect.operators.waiting import RunFailed, result_of_event, wait_here
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
@@ -30,30 +30,33 @@ ALL = "all"
 
 
 class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
-    """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and waits for the run if asked.
+    """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and waits for the run if wanted.
 
-    Those that run already are left alone, so that a retried task starts nothing twice. On Airflow 3.3 and
-    later it is also remembered what was started: a retry after a crash waits for that run even if it has
-    ended meanwhile. On earlier versions, a retry goes by the status: it joins a run that is still going on.
+    Sub-tasks that are active already (contract.md, endpoint 14) are not started again, so a retry starts
+    nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
+    even if it has ended meanwhile. On earlier versions a retry joins the run only if it is still active.
 
-    The status takes an access token. With an API key alone, ``sub_task_ids`` are started without a look at
-    it, also those that run already; ``"all"`` and `wait_for_completion` are refused. The result then has None
-    as ``after``: nothing tells the run from one that somebody else starts. A retry cannot see whether a try
-    that was killed during the start has started them. On Airflow 3.3 and later it ends the task, unless
-    `retry_unknown_outcome` is set; on earlier versions it starts them again.
+    The status query (contract.md, endpoint 13) needs an access token. With an API key alone, the given
+    ``sub_task_ids`` are started without it, also active ones; ``"all"`` and ``wait_for_completion`` are
+    refused. The result then has None as ``after``, since nothing distinguishes this run from others. A retry
+    cannot know whether an attempt that was killed during the start has started them: on Airflow 3.3 and later
+    it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts them again.
 
     Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
     the task's status showed before the start, for a sensor's ``after``. After a wait also ``"status"``, the
     last status record.
 
     :param collection_task_id: the service's task. (templated)
-    :param sub_task_ids: the sub-tasks, or ``"all"`` of the latest batch. (templated)
-    :param wait_for_completion: wait until the task's run is Finished.
-    :param poll_interval: seconds between two looks at the status.
+    :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch. (templated)
+    :param wait_for_completion: wait until the task's run is Finished; False by default.
+    :param poll_interval: seconds between two status queries, 60 by default.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param failure_states: states of the task that fail the wait, without retries.
+    :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
     :param retry_unknown_outcome: retry also if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state; and if it is not
+        known whether the start took effect, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
@@ -90,7 +93,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         validation.seconds("poll_interval", self.poll_interval)
 
     def _check_credentials(self, hook: WebCollectHook) -> None:
-        """Refuse what takes a look at the status, if the connection has nothing for that."""
+        """Refuse what needs the status, if the connection has no credential for it."""
         what = '`sub_task_ids="all"`' if self.sub_task_ids == ALL else "`wait_for_completion=True`"
         if hook.connection.credentials.key_only and (self.sub_task_ids == ALL or self.wait_for_completion):
             raise ConnectionIncomplete(
@@ -101,7 +104,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Start what does not run yet, or find what an earlier try has started, and wait if asked."""
+        """Start the idle sub-tasks, or find what an earlier attempt has started, and wait if wanted."""
         hook = WebCollectHook(self.webcollect_conn_id)
         memory = _Memory(context)
         with self.errors():
@@ -131,16 +134,16 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def execute_complete(
         self, context: Context, event: Any = None, result: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Take the trigger's word for how the run ended.
+        """Return the result once the trigger has reported how the run ended.
 
-        :param result: what was started; `dag.test()` of some versions of Airflow does not hand it on.
+        :param result: what was started; `dag.test()` of some versions of Airflow does not pass it on.
         """
         memory = _Memory(context)
         if result is None:
             start = memory.recall()
             result = start.result if start else {"collection_task_id": self.collection_task_id}
         try:
-            records = awaited(event, self.log)
+            records = result_of_event(event, self.log)
         except RunFailed:
             memory.forget()
             raise
@@ -152,7 +155,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
-        """Return what an earlier try has started, or None if it surely has not, or is to be repeated."""
+        """Return what an earlier attempt has started; None if nothing, or if it is to be repeated."""
         start = memory.recall()
         if start is None:
             return None
@@ -167,7 +170,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return start
 
     def _refuse_to_repeat(self, memory: _Memory) -> None:
-        """Raise where nobody can know of a start that an earlier try was about to send.
+        """Raise if it cannot be known whether an earlier attempt has sent its start.
 
         :raises OutcomeUnknown: unless such a start is to be repeated.
         """
@@ -175,35 +178,35 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             memory.forget()
             raise OutcomeUnknown(
                 "an earlier try was about to start the sub-tasks, with an API key alone: what became of it "
-                "cannot be seen without a look at the status before.",
+                "cannot be known without the status from before.",
                 endpoint="start_subtasks",
             )
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
-        """Return whether a start that a try was about to send has taken effect."""
+        """Return whether a start that an attempt was about to send took effect."""
         states = self._states(hook)
         if any(states.get(subtask_id) in ACTIVE_SUBTASK_STATES for subtask_id in start.result["started"]):
             return True
         status, after = self._status(hook), start.after
         return bool(status and after and not after.running and after.precedes(status))
 
-    def _look(self, hook: WebCollectHook) -> tuple[Baseline | None, dict[str, str]]:
-        """Return what the status shows, and the states of the sub-tasks; nothing with an API key alone."""
+    def _query_state(self, hook: WebCollectHook) -> tuple[Baseline | None, dict[str, str]]:
+        """Return the status and the states of the sub-tasks; nothing with an API key alone."""
         if hook.connection.credentials.key_only:
             self.log.warning(
-                "The connection has only an API key, so nobody has looked at the status of task %s: "
-                "sub-tasks that run already are started too, and nothing tells their run from another.",
+                "The connection has only an API key, so the status of task %s was not queried: "
+                "active sub-tasks are started too, and nothing distinguishes their run from others.",
                 self.collection_task_id,
             )
             return None, {}
         before = Baseline.of(self._status(hook))
         states = self._states(hook)
-        # a run that has ended since the status was read is one to tell the new run from, not one to join
+        # a run that has ended since the status was read cannot be joined
         goes_on = before.running and not ACTIVE_SUBTASK_STATES.isdisjoint(states.values())
         return msgspec.structs.replace(before, running=goes_on), states
 
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
-        after, states = self._look(hook)
+        after, states = self._query_state(hook)
         wanted = list(states) if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not wanted:
             raise InvalidArgument(
@@ -237,7 +240,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             hook.start_subtasks(self.collection_task_id, idle)
         except BaseException as error:
             if not (self.retry_unknown_outcome and unknown_outcome(error)):
-                # a run that begins now is somebody else's; or a person looks first, and then begins anew
+                # a run that begins now is not ours; or a person checks first, and clears the task
                 memory.forget()
             raise
 
@@ -277,9 +280,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """A start of sub-tasks.
 
-    :ivar began: Unix time from which the wait counts: not before the service has acted, once that is known.
+    :ivar began: Unix time at which the wait begins: once it is known, not before the service has acted.
     :ivar result: what the operator returns.
-    :ivar sent: it took effect, by the service's word or its status; otherwise it was about to be sent.
+    :ivar sent: it took effect, as the answer or the status says; otherwise it was about to be sent.
     :ivar max_tries: Airflow's last try of the task; clearing the task gives it more.
     """
 
@@ -290,12 +293,12 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def after(self) -> Baseline | None:
-        """What the status showed before; None if nobody has looked."""
+        """What the status showed before; None if it was not queried."""
         return msgspec.convert(self.result["after"], Baseline | None)
 
 
 class _Memory:
-    """What earlier tries of the task have started; Airflow before 3.3 cannot remember that."""
+    """Stores what earlier attempts of the task have started; Airflow before 3.3 has no store for that."""
 
     key = "webcollect_start"
 
@@ -304,7 +307,7 @@ class _Memory:
         self._max_tries: int = context["ti"].max_tries
 
     def recall(self) -> _Start | None:
-        """Return what an earlier try has kept, if anything; a task that was cleared since begins anew."""
+        """Return the stored start, if there is one; not that of a task that was cleared since."""
         kept = None if self._store is None else self._store.get(self.key)
         try:
             start = None if kept is None else msgspec.convert(kept, _Start)
@@ -314,18 +317,18 @@ class _Memory:
         return start if start and start.max_tries == self._max_tries else None
 
     def keep(self, start: _Start) -> None:
-        """Remember ``start`` for a retry."""
+        """Store ``start`` for a retry."""
         if self._store is not None:
             kept = msgspec.structs.replace(start, max_tries=self._max_tries)
             self._store.set(self.key, msgspec.to_builtins(kept))
 
     def confirm(self, start: _Start) -> _Start:
-        """Remember that ``start`` took effect, and return it as of now: sending it may have taken minutes."""
+        """Store that ``start`` took effect, and return it as of now: sending it may have taken minutes."""
         confirmed = msgspec.structs.replace(start, sent=True, began=time.time())
         self.keep(confirmed)
         return confirmed
 
     def forget(self) -> None:
-        """Let the next run of the task start anew."""
+        """Delete the stored start, so that the next run of the task starts again."""
         if self._store is not None:
             self._store.delete(self.key)

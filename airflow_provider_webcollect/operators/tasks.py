@@ -1,4 +1,4 @@
-"""Operators that copy, move, delete, read and steer the service's tasks."""
+"""Operators that copy, move, delete, read and change the service's tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JSON_RENDERER = "json"
 class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     """Copies a task, to its own group or to another (contract.md, endpoint 7).
 
-    A copy whose answer is lost ends the task without retries, since the copy may exist.
+    If the answer is lost, the task fails without retries, since the copy may exist.
 
     Returns ``{"task_id", "task_name"}`` of the new task.
 
@@ -33,6 +33,9 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     :param task_group_id: the group of the copy; None for the task's own. (templated)
     :param retry_unknown_outcome: retry also if it is not known whether the copy was made.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether the copy was made, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
@@ -69,10 +72,14 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
 
     :param collection_task_ids: the tasks to copy. (templated)
     :param task_group_ids: the groups of the copies. (templated)
-    :param on_partial_failure: what to do if some were not copied: ``fail`` (without retries, which would
-        copy the others again), ``skip`` the task, or ``ignore``. All of them are logged with their reasons.
+    :param on_partial_failure: what to do if some were not copied: ``fail`` (default; without retries, which
+        would copy the others again), ``skip`` the task, or ``ignore``. All are reported with their reasons.
     :param retry_unknown_outcome: retry also if it is not known whether copies were made.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help; with ``on_partial_failure="fail"``, if some were not
+        copied; and if it is not known whether copies were made, unless ``retry_unknown_outcome`` is set.
+    :raises AirflowSkipException: with ``on_partial_failure="skip"``, if some were not copied.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_ids", "task_group_ids", "webcollect_conn_id")
@@ -110,14 +117,14 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         result = hook.client.send(self._call())
         self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
         if result.failed_tasks or result.success_count < result.request_count:
-            self._tell_failures(result)
+            self._report_failures(result)
         return {
             "request_count": result.request_count,
             "success_count": result.success_count,
             "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
         }
 
-    def _tell_failures(self, result: CopyResult) -> None:
+    def _report_failures(self, result: CopyResult) -> None:
         reasons = [f"{failed.task_id}: {failed.reason}" for failed in result.failed_tasks]
         message = f"{result.success_count} of {result.request_count} copies were made; these were not: " + (
             "; ".join(reasons) or "the service does not say which"
@@ -136,14 +143,15 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
 
 
 class WebCollectMoveTaskOperator(WebCollectTaskOperator):
-    """Moves a task to a group (contract.md, endpoint 9). A task that the service did not move fails the
-    operator.
+    """Moves a task to a group (contract.md, endpoint 9).
 
     Returns ``{"collection_task_id", "task_group_id"}``.
 
     :param collection_task_id: the task to move. (templated)
-    :param task_group_id: the group it goes to. (templated)
+    :param task_group_id: the group to move it to. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as if the service did not move the task.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
@@ -198,8 +206,10 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     Returns the list of their ids.
 
     :param collection_task_ids: the tasks to delete. (templated)
-    :param ignore_empty: succeed without a request if the list is empty; otherwise that is an error.
+    :param ignore_empty: succeed without a request if the list is empty; by default, that is an error.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for an empty list.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_ids", "webcollect_conn_id")
@@ -224,8 +234,10 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     Returns the list of their ids.
 
     :param task_group_ids: the groups to delete. (templated)
-    :param ignore_empty: succeed without a request if the list is empty; otherwise that is an error.
+    :param ignore_empty: succeed without a request if the list is empty; by default, that is an error.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for an empty list.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("task_group_ids", "webcollect_conn_id")
@@ -255,6 +267,9 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         (templated)
     :param retry_unknown_outcome: retry also if it is not known whether values were appended.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
@@ -325,6 +340,8 @@ class WebCollectGetActionsOperator(WebCollectOperator):
     :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
         (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
@@ -361,6 +378,8 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
     "executing_sub_task_count"}``; the meaning of the last two is open (contract.md, Task running counts).
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a plan below Enterprise.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("webcollect_conn_id",)
@@ -373,11 +392,13 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
 class WebCollectDeprecateDataAppOperator(WebCollectOperator):
     """Deprecates a data app; only its author may, and a repeat changes nothing (contract.md, endpoint 20).
 
-    Returns ``{"app_name", "status"}`` and, where the service tells them, ``namespace``, ``version`` and
+    Returns ``{"app_name", "status"}`` and, where the service sends them, ``namespace``, ``version`` and
     ``missing_secrets``.
 
     :param app_id: the data app. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for an app of another author.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("app_id", "webcollect_conn_id")

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 class WebCollectRefreshTokenOperator(WebCollectOperator):
     """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
 
-    For connections with ``token_refresh = "keeper"``, whose workers never renew it themselves. The service is
-    asked (contract.md, endpoint 16) whether it still takes a token that is young enough; one that it rejects
-    is renewed.
+    For connections with ``token_refresh = "keeper"``, whose workers never renew it themselves. A token that
+    is young enough is tried out (contract.md, endpoint 16); if the service rejects it, it is renewed.
 
     Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service did not say.
 
-    :param renew_after: share of the token's life that must have passed, from 0 (renew in any case) to 1.
+    :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
+        default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as if the service rejects the refresh token.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("webcollect_conn_id",)

@@ -1,4 +1,4 @@
-"""Waiting for what an operator has started, in the worker or by a trigger, with the sensors' decisions."""
+"""Waiting for a run that an operator has started, in the worker or by a trigger, as the sensors do."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ Records = list[dict[str, Any]]
 
 
 class RunFailed(AirflowFailException):
-    """What was waited for has ended in a failure state; trying the wait again is in vain."""
+    """The run has ended in a failure state; a retry of the wait cannot help."""
 
 
-def look(hook: WebCollectHook, wait: TaskWait) -> dict[str, TaskStatus]:
+def poll_tasks(hook: WebCollectHook, wait: TaskWait) -> dict[str, TaskStatus]:
     """Return the tasks' statuses, in their order; tasks that the service leaves out twice are absent.
 
-    :raises WebCollectError: if the service cannot be asked.
+    :raises WebCollectError: if the query fails.
     """
-    statuses = _ask(hook, wait.task_ids)
+    statuses = _query(hook, wait.task_ids)
     if missing := tuple(wait.missing(statuses)):
-        # one odd answer must not end a wait, and a rescheduled sensor does not know of its earlier looks
-        statuses |= _ask(hook, missing)
+        # one wrong answer must not end a wait, and a rescheduled sensor does not know its earlier polls
+        statuses |= _query(hook, missing)
     return {task_id: statuses[task_id] for task_id in wait.task_ids if task_id in statuses}
 
 
-def look_at_subtasks(hook: WebCollectHook, wait: SubTaskWait) -> list[SubTask]:
-    """Return all sub-tasks of the latest batch; an answer that lacks some is asked for twice, as for tasks.
+def poll_subtasks(hook: WebCollectHook, wait: SubTaskWait) -> list[SubTask]:
+    """Return all sub-tasks of the latest batch; an answer that lacks some is queried twice, as for tasks.
 
-    :raises WebCollectError: if the service cannot be asked.
+    :raises WebCollectError: if the query fails.
     """
     subtasks = hook.get_all_subtasks(wait.task_id)
     return hook.get_all_subtasks(wait.task_id) if any(wait.missing(subtasks)) else subtasks
 
 
-def _ask(hook: WebCollectHook, task_ids: Sequence[str]) -> dict[str, TaskStatus]:
+def _query(hook: WebCollectHook, task_ids: Sequence[str]) -> dict[str, TaskStatus]:
     return hook.client.run(
         paging.all_statuses(hook.client.context, task_ids, hook.connection.status_batch_size)
     )
@@ -55,15 +55,15 @@ def _ask(hook: WebCollectHook, task_ids: Sequence[str]) -> dict[str, TaskStatus]
 def wait_here(
     hook: WebCollectHook, wait: TaskWait, *, began: float, poll_interval: float, log: Any
 ) -> Records:
-    """Look every ``poll_interval`` seconds until the wait is over, and return the last records.
+    """Poll every ``poll_interval`` seconds until the wait is over, and return the last records.
 
-    :param began: Unix time at which the wait began, maybe in an earlier try.
+    :param began: Unix time at which the wait began, maybe in an earlier attempt.
     :raises RunFailed: if a failure state was reached.
     """
     watch = Watch(wait, began, log)
     while True:
-        statuses = look(hook, wait)
-        verdict = watch.look(statuses)
+        statuses = poll_tasks(hook, wait)
+        verdict = watch.judge(statuses)
         match verdict.outcome:
             case Outcome.DONE:
                 return [status.as_dict() for status in statuses.values()]
@@ -72,12 +72,12 @@ def wait_here(
         time.sleep(poll_interval)
 
 
-def awaited(event: Any, log: Any) -> Records:
-    """Take a trigger's word for how the wait ended, and return the last records.
+def result_of_event(event: Any, log: Any) -> Records:
+    """Return the last records from a trigger's event, if the wait ended well.
 
     :raises RunFailed: if a failure state was reached.
     :raises AirflowFailException: if the wait cannot be finished until a person acts.
-    :raises WebCollectError: if it ended otherwise, or nothing was told.
+    :raises WebCollectError: if it ended otherwise, or the event says nothing.
     """
     match event:
         case {"outcome": "done", "reason": str(reason), "records": list(records)}:

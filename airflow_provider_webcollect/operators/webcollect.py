@@ -66,8 +66,13 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
     :param action_id: the loop step. (templated)
     :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
     :param loop_items: the values. (templated)
-    :param is_append: keep the old values and append; otherwise they are cleared first. Appending whose answer
-        is lost ends the task without retries, since the values may have been appended.
+    :param is_append: keep the old values and append; by default they are replaced. If the answer to an append
+        is lost, the task fails without retries, since the values may have been appended.
+    :param retry_unknown_outcome: retry also if it is not known whether values were appended.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
 
@@ -135,8 +140,11 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
         ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. A BOM and blank lines at its end are
         not sent. (templated)
-    :param object_storage_conn_id: the Airflow connection of that storage. (templated)
+    :param object_storage_conn_id: the Airflow connection of that storage; None for its default credentials.
+        (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a line of the file that is no URL.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = (
@@ -190,6 +198,8 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
 
     :param collection_task_id: the service's task. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")

@@ -1,4 +1,4 @@
-"""What all sensors share: looking from a worker or waiting in the triggerer, with the same decisions."""
+"""What all sensors share: polling from a worker or waiting in the triggerer, with the same decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.base import airflow_errors
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
-from airflow_provider_webcollect.operators.waiting import Records, awaited
+from airflow_provider_webcollect.operators.waiting import Records, result_of_event
 from airflow_provider_webcollect.waiting.conditions import Outcome, Verdict, Watch
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class WaitSensor(BaseSensorOperator):
-    """Waits for what the service shows; a failure without remedy ends the task without retries.
+    """Base of the sensors: waits for a state of the service.
+
+    On Airflow 3.3 and later, a retry waits at least as long as the service asks for (``Retry-After``).
 
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -57,7 +59,7 @@ class WaitSensor(BaseSensorOperator):
         self._watch: Watch[Any] | None = None
 
     def execute(self, context: Context) -> Any:
-        """Wait, in the way that was asked for."""
+        """Wait: poke, reschedule or defer."""
         with airflow_errors():
             self._wait()
         if self.deferrable:
@@ -74,24 +76,27 @@ class WaitSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Poll once.
+
+        :raises AirflowFailException: for a failure state, and if a retry cannot help.
+        :raises WebCollectError: for any other error of the service.
+        """
         with airflow_errors():
             if self._watch is None:
                 self._watch = Watch(self._wait(), _began(self, context), self.log)
-            verdict, records = self._look(WebCollectHook(self.webcollect_conn_id), self._watch)
+            verdict, records = self._poll(WebCollectHook(self.webcollect_conn_id), self._watch)
         if verdict.outcome is Outcome.FAILED:
             raise AirflowFailException(verdict.reason)
         return PokeReturnValue(verdict.outcome is Outcome.DONE, self._xcom(records))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Take the trigger's word for how the wait ended; without a word, it has not ended well."""
-        return self._xcom(awaited(event, self.log))
+        """Return the result from the trigger's event; an event without an outcome is an error."""
+        return self._xcom(result_of_event(event, self.log))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
 
-        Airflow before 3.3 takes a timeout for an error that may be retried, and does not know ``never_fail``
-        here.
+        Airflow before 3.3 retries after a timeout, and ignores ``never_fail`` here.
         """
         match next_kwargs:
             case {"error": str(reason)} if next_method == "__fail__" and "timeout" in reason:
@@ -99,7 +104,7 @@ class WaitSensor(BaseSensorOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSkipException as skip:
-            # Airflow has `soft_fail` skip what a trigger broke down of; when poking, that is for retries
+            # Airflow lets `soft_fail` skip an error that has ended a trigger; when poking, that is retried
             if skip.__cause__ and not (self.never_fail or isinstance(skip.__cause__, AirflowFailException)):
                 raise skip.__cause__ from None
             raise
@@ -118,21 +123,21 @@ class WaitSensor(BaseSensorOperator):
         """Return what is waited for, checked."""
         raise NotImplementedError
 
-    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        """Look once, from the worker, and return how the wait stands and what was seen."""
+    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        """Poll once, from the worker, and return the verdict and the records."""
         raise NotImplementedError
 
     def _trigger(self) -> _StatusTrigger:
-        """Return the trigger that holds the wait."""
+        """Return the trigger that waits."""
         raise NotImplementedError
 
     def _xcom(self, records: Records) -> Any:
-        """Return the result from what was seen last."""
+        """Return the result from the last records."""
         raise NotImplementedError
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:
-    """Return the Unix time at which the wait began; in reschedule mode that is the first look's."""
+    """Return the Unix time at which the wait began; in reschedule mode that is the first poke's."""
     began = None
     if sensor.reschedule:
         ti = context["ti"]

@@ -1,4 +1,4 @@
-"""The sensor that waits for room for more runs: poking, rescheduling or deferred, with the same decisions."""
+"""The sensor that waits for capacity: poking, rescheduling or deferred, with the same decisions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
 
 
 class WebCollectCapacitySensor(WaitSensor):
-    """Waits until the account has room for more runs, by its running counts (contract.md, endpoint 16).
+    """Waits until the account has capacity for more runs, by its running counts (contract.md, endpoint 16).
 
-    All waits that see room go on; where they must not all start something at once, give them an Airflow pool.
+    All waits end once there is capacity; if they must not all start runs at once, give them an Airflow pool.
 
     Returns the last counts: ``{"extracting_count", "waiting_count", "finished_count",
     "waiting_sub_task_count", "executing_sub_task_count"}``.
 
-    :param max_active_tasks: there is room while fewer of the account's tasks than this are Extracting or
-        Waiting; None for no limit. (templated)
-    :param max_active_sub_tasks: the same for sub-tasks; with both, both must have room. (templated)
+    ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` are as for all sensors of Airflow.
+
+    :param max_active_tasks: wait until fewer of the account's tasks than this are Extracting or Waiting; None
+        for no limit. (templated)
+    :param max_active_sub_tasks: the same for sub-tasks; at least one of both, and both count. (templated)
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a plan below Enterprise.
+    :raises AirflowSensorTimeout: after ``timeout`` seconds.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("max_active_tasks", "max_active_sub_tasks", "webcollect_conn_id")
@@ -62,9 +67,9 @@ class WebCollectCapacitySensor(WaitSensor):
             )
         return CapacityWait(**limits)
 
-    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
         counts = hook.get_running_counts()
-        return watch.look(counts), [counts.as_dict()]
+        return watch.judge(counts), [counts.as_dict()]
 
     def _trigger(self) -> WebCollectCapacityTrigger:
         from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger

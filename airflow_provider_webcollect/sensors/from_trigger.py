@@ -1,8 +1,8 @@
 """Whether Airflow can start a sensor's wait in the triggerer, and what the triggerer gets for it.
 
 The triggerer renders templates with less than a worker has: to texts alone, without what the DAG adds to
-Jinja, and without an answer to what it must not ask, such as the XComs of all map indexes. What it cannot do
-is left to a worker.
+Jinja, and without an answer to some requests, such as for the XComs of all map indexes. What it cannot do
+is done by a worker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _check(sensor: WaitSensor) -> None:
 
 
 def _plain(sensor: WaitSensor, value: Any) -> Any:
-    """Return ``value`` as plain JSON, with what the trigger asks for in place of other tasks' results."""
+    """Return ``value`` as plain JSON, with references in place of other tasks' results."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -103,7 +103,7 @@ def _pull(reference: Any) -> dict[str, Any]:
 
     if not isinstance(reference, PlainXComArg) or _is_mapped(reference.operator):
         raise NotFromTrigger("only results of single tasks, and plain JSON, can be had in the triggerer")
-    # without a map index, the triggerer would ask for what it gets no answer to
+    # without a map index, the triggerer would send a request that gets no answer
     return {"task_ids": reference.operator.task_id, "key": reference.key, "map_indexes": -1}
 
 

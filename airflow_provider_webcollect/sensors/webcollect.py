@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.operators.base import airflow_errors, check_now
-from airflow_provider_webcollect.operators.waiting import Records, look, look_at_subtasks
+from airflow_provider_webcollect.operators.waiting import Records, poll_subtasks, poll_tasks
 from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
 
 
-#: Seconds; a number that JSON can hold. The last look may come a while after the timeout.
+#: Seconds; a number that JSON can hold. The last poll may come a while after the timeout.
 NEVER = 1e9
 WHOLE_WAITS = "airflow_provider_webcollect.triggers.whole_wait"
 
@@ -54,8 +54,7 @@ WHOLE_WAITS = "airflow_provider_webcollect.triggers.whole_wait"
 class _StatusSensor(WaitSensor):
     """What both sensors of states share.
 
-    A target state ends the wait well, a failure state fails the task without retries. XCom gets the last
-    record.
+    A target state ends the wait with success, a failure state fails the task without retries.
     """
 
     operator_extra_links = (WebCollectTaskLink(),)
@@ -88,7 +87,7 @@ class _StatusSensor(WaitSensor):
         self._given = tuple(name for name in names if getattr(self, name) is not None)
 
     def _start_from_trigger(self) -> None:
-        """Let Airflow start the wait in the triggerer; if it cannot, the task is going to be deferred."""
+        """Let Airflow start the wait in the triggerer; if it cannot, the task will be deferred."""
         self.deferrable = True
         try:
             self.start_trigger_args = start_trigger_args(self, self._whole_wait, self._asked_names)
@@ -98,7 +97,7 @@ class _StatusSensor(WaitSensor):
             self.start_from_trigger = True
 
     def execute(self, context: Context) -> Any:
-        """Wait, in the way that was asked for."""
+        """Wait: poke, reschedule or defer."""
         if self._why_from_worker:
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         with airflow_errors():
@@ -127,26 +126,30 @@ class _StatusSensor(WaitSensor):
 class WebCollectTaskStatusSensor(_StatusSensor):
     """Waits until one or many tasks reach a state, by default Finished (contract.md, endpoint 13).
 
-    Returns the last status record, or the list of them for ``collection_task_ids``.
+    Returns the last status record, or the list of them for ``collection_task_ids``. ``timeout``,
+    ``poke_interval``, ``mode`` and ``soft_fail`` are as for all sensors of Airflow.
 
     :param collection_task_id: the service's task. (templated)
     :param collection_task_ids: many tasks instead of one. (templated)
-    :param wait_for: ``all`` of them, or ``any``.
-    :param target_states: states that end the wait well.
-    :param failure_states: states that fail it.
-    :param after: what was seen before the run that is waited for: the result of
-        ``WebCollectStartSubTasksOperator`` (or a list of them), so that an earlier run's Finished does not
-        pass for this one's. ``"now"`` has the sensor look itself, as it begins: what counts then is the run
-        that is going on, or else the next, whatever ``settle`` says. (templated)
-    :param settle: seconds after which a final state counts whatever ``after`` says, for services that count
-        runs otherwise.
-    :param missing_timeout: seconds after which a task that is missing from the answers, or Unexecuted, fails
-        the wait.
+    :param wait_for: ``all`` of them (default), or ``any``.
+    :param target_states: states that end the wait with success; by default Finished.
+    :param failure_states: states that fail the task without retries; by default Stopped.
+    :param after: the status from before the run that is waited for: the result of
+        ``WebCollectStartSubTasksOperator`` (or a list of them), so that Finished of an earlier run does not
+        count. With ``"now"`` the sensor queries it at the start: then the run that is active counts, or else
+        the next one, and ``settle`` is ignored. None (default) for any run. (templated)
+    :param settle: seconds, 90 by default, after which a final state counts whatever ``after`` says, for
+        services that count runs otherwise.
+    :param missing_timeout: seconds, 600 by default, after which a task that is missing from the answers, or
+        Unexecuted, fails the task.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param start_from_trigger: have the whole wait in the triggerer, without a worker to begin and to end it,
-        on Airflow 3.3 and later. Where Airflow cannot do that, such as for mapped tasks, the wait is
-        deferred, and the log says why.
+    :param start_from_trigger: wait in the triggerer only, without a worker at the start and the end, on
+        Airflow 3.3 and later; False by default. Where Airflow cannot do that, such as for mapped tasks, the
+        task is deferred, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: for a failure state or a missing task, and if a retry cannot help.
+    :raises AirflowSensorTimeout: after ``timeout`` seconds.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = (
@@ -192,15 +195,15 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             self._start_from_trigger()
 
     def execute(self, context: Context) -> Any:
-        """Wait, in the way that was asked for."""
+        """Wait: poke, reschedule or defer."""
         if self.after == NOW:
             with airflow_errors():
-                self._look_before()
+                self._query_baseline()
         return super().execute(context)
 
-    def _look_before(self) -> None:
+    def _query_baseline(self) -> None:
         wait = self._wait()
-        statuses = look(WebCollectHook(self.webcollect_conn_id), wait)
+        statuses = poll_tasks(WebCollectHook(self.webcollect_conn_id), wait)
         self.after = [
             {"collection_task_id": task_id, "after": msgspec.structs.asdict(before)}
             for task_id in wait.task_ids
@@ -213,13 +216,13 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         if self.after != NOW:
             return task_wait(**self._asked)
         if self.reschedule and not self.deferrable:
-            raise InvalidArgument("after", NOW, "rescheduled, every look is the first: use deferrable=True")
-        # what it is going to be is seen when the wait begins
+            raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
+        # its value is queried when the wait begins
         return task_wait(**{**self._asked, "after": None})
 
-    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        statuses = look(hook, self._wait())
-        return watch.look(statuses), [status.as_dict() for status in statuses.values()]
+    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        statuses = poll_tasks(hook, self._wait())
+        return watch.judge(statuses), [status.as_dict() for status in statuses.values()]
 
     def _trigger(self) -> _StatusTrigger:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
@@ -237,19 +240,24 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 class WebCollectSubTaskStatusSensor(_StatusSensor):
     """Waits until sub-tasks of the latest batch reach states, default Finished (contract.md, endpoint 14).
 
-    The log tells the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of
-    all sub-tasks of the batch.
+    The log has the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of
+    all sub-tasks of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` are as for all
+    sensors of Airflow.
 
     :param collection_task_id: the service's task. (templated)
     :param sub_task_ids: the sub-tasks; None for all of the batch. (templated)
-    :param target_states: states that end the wait well.
-    :param failure_states: states that fail it.
-    :param missing_timeout: seconds after which a missing sub-task, or an empty batch, fails the wait.
+    :param target_states: states that end the wait with success; by default Finished.
+    :param failure_states: states that fail the task without retries; by default Stopped.
+    :param missing_timeout: seconds, 600 by default, after which a missing sub-task, or an empty batch, fails
+        the task.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param start_from_trigger: have the whole wait in the triggerer, without a worker to begin and to end it,
-        on Airflow 3.3 and later. Where Airflow cannot do that, such as for mapped tasks, the wait is
-        deferred, and the log says why.
+    :param start_from_trigger: wait in the triggerer only, without a worker at the start and the end, on
+        Airflow 3.3 and later; False by default. Where Airflow cannot do that, such as for mapped tasks, the
+        task is deferred, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: for a failure state or a missing sub-task, and if a retry cannot help.
+    :raises AirflowSensorTimeout: after ``timeout`` seconds.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
@@ -283,9 +291,9 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     def _wait(self) -> SubTaskWait:
         return subtask_wait(**self._asked)
 
-    def _look(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        subtasks = look_at_subtasks(hook, self._wait())
-        return watch.look(subtasks), [subtask.as_dict() for subtask in subtasks]
+    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
+        subtasks = poll_subtasks(hook, self._wait())
+        return watch.judge(subtasks), [subtask.as_dict() for subtask in subtasks]
 
     def _trigger(self) -> _StatusTrigger:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectSubTaskStatusTrigger

@@ -65,22 +65,28 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
     :param sources: instead of both, many sources at once: ids of tasks, or dicts of ``collection_task_id``
-        and, as needed, ``lotno`` and ``destination``. Each goes to a folder of its own, by default
+        and, as needed, ``lotno`` and ``destination``. Each has its own folder, by default
         ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. One that fails does not stop the others;
         a retry lands those that are missing. (templated)
-    :param destination: a folder of its own, such as ``s3://bucket/prices``, or an ``ObjectStoragePath``.
-        (templated)
+    :param destination: the folder of this landing alone, such as ``s3://bucket/prices``, or an
+        ``ObjectStoragePath``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
-    :param file_format: ``jsonl``, ``csv`` or ``parquet``; and ``compression``, ``columns``, ``column_types``,
-        ``on_cast_error``, ``sanitize_formulas``: see
+    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``; this and the next five are explained at
         :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
-    :param mode: ``full`` lands all rows in a folder for this run; ``incremental`` adds what is new to one
-        landing that grows. (templated)
-    :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail``, or ``full`` to
-        land all of it again. (templated)
-    :param skip_if_nothing_new: for ``incremental``: end as skipped if there is nothing new.
-    :param if_exists: for ``full``: what to do if the folder holds the commit of another run: ``fail``,
+    :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
+        default. (templated)
+    :param columns: the columns, in order; None for all keys of the rows. (templated)
+    :param column_types: for Parquet: types by column; columns without one are texts. (templated)
+    :param on_cast_error: for Parquet, if a value is not of its column's type: ``fail`` (default) or ``null``.
+        (templated)
+    :param sanitize_formulas: for CSV: put ``'`` before what a spreadsheet would take for a formula.
+    :param mode: ``full`` (default) lands all rows in a folder for this run; ``incremental`` adds what is new
+        to one landing that grows. (templated)
+    :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default), or
+        ``full`` to land all of it again. (templated)
+    :param skip_if_nothing_new: for ``incremental``: skip the task if there is nothing new.
+    :param if_exists: for ``full``, if the folder holds the commit of another run: ``fail`` (default),
         ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
     :param partition: folders in the destination for this run's new parts, such as
         ``dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}``; the manifest stays where it is.
@@ -89,15 +95,21 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         task, whatever batch was landed.
     :param redshift_manifest: write ``_redshift_manifest.json`` beside the manifest, by which Redshift's COPY
         loads the parts that this run has added. S3 alone.
-    :param page_size: rows per request, 1 to 1000; fewer are asked for while pages fail for their size.
-    :param max_part_bytes: a part is ended with the page that reaches this size.
-    :param max_concurrency: how many ``sources`` are landed at once, 1 to 32; all share its rate limit.
-    :param settle: seconds to wait for rows that the source may not show yet, as right after a task has
-        finished. A run takes so much longer if the source shows no rows, if ``mode="incremental"`` finds
-        nothing new, and, with ``mark_exported``, before every mark; 0 does not wait. A ``full`` landing of
-        the whole history without a mark takes a source that shows older batches as it is: give ``lotno`` to
-        wait for the rows of one.
+    :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail for their
+        size.
+    :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
+    :param max_concurrency: how many ``sources`` are landed at once, 1 to 32, by default 8; all share one rate
+        limit.
+    :param settle: seconds, 15 by default, to wait for rows that the source may not show yet, as right after a
+        task has finished. A run takes that much longer if the source shows no rows, if
+        ``mode="incremental"`` finds nothing new, and, with ``mark_exported``, before every mark; 0 does not
+        wait. A ``full`` landing of the whole history without a mark does not wait while the source shows
+        older batches: give ``lotno`` to wait for the rows of one.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
+    :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
+    :raises LandingError: for any other error of the landing; the task is retried.
+    :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
     template_fields: Sequence[str] = (

@@ -1,4 +1,4 @@
-"""The trigger that waits for room for more runs, on one shared look at the running counts."""
+"""The trigger that waits for capacity, on one shared poll of the running counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebCollectCapacityTrigger(_StatusTrigger):
-    """Waits until there is room. ``wait`` is a :class:`~.service.capacity.CapacityWait`."""
+    """Waits until there is capacity. ``wait`` is a :class:`~.waiting.capacity.CapacityWait`."""
 
     def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
         watch = Watch(msgspec.convert(self.wait, CapacityWait), self.began, self.logger())
@@ -26,6 +26,6 @@ class WebCollectCapacityTrigger(_StatusTrigger):
         def see(seen: Mapping[str, RunningCounts | None]) -> dict[str, Any] | None:
             counts = seen[ACCOUNT]
             assert counts is not None, "the poll's answers leave out no account"
-            return _payload(watch.look(counts), (counts,))
+            return _payload(watch.judge(counts), (counts,))
 
         return feed.counts.until((ACCOUNT,), self.poke_interval, see)

@@ -69,12 +69,12 @@ class _StatusTrigger(BaseTrigger):
             return {"outcome": "error", "reason": str(error), "permanent": error.permanent}
 
     def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
-        """Begin to wait; what is returned is awaited for the event's payload."""
+        """Begin to wait, and return an awaitable of the event's payload."""
         raise NotImplementedError
 
 
 class WebCollectTaskStatusTrigger(_StatusTrigger):
-    """Waits until tasks reach a state. ``wait`` is a :class:`~.service.waiting.TaskWait`."""
+    """Waits until tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.TaskWait`."""
 
     def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
         wait = msgspec.convert(self.wait, TaskWait)
@@ -83,13 +83,13 @@ class WebCollectTaskStatusTrigger(_StatusTrigger):
 
         def see(seen: Mapping[str, TaskStatus | None]) -> dict[str, Any] | None:
             statuses = {task_id: status for task_id in wait.task_ids if (status := seen[task_id])}
-            return _payload(watch.look(statuses), statuses.values())
+            return _payload(watch.judge(statuses), statuses.values())
 
         return feed.tasks.until(wait.task_ids, self.poke_interval, see)
 
 
 class WebCollectSubTaskStatusTrigger(_StatusTrigger):
-    """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.service.waiting.SubTaskWait`."""
+    """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.SubTaskWait`."""
 
     def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
         wait = msgspec.convert(self.wait, SubTaskWait)
@@ -97,7 +97,7 @@ class WebCollectSubTaskStatusTrigger(_StatusTrigger):
 
         def see(seen: Mapping[str, list[SubTask] | None]) -> dict[str, Any] | None:
             subtasks = seen[wait.task_id] or []
-            return _payload(watch.look(subtasks), subtasks)
+            return _payload(watch.judge(subtasks), subtasks)
 
         return feed.subtasks.until((wait.task_id,), self.poke_interval, see)
 

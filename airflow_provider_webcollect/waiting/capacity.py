@@ -1,4 +1,4 @@
-"""Deciding whether the account has room for more runs, by its running counts (contract.md, endpoint 16)."""
+"""Whether the account has capacity for more runs, by its running counts (contract.md, endpoint 16)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_provider_webcollect.waiting.conditions import Outcome, Verdict
 
 
 class CapacityWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What is waited for: room for more runs.
+    """A wait for capacity.
 
-    :ivar max_active_tasks: there is room while fewer tasks than this extract or wait; None for no limit.
+    :ivar max_active_tasks: the wait ends once fewer tasks than this extract or wait; None for no limit.
     :ivar max_active_sub_tasks: the same for sub-tasks. Which of the service's two counts of them is which is
         ambiguous (contract.md, Task running counts); the sum is not.
     """
@@ -39,8 +39,8 @@ class CapacityWait(msgspec.Struct, frozen=True, kw_only=True):
 
 def _judge(what: str, active: int | None, limit: int) -> Verdict:
     if active is None:
-        return Verdict(Outcome.FAILED, f"the service does not tell how many {what} are active")
-    reason = f"{active} {what} are active, there is room below {limit}"
+        return Verdict(Outcome.FAILED, f"the service does not say how many {what} are active")
+    reason = f"{active} {what} are active, there is capacity below {limit}"
     return Verdict(Outcome.DONE if active < limit else Outcome.WAIT, reason)
 
 

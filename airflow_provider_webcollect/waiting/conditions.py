@@ -234,10 +234,10 @@ class Wait(Protocol[Seen]):
 
 
 class Watch(Generic[Seen]):
-    """A wait that is going on. Its log tells of changes only.
+    """A wait that is going on. It logs changes only.
 
-    What is missing at the first look counts as missing since the wait began: earlier looks may have been
-    another process's.
+    What is missing at the first poll counts as missing since the wait began: earlier polls may have been made
+    by another process.
 
     :param began: Unix time at which the wait began.
     :param log: a logger.
@@ -252,8 +252,8 @@ class Watch(Generic[Seen]):
         self._log = log
         self._said = ""
 
-    def look(self, seen: Seen) -> Verdict:
-        """Return how the wait stands after a look."""
+    def judge(self, seen: Seen) -> Verdict:
+        """Return the verdict on what a poll has shown."""
         verdict = self._judge(seen, time.time())
         if verdict.reason != self._said:
             self._said = verdict.reason

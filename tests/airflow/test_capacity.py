@@ -118,7 +118,7 @@ def test_without_room_it_times_out(
     run = wait(mode, max_active_tasks=9, max_active_sub_tasks=6, timeout=0.5, soft_fail=soft_fail)
 
     assert run.states == {"wait": state}
-    assert "2 tasks are active, there is room below 9, 6 sub-tasks are active" in said()
+    assert "2 tasks are active, there is capacity below 9, 6 sub-tasks are active" in said()
 
 
 def test_limits_may_be_templates_and_mapped(sandbox: Sandbox, busy: list[str]) -> None:
@@ -139,7 +139,7 @@ def test_a_count_that_the_service_leaves_out_is_no_room() -> None:
     )
 
     assert verdict.outcome is Outcome.FAILED
-    assert "the service does not tell how many tasks are active" in verdict.reason
+    assert "the service does not say how many tasks are active" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ class TestAnApiKeyAlone:
         }
         assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 2
         assert [request["path"] for request in sandbox.control.requests()] == [START]
-        assert "The connection has only an API key, so nobody has looked at the status" in said()
+        assert "The connection has only an API key, so the status of task" in said()
         assert remembered(run) == 0
 
     @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ class TestAnApiKeyAlone:
         if again:
             assert operator.execute(context)["after"] is None
         else:
-            with pytest.raises(AirflowFailException, match=r"cannot be seen .* Clear the task to repeat it"):
+            with pytest.raises(AirflowFailException, match=r"cannot be known .* Clear the task to repeat it"):
                 operator.execute(context)
         assert (starts(sandbox), len(store)) == (int(again), 0)
 
@@ -381,7 +381,7 @@ class TestAnApiKeyAlone:
         context["task"] = operator
         _Memory(context).keep(_Start(began=1.0, result={"started": [], "after": None}, sent=True))
 
-        with pytest.raises(AirflowFailException, match="without a look at the status before"):
+        with pytest.raises(AirflowFailException, match="without the status from before"):
             operator.execute(context)
         assert sandbox.control.requests() == []
 

@@ -184,9 +184,9 @@ class TestWatching:
         there = {"a": status("Extracting")}
         for now, seen in ((5000, there), (5060, {}), (5120, {}), (5180, there), (5240, {}), (5330, {})):
             clock.now = now
-            assert watch.look(seen).outcome is WAIT
+            assert watch.judge(seen).outcome is WAIT
         clock.now = 5340
-        assert watch.look({"a": status("Unexecuted")}) == Verdict(
+        assert watch.judge({"a": status("Unexecuted")}) == Verdict(
             FAILED,
             "a is Unexecuted since 100 s: check the id and that something starts the task, or raise "
             "`missing_timeout`",
@@ -197,23 +197,23 @@ class TestWatching:
         watch = Watch(wait, 0.0, logging.getLogger())
         for now, seen in ((1, {"b": status("Extracting", "b")}), (200, {})):
             clock.now = now
-            assert watch.look(seen).outcome is WAIT
+            assert watch.judge(seen).outcome is WAIT
         clock.now = 300
-        assert watch.look({}).outcome is FAILED
+        assert watch.judge({}).outcome is FAILED
 
     def test_subtasks_are_missing_since_they_were_last_there(self, clock: Clock) -> None:
         watch = Watch(SubTaskWait(task_id="t", missing_timeout=100), 0.0, logging.getLogger())
         there = [SubTask(sub_task_id="x", status="Extracting")]
         for now, seen in ((5000, there), (5060, []), (5159, [])):
             clock.now = now
-            assert watch.look(seen).outcome is WAIT
+            assert watch.judge(seen).outcome is WAIT
         clock.now = 5160
-        assert watch.look([]).reason.startswith("the latest batch is empty since 100 s")
+        assert watch.judge([]).reason.startswith("the latest batch is empty since 100 s")
 
     def test_what_is_missing_at_the_first_look_is_missing_since_the_wait_began(self, clock: Clock) -> None:
         clock.now = 101
         watch = Watch(TaskWait(task_ids=("a",), missing_timeout=100), 1.0, logging.getLogger())
-        assert watch.look({}).outcome is FAILED
+        assert watch.judge({}).outcome is FAILED
 
 
 def test_a_wait_survives_the_way_through_json() -> None:
