@@ -13,9 +13,11 @@ from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     PARTITION_FOLDER,
     PROGRESS,
+    REDSHIFT_MANIFEST,
     decode_manifest,
     decode_progress,
     id_in,
+    redshift_manifest_of,
 )
 from airflow_provider_webcollect.landing.reader import locate
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PART = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
-#: A part, or a half-written file of a disk, in the folder or in those of a partition; no lock file.
+#: A part, or a half-written file of a disk, in the folder or in those of a partition; no lock file. And what
+#: was written for Redshift.
 _REMOVABLE = re.compile(
     rf"(?:{PARTITION_FOLDER}/)*"
     rf"(?:{_PART}|\.tmp-(?:{_PART}|_[a-z_]+\.json)-[0-9a-f]{{8}}|\.tmp-probe(?:-[0-9a-f]{{8}})?)"
+    rf"|{REDSHIFT_MANIFEST}"
 )
 
 
@@ -54,13 +58,15 @@ def clean(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Leftover, ...]:
-    """Remove the parts and half-written files of a folder that no landing needs and that are old enough.
+    """Remove the files of a folder that no landing needs and that are old enough: parts, half-written ones,
+    and the manifests for Redshift's COPY of all runs but the last that has committed.
 
     A landing removes such files itself. What may stay is what a process wrote that was killed, or that did
     not know yet that another had taken over. It is safe beside a landing at work:
 
     * only files with the names of parts and of half-written files are removed, in the folder itself and in
-      partitions (``key=value``), but not in a folder below that has its own landing;
+      partitions (``key=value``), but not in a folder below that has its own landing; and, in the folder
+      itself, manifests for Redshift, except that of the last run that has committed;
     * kept is what the manifest lists, what the record ``_progress.json`` lists as finished or is committing,
       and whatever bears the id of an attempt that the record names: an attempt is in the record before it
       writes its first file, so its unrecorded part is known by its name;
@@ -72,7 +78,8 @@ def clean(
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: how long ago a file must have been written, as the storage says: seconds, or a
-        ``timedelta``. A day is a good choice; in any case longer than the longest task of a landing.
+        ``timedelta``. A day is a good choice; in any case longer than the longest task of a landing, and
+        than it takes until a run's manifest for Redshift is loaded, retries included.
     :param dry_run: remove nothing, only return what would be removed.
     :param storage_options: what fsspec is to make the URL's filesystem with, such as credentials.
     :return: what was removed, or would be, by name. Nothing if the folder is absent.
@@ -129,6 +136,7 @@ class _Needed(NamedTuple):
         if stored_manifest is not None:
             manifest = decode_manifest(stored_manifest.content, f"{folder.root}/{MANIFEST}")
             names.update(part.name for part in manifest.parts)
+            names.add(redshift_manifest_of(manifest.run))
         unknown = stored_record is None and stored_manifest is None
         return cls(frozenset(names), frozenset(ids), unknown)
 

@@ -16,8 +16,8 @@ from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
-#: What the transfer operator writes for Redshift's COPY, after the commit.
-REDSHIFT_MANIFEST = "_redshift_manifest.json"
+#: The pattern of the names that :func:`redshift_manifest_of` gives.
+REDSHIFT_MANIFEST = r"_redshift_manifest-[0-9a-f]{16}\.json"
 #: The pattern of a folder of a Hive partition.
 PARTITION_FOLDER = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
 
@@ -60,6 +60,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     run_id: str
     map_index: int = -1
+
+
+def redshift_manifest_of(run: Run) -> str:
+    """Return the name of what the transfer operator writes after a run's commit, for Redshift's COPY."""
+    return f"_redshift_manifest-{hashlib.sha256(msgspec.json.encode(run)).hexdigest()[:16]}.json"
 
 
 class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,7 +89,8 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
 
 class WebCollectCleanLandingOperator(_LandingOperator):
-    """Removes the parts and half-written files of a folder that no landing needs and that are old enough.
+    """Removes the parts and half-written files of a folder that no landing needs and that are old enough, and
+    the manifests for Redshift's COPY of all runs but the last that has committed.
 
     It may run while a landing is at work there, see
     :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.

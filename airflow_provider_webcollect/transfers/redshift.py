@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.assets import Address
-from airflow_provider_webcollect.landing.manifest import REDSHIFT_MANIFEST
+from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
+    from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.manifest import Part
 
 #: What Airflow calls S3; Redshift knows the first alone.
@@ -27,19 +28,20 @@ def refuse_other_storage(folder: object) -> None:
         raise InvalidArgument("redshift_manifest", True, rule)
 
 
-def write_redshift_manifest(folder: ObjectStoragePath, parts: Iterable[Part]) -> str:
-    """Write the manifest that names ``parts`` beside that of the landing, in place of an earlier one.
+def write_redshift_manifest(job: Job, path: ObjectStoragePath, parts: Iterable[Part]) -> str:
+    """Write the manifest that names ``parts`` beside that of the landing; a retry replaces that of its run.
 
-    :return: its URI.
+    :param path: the landing's folder.
+    :return: the URI of what was written.
+    :raises StorageError: if the storage does not let itself be written.
     """
-    address = Address.of(folder)._replace(scheme=_SCHEMES[0])
+    address = Address.of(path)._replace(scheme=_SCHEMES[0])
     entries = [
         # COPY of Parquet needs the length
         {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
-    # not by ObjectStoragePath.open, which reports the file to hook lineage
-    folder.fs.pipe_file(
-        f"{folder.path.rstrip('/')}/{REDSHIFT_MANIFEST}", json.dumps({"entries": entries}, indent=2).encode()
-    )
-    return address.file(REDSHIFT_MANIFEST).uri
+    name = redshift_manifest_of(job.run)
+    with job.folder.part(name) as file:
+        file.write(json.dumps({"entries": entries}, indent=2).encode())
+    return address.file(name).uri

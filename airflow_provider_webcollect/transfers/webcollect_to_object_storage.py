@@ -93,8 +93,8 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         See :func:`~airflow_provider_webcollect.landing.job.check_partition`. (templated)
     :param mark_exported: confirm the export to the service, after the commit; the service confirms a whole
         task, whatever batch was landed.
-    :param redshift_manifest: write ``_redshift_manifest.json`` beside the manifest, by which Redshift's COPY
-        loads the parts that this run has added. S3 alone.
+    :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, by
+        which Redshift's COPY loads the parts that this run has added. S3 alone.
     :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail for their
         size.
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
@@ -304,7 +304,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         try:
             report.landed = land(job)
             if self.redshift_manifest and report.landed.own:
-                report.redshift_manifest = write_redshift_manifest(report.path, report.new_parts())
+                report.redshift_manifest = write_redshift_manifest(job, report.path, report.new_parts())
         finally:
             report.duration = time.monotonic() - began
             reporting.count(report)

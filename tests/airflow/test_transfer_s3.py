@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,17 +93,20 @@ class TestFacts:
 
 
 class TestRedshift:
-    def copied(self, s3: Storage, folder: str) -> list[Any]:
-        """Read what COPY would load, by its manifest: the number of rows of each file."""
-        with s3.fs.open(f"{folder}/_redshift_manifest.json") as file:
-            entries = json.load(file)["entries"]
+    def copied(self, s3: Storage, summary: dict[str, Any]) -> list[Any]:
+        """Read what COPY would load, by the manifest of a run: the number of rows of each file."""
+        entries = json.loads(s3.fs.cat_file(summary["redshift_manifest"]))["entries"]
         assert all(entry["mandatory"] for entry in entries)
         contents = [s3.fs.cat_file(entry["url"]) for entry in entries]
         assert [entry["meta"]["content_length"] for entry in entries] == [len(each) for each in contents]
         return [each.count(b"\n") for each in contents]
 
+    def written(self, s3: Storage, folder: str) -> list[str]:
+        """List the manifests in a folder."""
+        return [f"s3://{path}" for path in s3.fs.glob(f"{folder}/_redshift_manifest*")]
+
     @pytest.mark.parametrize("scheme", ["s3", "s3a"])
-    def test_copy_loads_the_new_parts_of_each_run(
+    def test_copy_loads_the_new_parts_of_each_run_also_once_another_has_landed(
         self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, scheme: str
     ) -> None:
         options: dict[str, Any] = {
@@ -112,41 +115,66 @@ class TestRedshift:
             "mode": "incremental",
             "redshift_manifest": True,
         }
-        first = land(**options, max_part_bytes=1)
-        loaded = [self.copied(s3, folder)]
+        first = land(**options, max_part_bytes=1).xcoms["land"]
         sandbox.control.grow(source["task_id"], 30)
-        second = land(**options)
-        loaded.append(self.copied(s3, folder))
+        second = land(**options).xcoms["land"]
 
-        assert loaded == [[100] * 4, [30]]
-        assert [run.xcoms["land"]["redshift_manifest"] for run in (first, second)] == [
-            f"s3://{folder}/_redshift_manifest.json"
-        ] * 2
+        assert [self.copied(s3, summary) for summary in (first, second)] == [[100] * 4, [30]]
+        names = [summary["redshift_manifest"] for summary in (first, second)]
+        assert sorted(names) == self.written(s3, folder)
+
+    def test_a_retry_writes_that_of_its_run_again(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
+        sandbox.control.fail("/data/all", after=1, status=400, code="TaskExecuting")
+        where = f"s3://storage@{folder}"
+        run = land(where, sources=tasks, max_concurrency=1, redshift_manifest=True, **RETRIES)
+
+        assert run.tries == {"land": 2}
+        summaries = run.xcoms["land"]["sources"]
+        assert [self.copied(s3, summary) for summary in summaries] == [[20], [30]]
+        assert [self.written(s3, f"{folder}/{task}") for task in tasks] == [
+            [summary["redshift_manifest"]] for summary in summaries
+        ]
+
+    def test_who_may_not_write_it_is_told_what_to_do(
+        self, s3: Storage, source: dict[str, Any], folder: str, said: Callable[[], str]
+    ) -> None:
+        bucket = folder.partition("/")[0]
+        denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
+        statement = {**denied, "Resource": f"arn:aws:s3:::{folder}/_redshift_manifest*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        s3.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+        try:
+            run = land(f"s3://storage@{folder}", source, redshift_manifest=True, **RETRIES)
+        finally:
+            s3.fs.call_s3("delete_bucket_policy", Bucket=bucket)
+
+        assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
+        assert f"Access to s3://{folder}/_redshift_manifest-" in said()
 
     def test_with_nothing_new_copy_is_given_nothing(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         where = f"s3://storage@{folder}"
-        for _ in range(2):
-            land(where, source, mode="incremental", redshift_manifest=True)
+        runs = [land(where, source, mode="incremental", redshift_manifest=True) for _ in range(2)]
 
-        assert self.copied(s3, folder) == []
+        assert [self.copied(s3, run.xcoms["land"]) for run in runs] == [[400], []]
 
     def test_each_of_many_sources_has_its_own(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
         summary = land(f"s3://storage@{folder}", sources=tasks, redshift_manifest=True).xcoms["land"]
 
-        assert [self.copied(s3, f"{folder}/{task}") for task in tasks] == [[20], [30]]
-        assert [each["redshift_manifest"] for each in summary["sources"]] == [
-            f"s3://{folder}/{task}/_redshift_manifest.json" for task in tasks
+        assert [self.copied(s3, each) for each in summary["sources"]] == [[20], [30]]
+        assert [[each["redshift_manifest"]] for each in summary["sources"]] == [
+            self.written(s3, f"{folder}/{task}") for task in tasks
         ]
 
     def test_that_of_another_run_is_left_as_it_is(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         where = f"s3://storage@{folder}"
-        land(where, source, redshift_manifest=True)
+        first = land(where, source, redshift_manifest=True)
         skipped = land(where, source, redshift_manifest=True, if_exists="skip")
 
-        assert self.copied(s3, folder) == [400]
+        assert self.copied(s3, first.xcoms["land"]) == [400]
         assert skipped.xcoms["land"]["redshift_manifest"] is None

@@ -13,9 +13,10 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable, NothingLanded
+from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
+from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed
 from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ FOREIGN = [
     ".tmp-mine",
     ".tmp-_manifest.json.lock",
     "_redshift_manifest.json",
+    "dt=2026-01-01/_redshift_manifest-0123456789abcdef.json",
     "archive/part-00007-0badcafe.jsonl",
     "dt=2026-01-01/notes.txt",
 ]
@@ -83,6 +85,18 @@ def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, fold
     assert names(folder) == kept | set(FOREIGN)
     read_landing(SimpleNamespace(fs=folder.fs, path=folder.root)).verify()
     assert cleaned(folder) == set()
+
+
+def test_of_manifests_for_redshift_that_of_the_last_run_stays(landing: Landed, folder: Folder) -> None:
+    manifests = [redshift_manifest_of(run) for run in (RUN, OTHER_RUN)]
+    landing("t", fetch=listed(widening(1)), mode="incremental")
+    write(folder, *manifests)
+    assert cleaned(folder) == {manifests[1]}
+    write(folder, *manifests)
+    landing("t", fetch=listed(widening(2)), mode="incremental", run=OTHER_RUN)
+    assert cleaned(folder, in_days=0.9) == set()
+    assert cleaned(folder) == {manifests[0]}
+    assert manifests[1] in names(folder)
 
 
 def test_a_dry_run_only_says_what_would_go(landing: Landed, folder: Folder) -> None:

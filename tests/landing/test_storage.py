@@ -21,10 +21,11 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
+from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
-from tests.landing.conftest import Store
+from tests.landing.conftest import RUN, Store
 from tests.landing.storages import AZURITE_KEY, Storage, running
 
 MANIFEST = "_manifest.json"
@@ -566,6 +567,10 @@ class TestOtherFilesystems:
     [
         ("_manifest.json", True),
         ("_progress.json", True),
+        ("_redshift_manifest.json", False),
+        (redshift_manifest_of(RUN), True),
+        (f"dt=2026-01-01/{redshift_manifest_of(RUN)}", False),
+        ("_redshift_manifest-mine.json", False),
         (PART, True),
         (f"dt=2026-01-01/{PART}", True),
         (f"dt=2026-01-01/country=de/{PART}", True),

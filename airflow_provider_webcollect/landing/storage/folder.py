@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 #: A part, in the folder or in those of a partition; or a half-written file.
-_OURS = re.compile(rf"(?:{PARTITION_FOLDER}/)*(?:part-\d{{5,}}-[0-9a-f]{{8}}\.[a-z0-9.]+|\.tmp-[^/]+)")
+_OURS = re.compile(
+    rf"(?:{PARTITION_FOLDER}/)*(?:part-\d{{5,}}-[0-9a-f]{{8}}\.[a-z0-9.]+|\.tmp-[^/]+)|{REDSHIFT_MANIFEST}"
+)
 #: How often a write is tried that is refused although the file is as expected.
 CONFLICTS = 5
 #: Bytes after which a disk begins to store them, so that the sync in the end has little to wait for.
@@ -151,7 +153,10 @@ class Folder:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[PartFile]:
-        """Give a file to write a part to; it becomes visible as ``name`` at the end, or not at all."""
+        """Give a file to write a part to, or any file that is written once and whole.
+
+        It becomes visible as ``name`` at the end, or not at all.
+        """
         with contextlib.ExitStack() as upload:
             with self._at(name) as path:
                 file = upload.enter_context(self._storage.upload(path))
@@ -209,7 +214,7 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
 
 def is_ours(name: str) -> bool:
     """Return whether a file has a name that landings give, at the top or in the folders of a partition."""
-    return name in {MANIFEST, PROGRESS, REDSHIFT_MANIFEST} or bool(_OURS.fullmatch(name))
+    return name in {MANIFEST, PROGRESS} or bool(_OURS.fullmatch(name))
 
 
 def _write_out(file: Any, start: int, end: int) -> None:
