@@ -71,7 +71,8 @@ class Job:
     :param abandoned_after: seconds that the record of another run must stay as it is before it is taken over.
     :param on_progress: called with the rows so far and the total, after every page and before the commit and
         the mark; an exception from it ends the landing.
-    :param on_commit: given what has landed, right after the commit and before the mark.
+    :param on_commit: given what has landed, right after each commit and before the mark; also after that of
+        an earlier attempt of the run which had begun it and had not come to write its manifest.
     """
 
     source: Source
@@ -106,8 +107,10 @@ class Landed:
 
     :ivar own: whether the commit is this run's; if not, that of another run was left as it is.
     :ivar new: the parts that this run has added, in whichever of its attempts.
-    :ivar copied: the new parts that this attempt has committed, also those that an earlier attempt had
-        written without committing them; none if an earlier one had landed all. So no row counts twice.
+    :ivar copied: the parts with the rows that this commit has added, also those that an earlier attempt had
+        written without committing them; none if the commit was found. Each commit is given to ``on_commit``
+        once, by the attempt that knows to have written its manifest, so no row counts twice. It is given to
+        none if that attempt is killed right then, or if another run has written the manifest for it.
     """
 
     manifest: Manifest

@@ -38,7 +38,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
@@ -183,16 +183,18 @@ class Lease:
         :raises LeaseLost: if another landing has the lease.
         """
         self.save(msgspec.structs.replace(self.progress, commit=manifest))
-        return self.write_manifest(version)
+        # whoever has taken the lease over may have written the manifest
+        return self.write_manifest(version, in_doubt=self.renew)
 
-    def write_manifest(self, version: str | None) -> str:
+    def write_manifest(self, version: str | None, in_doubt: Callable[[], object]) -> str:
         """Write the manifest that the record names.
 
         :param version: of the one that it replaces.
+        :param in_doubt: called if it may be another that has written it.
         """
         assert self.progress.commit is not None
         try:
-            return self._folder.replace(MANIFEST, encode(self.progress.commit), version)
+            return self._folder.replace(MANIFEST, encode(self.progress.commit), version, in_doubt)
         except Changed:
             # a successor has written it for us, or something that takes no lease has written another
             self.renew()

@@ -128,9 +128,24 @@ def _finish_commit(job: Job, found: FolderState) -> None:
             lease.save(msgspec.structs.replace(lease.progress, commit=None))
             raise Changed(MANIFEST)
         if there is None or there.content != encode(commit):
-            lease.write_manifest(there and there.version)
+            _write_manifest(job, lease, known, there and there.version)
         lease.finish(job.folder.files())
     raise Changed(MANIFEST)
+
+
+def _write_manifest(job: Job, lease: Lease, before: Manifest | None, version: str | None) -> None:
+    """Write the manifest of the commit that is brought to its end, and report it if it is of this run.
+
+    :param before: the manifest that it replaces.
+    """
+    commit = lease.progress.commit
+    assert commit is not None
+    doubts: list[None] = []
+    lease.write_manifest(version, in_doubt=lambda: doubts.append(None))
+    # the attempt before has reported what it has written itself
+    if commit.run == job.run and not doubts and (before is None or before.landing_id != commit.landing_id):
+        copied = _newly_committed(commit, before if lease.progress.continues else None)
+        job.on_commit(Landed(commit, own=True, new=commit.added_by(job.run), copied=copied))
 
 
 def _first_page(

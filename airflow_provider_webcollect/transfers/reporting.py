@@ -57,6 +57,7 @@ class LandingReport:
     landed: Landed | None = None
     redshift_manifest: str | None = None
     duration: float = 0.0
+    _copied: list[Part] = field(default_factory=list)
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
@@ -109,8 +110,9 @@ class LandingReport:
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
     def committed(self, landed: Landed) -> None:
-        """Store a commit, which counts even if the mark after it fails."""
+        """Store a commit, which counts even if the mark after it fails; a landing may have several."""
         self.landed = landed
+        self._copied += landed.copied
 
     @property
     def manifest(self) -> Manifest:
@@ -124,7 +126,7 @@ class LandingReport:
 
     def copied(self) -> Sequence[Part]:
         """Return the parts that this attempt has committed."""
-        return self.landed.copied if self.landed else ()
+        return self._copied
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the facts, for XCom.

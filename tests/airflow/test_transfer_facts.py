@@ -15,7 +15,9 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
+from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.landing.manifest import Manifest, Source
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
@@ -277,6 +279,27 @@ class TestMetrics:
     ) -> None:
         sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
         run = land(destination, source, mark_exported=True, **RETRIES)
+
+        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
+        assert counted["webcollect.landing.rows"] == 400
+
+    @pytest.mark.parametrize("marks", [False, True])
+    def test_rows_of_a_commit_that_a_retry_finishes_are_counted(
+        self,
+        source: dict[str, Any],
+        destination: str,
+        counted: dict[str, int],
+        monkeypatch: pytest.MonkeyPatch,
+        marks: bool,
+    ) -> None:
+        really: Any = Lease.write_manifest
+
+        def fail_once(lease: Lease, *arguments: Any, **options: Any) -> str:
+            monkeypatch.setattr(Lease, "write_manifest", really)
+            raise StorageError("the storage is down")
+
+        monkeypatch.setattr(Lease, "write_manifest", fail_once)
+        run = land(destination, source, mark_exported=marks, **RETRIES)
 
         assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
         assert counted["webcollect.landing.rows"] == 400

@@ -180,7 +180,7 @@ class TestUnfinishedLandings:
 
         landing("t", fetch=listed(widening(2)))
 
-        def killed(*arguments: Any) -> str:
+        def killed(*arguments: Any, **options: Any) -> str:
             raise Crash
 
         with monkeypatch.context() as patch:

@@ -6,6 +6,7 @@ Whatever they do, the manifest lists what is there, its rows are exact, and the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import random
@@ -203,6 +204,30 @@ class TestRunsThatMeet:
         after = dataclasses.replace(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
         land(after)
         assert [sum(part.rows for part in landed.copied) for landed in committed] == [1, 1]
+
+    @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
+    @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
+    def test_rows_count_once_whenever_a_retry_takes_over(
+        self, tmp_path: Path, options: dict[str, Any], kill: bool
+    ) -> None:
+        storage = local(tmp_path)
+        counts = []
+        for operation in itertools.count(1):
+            committed: list[Landed] = []
+            attempts = [
+                functools.partial(
+                    job, Rows(ALL), run="r1", attempt=attempt, on_commit=committed.append, **options
+                )
+                for attempt in (1, 2)
+            ]
+            destination = Destination(storage.fs, storage.new_folder())
+            held = Held(lambda folder, make=attempts[0]: land(make(folder)), destination, operation)
+            if not held.met:
+                break
+            land(attempts[1](destination))
+            held.end(kill=kill)
+            counts.append(sum(part.rows for landed in committed for part in landed.copied))
+        assert counts == [ALL] * (operation - 1)
 
     def test_a_run_that_is_deleted_and_made_again_is_not_refused(self, folder: Folder) -> None:
         """It counts its attempts from 1 again."""
