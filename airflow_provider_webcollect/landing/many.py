@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_provider_webcollect.landing.background import in_background
 from airflow_provider_webcollect.landing.errors import SomeFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -28,19 +32,23 @@ def land_all(jobs: Mapping[str, Callable[[threading.Event], T]], at_once: int) -
     stop = threading.Event()
     results: dict[str, T] = {}
     errors: dict[str, Exception] = {}
-    pool = ThreadPoolExecutor(at_once, thread_name_prefix="webcollect-land")
+    waiting = deque(jobs)
+    running: dict[Future[T], str] = {}
     try:
-        running = {pool.submit(job, stop): name for name, job in jobs.items()}
-        for future in as_completed(running):
-            name = running[future]
-            try:
-                results[name] = future.result()
-            except Exception as error:
-                log.exception("%s did not land.", name)
-                errors[name] = error
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                name = waiting.popleft()
+                job = functools.partial(jobs[name], stop)
+                running[in_background(job, "webcollect-land")] = name
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(future)
+                try:
+                    results[name] = future.result()
+                except Exception as error:
+                    log.exception("%s did not land.", name)
+                    errors[name] = error
     finally:
         stop.set()
-        pool.shutdown(wait=False, cancel_futures=True)
     if errors:
         raise SomeFailed({name: errors[name] for name in jobs if name in errors}, len(jobs))
     return {name: results[name] for name in jobs}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import Future, ThreadPoolExecutor
+import functools
+from concurrent.futures import wait
 from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.landing.background import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
 
     from airflow_provider_webcollect.landing.formats import SupportsWrite
 
@@ -20,12 +24,17 @@ BATCH_BYTES = 1024 * 1024
 def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
     """Give a sink that passes on to ``sink`` in a thread; when it is left, all has arrived there.
 
-    An error of ``sink`` is raised by a later write, or in the end. After an error nothing more is written.
+    An error of ``sink`` is raised by a later write, or in the end. After an error nothing more is written. It
+    waits for the write at work then, but not after what interrupts the task (a timeout, say).
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="webcollect-write") as thread:
-        behind = WriteBehind(sink, thread)
+    behind = WriteBehind(sink)
+    try:
         yield behind
         behind.finish()
+    except Exception:
+        # whoever made the sink drops it next, and a write at work would come in between
+        behind.settle()
+        raise
 
 
 class WriteBehind:
@@ -34,9 +43,8 @@ class WriteBehind:
     :ivar bytes: how many were taken so far.
     """
 
-    def __init__(self, sink: SupportsWrite, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, sink: SupportsWrite) -> None:
         self._sink = sink
-        self._thread = thread
         self._writing: Future[None] | None = None
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -56,9 +64,14 @@ class WriteBehind:
             self._hand_over()
         self._wait()
 
+    def settle(self) -> None:
+        """Wait until nothing is being written, whatever comes of it."""
+        if self._writing is not None:
+            wait([self._writing])
+
     def _hand_over(self) -> None:
         self._wait()
-        self._writing = self._thread.submit(self._write_at_once, self._held)
+        self._writing = in_background(functools.partial(self._write_at_once, self._held), "webcollect-write")
         self._held, self._held_bytes = [], 0
 
     def _wait(self) -> None:

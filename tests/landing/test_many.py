@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import SomeFailed, SourceReset
 from airflow_provider_webcollect.landing.many import land_all
+from tests.landing.interruption import ended_by
 
 
 def land(result: str, stop: threading.Event) -> str:
@@ -77,3 +78,17 @@ def test_an_interruption_stops_those_at_work_and_keeps_the_rest_from_beginning()
 
     assert stopped.wait(10)
     assert begun == ["a"]
+
+
+def test_a_process_that_is_interrupted_ends_though_a_landing_hangs() -> None:
+    script = """
+import os, signal, threading
+from airflow_provider_webcollect.landing.many import land_all
+
+def hang(stop):
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+
+land_all({"a": hang}, 1)
+"""
+    assert ended_by(script) == "KeyboardInterrupt"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write_behind import BATCH_BYTES, write_behind
+from tests.landing.conftest import Store, StoreFile
+from tests.landing.interruption import ended_by
 
 BATCH = b"x" * BATCH_BYTES
 
@@ -17,13 +22,15 @@ class Sink:
     def __init__(self, *, open_: bool = True) -> None:
         self.pieces: list[bytes] = []
         self.threads: set[threading.Thread] = set()
+        self.waited_for = threading.Event()
         self.let = threading.Event()
         if open_:
             self.let.set()
 
     def write(self, data: bytes) -> None:
-        assert self.let.wait(60)
         self.threads.add(threading.current_thread())
+        self.waited_for.set()
+        assert self.let.wait(60)
         self.pieces.append(data)
 
 
@@ -65,7 +72,7 @@ def test_the_caller_goes_on_while_a_batch_is_written_but_not_for_long() -> None:
     assert threading.current_thread() not in sink.threads
 
 
-def write(sink: Sink, *pieces: bytes, fault: Exception | None = None) -> None:
+def write(sink: Sink, *pieces: bytes, fault: BaseException | None = None) -> None:
     """Write ``pieces`` to ``sink``, and fail at the end with ``fault``."""
     with write_behind(sink) as behind:
         for piece in pieces:
@@ -88,9 +95,83 @@ def test_an_error_of_the_last_batch_is_raised_in_the_end() -> None:
     assert sink.pieces == [BATCH]
 
 
-def test_who_breaks_off_leaves_no_thread_and_what_was_not_handed_over_is_dropped() -> None:
-    sink = Sink()
+def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_handed_over() -> None:
+    sink = Sink(open_=False)
+
+    def let_in_a_moment() -> None:
+        assert sink.waited_for.wait(60)
+        sink.let.set()
+
+    threading.Thread(target=let_in_a_moment).start()
     with pytest.raises(KeyError):
         write(sink, BATCH, b"dropped", fault=KeyError())
     assert sink.pieces == [BATCH]
-    assert not any(thread.is_alive() for thread in sink.threads)
+
+
+def test_who_is_interrupted_does_not_wait_for_a_write_that_hangs() -> None:
+    sink = Sink(open_=False)
+    with pytest.raises(KeyboardInterrupt):
+        write(sink, BATCH, fault=KeyboardInterrupt())
+    (thread,) = sink.threads
+    assert thread.is_alive()
+    sink.let.set()
+
+
+def test_a_process_that_is_interrupted_ends_though_a_write_hangs() -> None:
+    script = """
+import os, signal, threading
+from airflow_provider_webcollect.landing.write_behind import BATCH_BYTES, write_behind
+
+class Sink:
+    def write(self, data):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+
+with write_behind(Sink()) as behind:
+    while True:
+        behind.write(bytes(BATCH_BYTES))
+"""
+    assert ended_by(script) == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("hangs", ["write", "discard"])
+def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_published(hangs: str) -> None:
+    hanging, let = threading.Event(), threading.Event()
+
+    class HangingFile(StoreFile):
+        def _upload_chunk(self, final: bool = False) -> bool:
+            if hangs == "write":
+                hanging.set()
+                assert let.wait(60)
+            return super()._upload_chunk(final)
+
+        def discard(self) -> None:
+            if hangs == "discard":
+                hanging.set()
+                assert let.wait(60)
+            super().discard()
+            discarded.set()
+
+    class HangingStore(Store):
+        def _open(self, path: str, mode: str = "rb", **options: Any) -> StoreFile:
+            return HangingFile(self, path, mode, block_size=BATCH_BYTES, autocommit=options["autocommit"])
+
+    def interrupted() -> None:
+        with folder.part("part-00001-0123abcd.jsonl") as part, write_behind(part) as behind:
+            behind.write(BATCH)
+            assert hangs == "discard" or hanging.wait(60)
+            raise KeyboardInterrupt
+
+    discarded = threading.Event()
+    store = HangingStore()
+    folder = Folder(store, "bucket/prices")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert hanging.is_set()
+    let.set()
+    assert discarded.wait(60)
+    for thread in threading.enumerate():
+        if thread.name.startswith("webcollect-"):
+            thread.join(60)
+    gc.collect()
+    assert folder.files() == {}

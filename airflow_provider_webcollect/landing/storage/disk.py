@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
+from airflow_provider_webcollect.landing.storage.dropping import drop
 from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
 
 if TYPE_CHECKING:
@@ -89,10 +90,8 @@ class Disk:
             file.close()
             # a rename is atomic, and beside the target it never crosses a disk
             hidden.rename(target)
-        except BaseException:
-            for clean_up in (file.close, hidden.unlink):
-                with contextlib.suppress(OSError):
-                    clean_up()
+        except BaseException as error:
+            drop(error, file.close, hidden.unlink)
             raise
         _sync_folder(target.parent)
 

@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
+from airflow_provider_webcollect.landing.storage.dropping import drop
 from airflow_provider_webcollect.landing.storage.errors import (
     BucketNotFound,
     knows_no_conditions,
@@ -66,12 +67,11 @@ class Remote:
             yield file
             file.close()
             file.commit()
-        except BaseException:
+        except BaseException as error:
             # without this, the file object would publish what it has when it is collected; there are stores
             # (adlfs) where closing publishes in any case, so it is never closed
             file.closed = True
-            with contextlib.suppress(Exception):
-                file.discard()
+            drop(error, file.discard)
             raise
 
     def open(self, path: str) -> BinaryIO:
