@@ -30,7 +30,7 @@ from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
     Progress,
-    decode_progress,
+    decode_found_progress,
     encode,
     id_in,
     new_id,
@@ -73,7 +73,7 @@ def wait_until_free(job: Job, found: FolderState) -> None:
         job.sleep(wait)
         stored = job.folder.read(PROGRESS)
         if stored is None or stored.version != found.record_version:
-            now_there = stored and decode_progress(stored.content, job.folder.root)
+            now_there = stored and decode_found_progress(stored.content, job.folder.root)
             if now_there and now_there.owner == record.owner:
                 raise DestinationBusy(
                     f"{_who(record)} is landing there, and alive. If it dies, its folder can be taken over "
@@ -275,7 +275,7 @@ class Lease:
         :raises LeaseLost: if the record is another landing's.
         """
         stored = self._folder.read(PROGRESS)
-        found = stored and decode_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
+        found = stored and decode_found_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
         if stored is None or found is None or found.owner != self.progress.owner:
             raise self._lose(found)
         self._version = stored.version

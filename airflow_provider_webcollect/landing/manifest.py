@@ -239,6 +239,26 @@ def decode_progress(content: bytes, where: str) -> Progress:
     return _decode(content, where, Progress)
 
 
+def decode_found_progress(content: bytes, where: str) -> Progress:
+    """Return the record that a landing has found: if the file is torn, one of an unknown owner without parts.
+
+    Its owner may be dead, or about to write it whole. ``where`` and what is raised as in
+    :func:`decode_manifest`.
+    """
+    if is_torn(content):
+        return Progress(source=Source(collection_task_id=""), started_at="", owner="unknown")
+    return decode_progress(content, where)
+
+
+def is_torn(content: bytes) -> bool:
+    """Return whether a file is no JSON, as after a kill on a storage that does not replace files whole."""
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    return False
+
+
 def _decode(content: bytes, where: str, kind: type[F]) -> F:
     try:
         version = msgspec.json.decode(content, type=_Versioned).version

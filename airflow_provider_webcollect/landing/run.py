@@ -22,9 +22,10 @@ from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     PROGRESS,
+    decode_found_progress,
     decode_manifest,
-    decode_progress,
     encode,
+    is_torn,
     now,
 )
 from airflow_provider_webcollect.landing.plan import AlreadyCommitted, Copy, FolderState, make_plan
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
     from airflow_provider_webcollect.landing.source import Page
+    from airflow_provider_webcollect.landing.storage.conditional import Stored
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
@@ -71,15 +73,23 @@ def land(job: Job) -> Landed:
 
 def _read_folder(folder: Folder) -> FolderState:
     # the record first: each change of the manifest is announced in it
-    record = folder.read(PROGRESS)
+    stored = folder.read(PROGRESS)
     manifest = folder.read(MANIFEST)
+    record = stored and decode_found_progress(stored.content, f"{folder.root}/{PROGRESS}")
     return FolderState(
-        manifest=manifest and decode_manifest(manifest.content, f"{folder.root}/{MANIFEST}"),
+        manifest=_manifest_in(folder, manifest, record),
         manifest_version=manifest and manifest.version,
-        record=record and decode_progress(record.content, f"{folder.root}/{PROGRESS}"),
-        record_version=record and record.version,
+        record=record,
+        record_version=stored and stored.version,
         files=folder.files(),
     )
+
+
+def _manifest_in(folder: Folder, stored: Stored | None, record: Progress | None) -> Manifest | None:
+    """Return the manifest that was read; None if there is none, or if the commit at work has left it torn."""
+    if stored is None or (record is not None and record.commit is not None and is_torn(stored.content)):
+        return None
+    return decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
 
 
 def _land_on(job: Job, found: FolderState) -> Landed:
@@ -122,7 +132,7 @@ def _finish_commit(job: Job, found: FolderState) -> None:
     lease = Lease.acquire(job, found.record, found)
     with lease.held():
         there = job.folder.read(MANIFEST)
-        known = there and decode_manifest(there.content, f"{job.folder.root}/{MANIFEST}")
+        known = _manifest_in(job.folder, there, found.record)
         if known is not None and known.landing_id not in {found.record.base, commit.landing_id}:
             # only where a storage cannot replace on a condition, or something else has written there
             lease.save(msgspec.structs.replace(lease.progress, commit=None))

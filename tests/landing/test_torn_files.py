@@ -1,0 +1,105 @@
+"""Storages that do not replace a file whole: a process that is killed leaves the beginning of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.landing.errors import DestinationBusy
+from airflow_provider_webcollect.landing.manifest import PROGRESS
+from airflow_provider_webcollect.landing.run import land
+from tests.landing.conftest import Crash, Folder, Store
+from tests.landing.test_interleavings import ALL, HALF, KINDS, Rows, job, true_rows
+
+
+class TornStore(Store):
+    """A store in which the write of a small file is cut short, and the process that has begun it killed.
+
+    :ivar at: the number of that write, from 1; None for none.
+    """
+
+    at: int | None = None
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+        self._writes = 0
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        self._writes += 1
+        torn = self._writes == self.at
+        super().pipe_file(path, value[: int(len(value) * self._share)] if torn else value)
+        if torn:
+            raise Crash
+
+    def tear(self, at: int | None) -> None:
+        """Cut the so many-th write from now on short."""
+        self._writes, self.at = 0, at
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 0.99], ids=["empty", "half", "nearly whole"])
+@pytest.mark.parametrize("second", ["the same", *KINDS])
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("landed", [0, HALF])
+def test_the_next_landing_goes_on_wherever_a_write_is_cut_short(
+    landed: int, first: str, second: str, share: float
+) -> None:
+    for write in itertools.count(1):
+        store = TornStore(share)
+        folder = Folder(store, "bucket/landing")
+        if landed:
+            land(job(Rows(landed), folder.destination, "r1", mode="incremental"))
+        options = {"run": "a", **KINDS[first]}
+        store.tear(write)
+        try:
+            land(job(Rows(ALL), folder.destination, attempt=1, **options))
+        except Crash:
+            pass
+        else:
+            assert write > 1 or landed
+            return
+        store.tear(None)
+        if second != "the same":
+            options = {"run": "b", **KINDS[second]}
+        land(job(Rows(ALL), folder.destination, attempt=2, **options))
+        land(job(Rows(ALL + 5), folder.destination, "last", mode="incremental"))
+        assert folder.rows() == true_rows(ALL + 5)
+        assert PROGRESS not in folder.names()
+
+
+def killed_landing(folder: Folder) -> bytes:
+    """Kill a landing that has written a part, and return its record."""
+
+    def die(rows: int, total: int) -> None:
+        if rows > HALF:
+            raise Crash
+
+    with pytest.raises(Crash):
+        land(job(Rows(ALL), folder.destination, "a", on_progress=die))
+    return folder.read(PROGRESS)
+
+
+def test_a_torn_record_is_watched_before_it_is_taken_over() -> None:
+    folder = Folder(Store(), "bucket/landing")
+    folder.write(PROGRESS, killed_landing(folder)[:100])
+    waits: list[float] = []
+    land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), sleep=waits.append))
+    assert sum(waits) == 60
+    assert folder.rows() == true_rows(ALL)
+
+
+def test_a_record_that_was_read_while_it_was_written_is_of_a_landing_at_work() -> None:
+    folder = Folder(Store(), "bucket/landing")
+    record = killed_landing(folder)
+    folder.write(PROGRESS, record[:100])
+    waits: list[float] = []
+
+    def go_on_writing(seconds: float) -> None:
+        waits.append(seconds)
+        folder.write(PROGRESS, record.replace(b'"heartbeat": 0', b'"heartbeat": %d' % len(waits)))
+
+    with pytest.raises(DestinationBusy, match=r"attempt 1 of run a of d\.t is landing there, and alive"):
+        land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), sleep=go_on_writing))
