@@ -8,6 +8,7 @@ The manifest is read once: what is committed later is not seen. Where a later co
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from airflow_provider_webcollect.landing.errors import (
     NothingLanded,
 )
 from airflow_provider_webcollect.landing.formats import ExtraMissing
+from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats.extras import require
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest
@@ -112,20 +114,13 @@ class LandedData:
         :raises LandingDamaged: if a part is missing or is not what the manifest says; its first rows may have
             been given by then. Only :meth:`verify` shows whether a part still is what was written.
         :raises LandingReplaced: if another landing took this one's place meanwhile.
+        :raises UnreadableRow: naming part and row, if a row of JSON lines is nested deeper than Python can
+            read (some hundred levels).
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
         reader = self._reader()
         for part in self._parts(new_only):
-            count = 0
-            try:
-                with self._folder.opened(part.name) as file:
-                    for row in reader.rows(file):
-                        count += 1
-                        yield row
-            except Exception as error:
-                self._explain(part, error)
-                raise
-            self._compare(part, count)
+            yield from self._rows(reader, part)
 
     def to_arrow(self, new_only: bool = False) -> pa.Table:
         """Return the rows as one Arrow table; it has to fit into memory.
@@ -172,11 +167,29 @@ class LandedData:
             )
         return reader
 
+    def _rows(self, reader: PartReader, part: Part) -> Iterator[Record]:
+        count = 0
+        try:
+            with self._folder.opened(part.name) as file:
+                for row in reader.rows(file):
+                    count += 1
+                    yield row
+        except Exception as error:
+            self._explain(part, error)
+            if isinstance(error, UnreadableRow):
+                raise UnreadableRow(f"row {count + 1} of {self.uri}/{part.name}: {error}") from error
+            raise
+        self._compare(part, count)
+
     def _tables(self, reader: PartReader, new_only: bool) -> Iterator[pa.Table]:
         for part in self._parts(new_only):
             try:
                 with self._folder.opened(part.name) as file:
                     tables = list(reader.tables(file))
+            except (UnreadableRow, RecursionError) as error:
+                # row by row it is known which one it is
+                deque(self._rows(reader, part), maxlen=0)
+                raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
             except Exception as error:
                 self._explain(part, error)
                 raise

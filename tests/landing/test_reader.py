@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -22,7 +23,9 @@ from airflow_provider_webcollect.landing.errors import (
     NothingLanded,
 )
 from airflow_provider_webcollect.landing.formats import ExtraMissing, make_format, reading
+from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.all_formats import FORMATS, named
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, listed
@@ -186,6 +189,33 @@ def test_csv_that_is_made_safe_for_spreadsheets_has_the_columns_of_the_manifest(
     safe = make_format("csv", sanitize_formulas=True)
     landing("t", fetch=listed([page([{"=a": "x", "b\nc": "+1"}], 0, 1)]), file_format=safe)
     assert list(opened(folder).iter_rows()) == [{"=a": "x", "b\nc": "'+1"}]
+
+
+class TestDeepRows:
+    """Values nested deeper than Python can read: JSON lines hold them."""
+
+    @pytest.fixture
+    def part(self, landing: Landed, folder: Folder) -> str:
+        """The name of the part in whose third row such a value is, with a part before it."""
+        deep = msgspec.Raw(b'{"n":%s%s}' % (b"[" * 3000, b"]" * 3000))
+        rows = [*page([{"n": 1}, {"n": 2}], 0, 2).rows, deep]
+        pages = [page([{"n": 0}], 0, 4), DataPage(offset=4, total=4, rest_total=0, rows=rows)]
+        return landing("t", fetch=listed(pages), max_part_bytes=1).parts[1].name
+
+    def test_they_can_be_verified(self, part: str, folder: Folder) -> None:
+        opened(folder).verify()
+
+    def test_the_rows_before_are_given_and_then_the_error_names_part_and_row(
+        self, part: str, folder: Folder
+    ) -> None:
+        rows = opened(folder).iter_rows()
+        assert [next(rows) for _ in range(3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        with pytest.raises(UnreadableRow, match=f"row 3 of .*{part}: it is nested deeper than Python"):
+            next(rows)
+
+    def test_a_table_of_them_is_refused_with_the_same_words(self, part: str, folder: Folder) -> None:
+        with pytest.raises(UnreadableRow, match=f"row 3 of .*{part}: it is nested deeper than Python"):
+            opened(folder).to_arrow()
 
 
 class TestNewParts:

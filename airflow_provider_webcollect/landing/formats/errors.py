@@ -18,6 +18,9 @@ class CastFailed(LandingError):
 
 
 class UnreadableRow(LandingError):
-    """A row is no JSON object, or holds what no file can take; the part was not written."""
+    """A row is no JSON object, or holds what no file can take; the part was not written.
+
+    Raised by readers too, for a row of a part that holds what Python cannot read.
+    """
 
     permanent = True

@@ -259,8 +259,10 @@ def _object(line: bytes) -> Record:
         except UnicodeDecodeError:
             # a value's bytes stay as they came, and need not be UTF-8
             return msgspec.json.decode(line.decode(errors="replace"), type=Record)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise UnreadableRow(f"a row cannot be read: {error}") from error
+    except msgspec.DecodeError as error:
+        raise UnreadableRow(f"it cannot be read: {error}") from error
+    except RecursionError as error:
+        raise UnreadableRow("it is nested deeper than Python can read; the part has its JSON") from error
 
 
 def _cells(line: str) -> list[str | None]:
