@@ -25,6 +25,8 @@ from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
+from airflow_provider_webcollect.landing.storage.remote import Unconditional
+from airflow_provider_webcollect.landing.storage.s3 import S3
 from tests.landing.conftest import RUN, Store
 from tests.landing.storages import AZURITE_KEY, Storage, running
 
@@ -325,6 +327,8 @@ class Relay(ThreadingHTTPServer):
         self.conflicts = 0
         #: methods of requests whose answers get lost, one after another
         self.lose: list[str] = []
+        #: methods of the requests that have come
+        self.methods: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -334,6 +338,7 @@ class _Relayed(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def _pass_on(self) -> None:
+        self.server.methods.append(self.command)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {
             name: value for name, value in self.headers.items() if name.lower() not in self.server.removed
@@ -384,6 +389,12 @@ def relayed(storage: Storage, **options: Any) -> Iterator[tuple[Storage, Relay]]
 
 
 class TestS3:
+    @pytest.fixture(autouse=True)
+    def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What other tests have found out and said is forgotten: a relay may be given the port of another."""
+        monkeypatch.setattr(S3, "known", {})
+        monkeypatch.setattr(Unconditional, "warned", set())
+
     def test_a_write_whose_answer_gets_lost_counts(self, s3: Storage) -> None:
         with relayed(s3) as (storage, relay):
             folder = Folder(storage.fs, storage.new_folder())
@@ -412,10 +423,13 @@ class TestS3:
             assert relay.lose == []
             assert folder.files() == {}
 
+    @pytest.mark.parametrize(
+        "ignored", [["If-Match", "If-None-Match"], ["If-Match"], ["If-None-Match"]], ids="+".join
+    )
     def test_a_store_that_ignores_conditions_is_found_out(
-        self, s3: Storage, caplog: pytest.LogCaptureFixture
+        self, s3: Storage, caplog: pytest.LogCaptureFixture, ignored: list[str]
     ) -> None:
-        with relayed(s3, removed=["If-Match", "If-None-Match"]) as (storage, _):
+        with relayed(s3, removed=ignored) as (storage, _):
             folder = Folder(storage.fs, storage.new_folder())
             folder.try_out()
             assert folder.files() == {}
@@ -444,6 +458,16 @@ class TestS3:
             getattr(relay, so).add("if-match")
             assert not folder.remove(MANIFEST, version)
             assert folder.files() == {MANIFEST: 3}
+
+    def test_what_a_store_can_do_is_found_out_once(self, s3: Storage) -> None:
+        with relayed(s3) as (storage, relay):
+            for _ in range(2):
+                relay.methods.clear()
+                folder = Folder(storage.fs, storage.new_folder())
+                folder.try_out()
+                folder.remove(MANIFEST, folder.replace(MANIFEST, b"one", None))
+                methods = relay.methods[:]
+            assert methods == ["PUT", "PUT", "DELETE"]
 
     def test_what_the_filesystem_adds_to_all_requests_is_sent(self, s3: Storage) -> None:
         options = {**s3.options, "s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.landing.storage.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fsspec import AbstractFileSystem
 
@@ -102,22 +102,28 @@ class Conditional(Remote, abc.ABC):
     def try_out(self, folder: str) -> bool:
         """Send a write that has to be refused: who may not write, or where there is no bucket, hears that."""
         probe = probe_in(folder)
+        if self._refuses(lambda: self.replace(probe, PROBE, self.impossible)):
+            return True
+        self.delete(probe)
+        return False
+
+    def _refuses(self, request: Callable[[], object]) -> bool:
+        """Return whether the store heeds the condition of a request, which must not hold."""
         try:
-            self.replace(probe, PROBE, self.impossible)
+            request()
         except Changed:
             return True
         except Exception as error:
             if not knows_no_conditions(error):
                 raise
-            return False
-        self.delete(probe)
         return False
 
 
 class Unconditional(Remote):
     """Compares and then writes: a write by another in between is not noticed."""
 
-    _warned: ClassVar[set[str]] = set()
+    #: Filesystems of which the log has said so.
+    warned: ClassVar[set[str]] = set()
 
     def try_out(self, folder: str) -> bool:
         """Write a file and remove it, in the folder or the nearest one above that is there."""
@@ -175,8 +181,8 @@ class Unconditional(Remote):
 
     def _warn(self) -> None:
         kind = type(self.fs).__name__
-        if kind not in self._warned:
-            self._warned.add(kind)
+        if kind not in self.warned:
+            self.warned.add(kind)
             log.warning(
                 "%s cannot replace a file on a condition: two landings that meet may both commit", kind
             )

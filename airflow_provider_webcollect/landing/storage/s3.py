@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
-from airflow_provider_webcollect.landing.storage.errors import answer_in, knows_no_conditions, refusals
+from airflow_provider_webcollect.landing.storage.conditional import Stored
+from airflow_provider_webcollect.landing.storage.errors import answer_in, refusals
 from airflow_provider_webcollect.landing.storage.remote import PROBE, Conditional, probe_in
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+
+class Heeded(NamedTuple):
+    """Of which requests a store heeds all conditions."""
+
+    by_writes: bool
+    by_deletes: bool
 
 
 class S3(Conditional):
     """Replaces and removes with ``If-Match``, creates with ``If-None-Match``; s3fs makes the requests."""
 
     impossible = '"00000000000000000000000000000000"'
-    _conditional_deletes: bool | None = None
+    #: What was found out in this process, by filesystem and bucket: it takes five requests.
+    known: ClassVar[dict[tuple[AbstractFileSystem, str], Heeded]] = {}
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent."""
@@ -41,34 +52,43 @@ class S3(Conditional):
 
     def remove(self, path: str, expected: str) -> bool:
         """Remove the file if it is of the expected version, and the store heeds conditions of deletes."""
-        if not self._deletes_on_a_condition(path.rpartition("/")[0]):
+        if not self._heeded(path.rpartition("/")[0]).by_deletes:
             return False
-        with refusals(path):
-            self._call("delete_object", path, IfMatch=expected)
+        self._delete(path, expected)
         return True
 
-    def _deletes_on_a_condition(self, folder: str) -> bool:
-        """Return whether a delete with a wrong ETag is refused: many stores, and older clients, ignore it."""
-        if self._conditional_deletes is None:
-            probe = probe_in(folder)
-            try:
-                version = self.replace(probe, PROBE, None)
-            except Changed:
-                # the client has sent it twice: nothing is known
-                return False
-            try:
-                with refusals(probe):
-                    self._call("delete_object", probe, IfMatch=self.impossible)
-                self._conditional_deletes = False
-            except Changed:
-                self._call("delete_object", probe, IfMatch=version)
-                self._conditional_deletes = True
-            except OSError as error:
-                self.delete(probe)
-                if not knows_no_conditions(error):
-                    raise
-                self._conditional_deletes = False
-        return self._conditional_deletes
+    def try_out(self, folder: str) -> bool:
+        """Find out what the store heeds, or, once that is known, whether it can be written to."""
+        bucket, _, _ = self.fs.split_path(folder)
+        if (self.fs, bucket) in self.known and not super().try_out(folder):
+            return False
+        return self._heeded(folder).by_writes
+
+    def _heeded(self, folder: str) -> Heeded:
+        bucket, _, _ = self.fs.split_path(folder)
+        if (self.fs, bucket) not in self.known:
+            self.known[self.fs, bucket] = self._tried(probe_in(folder))
+        return self.known[self.fs, bucket]
+
+    def _tried(self, probe: str) -> Heeded:
+        """Send requests that have to be refused: many stores, and older clients, ignore some conditions."""
+
+        def create() -> str:
+            return self.replace(probe, PROBE, None)
+
+        # a client that sends it twice is refused, too
+        self._refuses(create)
+        heeded = Heeded(
+            by_writes=self._refuses(create)
+            and self._refuses(lambda: self.replace(probe, PROBE, self.impossible)),
+            by_deletes=self._refuses(lambda: self._delete(probe, self.impossible)),
+        )
+        self.delete(probe)
+        return heeded
+
+    def _delete(self, path: str, expected: str) -> None:
+        with refusals(path):
+            self._call("delete_object", path, IfMatch=expected)
 
     def _call(self, method: str, path: str, **arguments: Any) -> Any:
         bucket, key, _ = self.fs.split_path(path)
