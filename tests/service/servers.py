@@ -38,7 +38,7 @@ def answer(body: bytes | dict[str, object], status: int = 200, **headers: str) -
 
 @dataclass
 class Server:
-    """A server on loopback that answers one request per connection.
+    """A server on loopback that answers one request per connection, several connections at once.
 
     :param respond: is given the request's bytes and returns the answer's, or its pieces; None leaves the
         caller waiting.
@@ -52,36 +52,39 @@ class Server:
     received: list[bytes] = field(default_factory=list)
     connections: int = 0
     port: int = 0
+    open_ends: list[socket.socket] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
 
     def serve(self, listener: socket.socket) -> None:
-        open_ends: list[socket.socket] = []
         while True:
             try:
                 connection, _ = listener.accept()
             except OSError:
                 break
             self.connections += 1
-            with contextlib.suppress(OSError):
-                if self.context:
-                    connection = self.context.wrap_socket(connection, server_side=True)
-                connection.settimeout(10)
-                if self.tunnel:
-                    self._request(connection)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                    connection = self.tunnel.wrap_socket(connection, server_side=True)
-                said = self.respond(self._request(connection))
-                if said is None:
-                    open_ends.append(connection)
-                    continue
-                for piece in (said,) if isinstance(said, bytes) else said:
-                    connection.sendall(piece)
+            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+        for connection in self.open_ends:
             connection.close()
-        for connection in open_ends:
-            connection.close()
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            if self.context:
+                connection = self.context.wrap_socket(connection, server_side=True)
+            connection.settimeout(10)
+            if self.tunnel:
+                self._request(connection)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                connection = self.tunnel.wrap_socket(connection, server_side=True)
+            said = self.respond(self._request(connection))
+            if said is None:
+                self.open_ends.append(connection)
+                return
+            for piece in (said,) if isinstance(said, bytes) else said:
+                connection.sendall(piece)
+        connection.close()
 
     def _request(self, connection: socket.socket) -> bytes:
         request = b""
