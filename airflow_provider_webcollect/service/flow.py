@@ -59,7 +59,7 @@ class Authorize(NamedTuple):
 
 
 class Blocking(NamedTuple):
-    """Call a function that may block (the token store's); the outcome is what it returns or raises."""
+    """Call a function that may block (the token store's, say); the outcome is what it returns or raises."""
 
     function: Callable[[], Any]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,9 +71,10 @@ class TestRows:
         (page,) = read_all(driver, demo.TASK_ID)
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
-    def test_a_reader_asks_for_a_page_when_it_is_wanted(
-        self, connect: Callable[..., Client], sandbox: Sandbox
+    def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
+        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(paging, "SLOW_ANSWER", math.inf)
         client = connect()
         sent: list[None] = []
         reader = paging.PageReader(client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None))

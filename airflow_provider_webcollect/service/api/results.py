@@ -170,6 +170,28 @@ def _page(data: Any, timezone: str | None) -> DataPage:
 PAGE: Result[DataPage] = Result(_page_of_any_depth, _page)
 
 
+#: What stands before the rows of a page, in its group; any member of the envelope may stand before ``data``.
+_BEFORE_ROWS = re.compile(
+    rb'\s*\{\s*(?:"\w+"\s*:\s*(?:null|"[^"\\]*")\s*,\s*)*"data"\s*:\s*(?:\[\s*)?\{\s*'
+    rb'((?:"\w+"\s*:\s*\d{1,18}\s*,\s*)+)"data"\s*:\s*\['
+)
+_COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d+)')
+
+
+def offset_before_rows(head: bytes) -> int | None:
+    """Return where the next page begins, if an answer says so before its rows and rows are left.
+
+    See assumptions.md, Reading data.
+
+    :param head: the first bytes of the answer.
+    """
+    before_rows = _BEFORE_ROWS.match(head)
+    if before_rows is None:
+        return None
+    counts = {name: int(count) for name, count in _COUNT.findall(before_rows[1])}
+    return counts.get(b"offset") if counts.get(b"restTotal") else None
+
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 

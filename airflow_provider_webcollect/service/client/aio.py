@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.client import network
@@ -124,6 +125,7 @@ class AsyncClient:
             return await self.run(self.context.tokens.obtain(asked, token_sender(self.context)))
 
     async def _exchange_bytes(self, request: Request) -> Response:
+        began = time.monotonic()
         async with (
             asyncio.timeout(request.total_timeout),
             _content_of(request) as (headers, content),
@@ -136,7 +138,7 @@ class AsyncClient:
                     body.add(piece)
             finally:
                 await response.aclose()
-        return Response(response.status_code, answer_headers, body.read())
+        return Response(response.status_code, answer_headers, body.read(), time.monotonic() - began)
 
     async def _begun(
         self, request: Request, headers: dict[str, str], content: bytes | MultipartEncoder | None

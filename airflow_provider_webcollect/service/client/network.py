@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: Bytes of a file that are sent, or of an answer that are read, at a time.
 SENT_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
+#: Bytes of an answer that are shown to who wants to know early what it says.
+HEAD_BYTES = 1024
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
@@ -118,6 +120,10 @@ class Body:
         if self._left < 0:
             raise AnswerTooLarge(f"the answer holds more than {self._most:,} bytes")
         self._pieces.append(piece)
+
+    def so_far(self) -> bytes:
+        """Return what has come so far."""
+        return b"".join(self._pieces)
 
     def read(self) -> bytes:
         """Return the whole body.

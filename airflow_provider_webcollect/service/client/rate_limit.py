@@ -54,6 +54,11 @@ class RateLimiter:
             self._next = moment + self._interval * self._slowness
             return moment - now
 
+    def is_free(self) -> bool:
+        """Return whether a request may be sent now."""
+        with self._lock:
+            return self._next <= self._now()
+
     def slow_down(self, seconds: float | None = None) -> None:
         """Take a 429 into account: pause for ``seconds`` (at least an interval), then be slower a while."""
         with self._lock:

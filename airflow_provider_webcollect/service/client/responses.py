@@ -50,12 +50,16 @@ class NotConnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP answer, read to its end. Header names are in lower case."""
+    """An HTTP answer, read to its end. Header names are in lower case.
+
+    :ivar seconds: from sending the request to the end of the answer.
+    """
 
     status: int
     headers: Mapping[str, str]
     # the answer of the token endpoint is a secret
     body: bytes = field(repr=False)
+    seconds: float = 0.0
 
 
 def read_response(call: Call[T], came: Response | Exception, timezone: str | None = None) -> T:

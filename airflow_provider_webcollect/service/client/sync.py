@@ -7,6 +7,8 @@ import http.client
 import io
 import threading
 import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.client import network
@@ -38,12 +40,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Receiving:
+    """An answer that comes in another thread.
+
+    :ivar head: its first bytes, unpacked; empty if it fails before them.
+    :ivar answer: the answer, or what went wrong.
+    """
+
+    head: Future[bytes] = field(default_factory=Future)
+    answer: Future[Response] = field(default_factory=Future)
+
+
 class Client:
     """Sends calls to the service and waits for their results. May be shared by threads.
 
     :param context: settings, credentials, rate limiters and the token.
     :param sleep: waits for a number of seconds.
-    :param connections: connections that are kept open at most.
+    :param connections: connections that are kept open at most; the default is two for each of as many sources
+        as are landed at once.
     """
 
     def __init__(
@@ -51,7 +66,7 @@ class Client:
         context: ClientContext,
         *,
         sleep: Callable[[float], None] = time.sleep,
-        connections: int = 32,
+        connections: int = 64,
     ) -> None:
         self.context = context
         self._sleep = sleep
@@ -67,14 +82,17 @@ class Client:
         """
         return self.run(exchange(call, self.context))
 
-    def run(self, flow: Flow[T]) -> T:
-        """Run a piece of client logic to its end and return its result."""
+    def run(self, flow: Flow[T], effect: Effect | None = None) -> T:
+        """Run a piece of client logic to its end and return its result.
+
+        :param effect: the one that it waits for, if it has begun.
+        """
         # first, since the rate limit counts from when a request may leave; a failure shows when it does
         with contextlib.suppress(Exception):
             settings = self.context.settings
             self._pool(network.base_of(settings.base_url), settings.total_timeout)
         try:
-            effect = next(flow)
+            effect = effect or next(flow)
             while True:
                 try:
                     outcome = self._perform(effect)
@@ -86,6 +104,12 @@ class Client:
             return end.value  # type: ignore[no-any-return]
         finally:
             flow.close()
+
+    def begin(self, request: Request) -> Receiving:
+        """Send a request in a thread of its own, which neither the caller nor the process's end waits for."""
+        receiving = Receiving()
+        threading.Thread(target=self._receive, args=(request, receiving), daemon=True).start()
+        return receiving
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and share it, if at least this share of its life has passed.
@@ -136,9 +160,19 @@ class Client:
             case Blocking(function):
                 return function()
 
-    def _exchange_bytes(self, request: Request) -> Response:
+    def _receive(self, request: Request, receiving: Receiving) -> None:
+        try:
+            receiving.answer.set_result(self._exchange_bytes(request, receiving.head.set_result))
+        except BaseException as error:  # whatever happens is for who takes the answer to judge
+            receiving.answer.set_exception(error)
+        finally:
+            if not receiving.head.done():
+                receiving.head.set_result(b"")
+
+    def _exchange_bytes(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
         import urllib3
 
+        began = time.monotonic()
         settings, base = self.context.settings, network.base_of(request.url)
         try:
             pool = self._pool(base, request.total_timeout)
@@ -166,11 +200,14 @@ class Client:
         try:
             answer_headers = {name.lower(): value for name, value in response.headers.items()}
             body = network.Body(answer_headers, settings.max_response_bytes)
+            if on_head and (piece := response.read(network.HEAD_BYTES, decode_content=False)):
+                body.add(piece)
+                on_head(body.so_far())
             while piece := response.read(network.READ_BYTES, decode_content=False):
                 body.add(piece)
         finally:
             response.close()
-        return Response(response.status, answer_headers, body.read())
+        return Response(response.status, answer_headers, body.read(), time.monotonic() - began)
 
     def _pool(self, base: str, total_timeout: float) -> urllib3.HTTPConnectionPool:
         key = (base, total_timeout)

@@ -1,0 +1,325 @@
+"""Where answers take long, one page is asked for while the rows of the page before still come."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.service.api.results import offset_before_rows
+from airflow_provider_webcollect.service.auth.renewal import Tokens
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client import network, paging
+from airflow_provider_webcollect.service.client.context import ClientContext, make_context
+from airflow_provider_webcollect.service.client.rate_limit import (
+    RateLimiter,
+    RateLimiters,
+    status_rate_limiters,
+)
+from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.settings import Credentials, Settings
+from tests.service.conftest import Clock
+from tests.service.servers import Server, answer, refusal, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.api.records import DataPage
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+SIZE, ROWS = 100, 500
+STANDS_STILL = base64.b64encode(
+    b'{"data":{"offset":7,"total":500,"restTotal":9,"data":[]},"requestId":"r"}'
+).decode()
+
+
+@pytest.fixture(autouse=True)
+def answers_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However quick the machine is."""
+    monkeypatch.setattr(paging, "SLOW_ANSWER", 0.0)
+
+
+class Reader(paging.PageReader):
+    """One that counts the requests of each read."""
+
+    def __init__(self, client: Client, task_id: str = "t", size: int = SIZE) -> None:
+        self.sent = 0
+        super().__init__(client, task_id, size=size, sent=self._count)
+
+    def _count(self) -> None:
+        self.sent += 1
+
+    def sent_by(self, offset: int) -> int:
+        before = self.sent
+        self.read(offset)
+        return self.sent - before
+
+
+def rows_of(pages: Iterator[DataPage]) -> list[dict[str, Any]]:
+    return [row for page in pages for row in page.records()]
+
+
+def body_at(offset: int, size: int = SIZE) -> dict[str, Any]:
+    """Return the page at ``offset``, whose cursor counts rows; it is longer than what shows the cursor."""
+    end = min(ROWS, offset + size)
+    rows = [{"n": number, "text": "t" * network.HEAD_BYTES} for number in range(offset, end)]
+    return {"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows}
+
+
+def asked(request: bytes, name: bytes = b"offset") -> int:
+    found = re.search(rb"[?&]%s=(\d+)" % name, request)
+    assert found
+    return int(found[1])
+
+
+def client_of(server: Server) -> Client:
+    settings, name = Settings(base_url=server.url, requests_per_second=0), f"ahead:{server.url}"
+    return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    return str(sandbox.control.add_task(rows=ROWS, state="Finished")["task_id"])
+
+
+class TestTheNextPage:
+    def test_is_asked_for_before_the_rows_of_this_one_have_come(self) -> None:
+        arrived: defaultdict[int, threading.Event] = defaultdict(threading.Event)
+        in_time: list[bool] = []
+
+        def respond(request: bytes) -> Iterator[bytes]:
+            arrived[asked(request)].set()
+            page = body_at(asked(request))
+            said = answer(page)
+            yield said[:-1000]
+            if page["restTotal"]:
+                in_time.append(arrived[page["offset"]].wait(5))
+            yield said[-1000:]
+
+        with serving(respond) as server, client_of(server) as client:
+            rows = rows_of(Reader(client).pages())
+        assert [row["n"] for row in rows] == list(range(ROWS))
+        assert in_time == [True] * (ROWS // SIZE - 1)
+
+    def test_is_the_only_one_that_is_asked_for(self, client: Client, sandbox: Sandbox, task: str) -> None:
+        reader = Reader(client, task)
+        pages, sent = [], []
+        for page in reader.pages():
+            pages.append(page)
+            sent.append(reader.sent)
+        assert rows_of(iter(pages)) == sandbox.control.true_rows(task)
+        assert sent == [2, 3, 4, 5, 5]
+        assert len(sandbox.control.requests()) == 5
+
+    def test_is_seen_in_a_packed_answer(self) -> None:
+        def respond(request: bytes) -> bytes:
+            packed = gzip.compress(json.dumps({"data": body_at(asked(request))}).encode())
+            return answer(packed, Content_Encoding="gzip")
+
+        with serving(respond) as server, client_of(server) as client:
+            assert Reader(client).sent_by(0) == 2
+
+    def test_is_not_asked_for_where_answers_come_at_once(
+        self, client: Client, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(paging, "SLOW_ANSWER", math.inf)
+        assert Reader(client, task).sent_by(0) == 1
+
+    def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:
+        def respond(request: bytes) -> bytes:
+            return answer(dict(reversed(body_at(asked(request)).items())))
+
+        with serving(respond) as server, client_of(server) as client:
+            reader = Reader(client)
+            rows = rows_of(reader.pages())
+        assert [row["n"] for row in rows] == list(range(ROWS))
+        assert reader.sent == ROWS // SIZE
+
+    def test_is_not_asked_for_out_of_its_turn(self, clock: Clock) -> None:
+        with serving(lambda request: answer(body_at(asked(request)))) as server:
+            limiters = RateLimiters(RateLimiter(1.0, clock.now), status_rate_limiters(clock.now))
+            credentials = Credentials(access_token="t")
+            tokens = Tokens(credentials, "turn", MemoryTokenStore("turn"))
+            context = ClientContext(Settings(base_url=server.url), credentials, limiters, tokens)
+            with Client(context, sleep=clock.sleep) as client:
+                reader = Reader(client)
+                for offset in (0, 100, 200):
+                    assert reader.sent_by(offset) == 1
+                    clock.time += 1.0
+        assert clock.slept == []
+
+    @pytest.mark.webcollect_sandbox(enforce_limits=True)
+    def test_is_within_the_rate_limit(self, connect: Callable[..., Client], sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(rows=300, state="Finished")["task_id"]
+        rows = rows_of(Reader(connect(requests_per_second=20), task, size=10).pages())
+        assert rows == sandbox.control.true_rows(task)
+        assert {request["status"] for request in sandbox.control.requests()} == {200}
+
+
+class TestAPageThatWasAskedForInVain:
+    def test_costs_one_request_and_none_is_asked_for_ahead_for_a_while(
+        self, client: Client, sandbox: Sandbox
+    ) -> None:
+        task = sandbox.control.add_task(rows=2000, state="Finished")["task_id"]
+        reader = Reader(client, task)
+        first = reader.read(0)
+        assert reader.read(0) == first
+        assert reader.sent == 3
+        sent = []
+        for _ in reader.pages(first.offset):
+            sent.append(reader.sent)
+        steps = [after - before for before, after in itertools.pairwise([3, *sent])]
+        without = paging.GOOD_PAGES - 1
+        assert steps[: without + 2] == [1] * without + [2, 1]
+
+    def test_is_read_once_more_after_as_long_as_the_service_wants(
+        self, connect: Callable[..., Client], sandbox: Sandbox, task: str, clock: Clock
+    ) -> None:
+        client = Client(connect().context, sleep=clock.sleep)
+        sandbox.control.fail("/data/all", status=503, code="Busy", headers={"Retry-After": "9"}, after=1)
+        with client:
+            assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
+            longest = client.context.settings.retries.longest_wait
+        assert clock.slept == [longest]
+
+    def test_ends_the_read_if_it_is_refused_for_good(
+        self, client: Client, sandbox: Sandbox, task: str
+    ) -> None:
+        sandbox.control.fail("/data/all", status=400, code="InvalidParameter", after=1)
+        reader = Reader(client, task)
+        first = reader.read(0)
+        with pytest.raises(RequestRejected):
+            reader.read(first.offset)
+        assert reader.sent == 2
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            {"kind": "cut_body"},
+            {"kind": "broken_json"},
+            {"kind": "drop"},
+            {"kind": "no_answer"},
+            {"kind": "html", "status": 502},
+            {"kind": "html", "status": 413},
+            {"status": 429, "code": "TooManyRequests"},
+            {"status": 500, "code": "ServerError"},
+            {"kind": "raw", "body": STANDS_STILL},
+        ],
+        ids=lambda fault: " ".join(str(value) for value in fault.values())[:20],
+    )
+    @pytest.mark.parametrize("good", [0, 1, 2, 4])
+    def test_does_not_cost_or_repeat_a_row(
+        self,
+        client: Client,
+        sandbox: Sandbox,
+        task: str,
+        monkeypatch: pytest.MonkeyPatch,
+        fault: dict[str, Any],
+        good: int,
+    ) -> None:
+        monkeypatch.setattr(paging, "STUCK_WAIT", 0.0)
+        sandbox.control.fail("/data/all", after=good, times=2, **fault)
+        assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
+
+    def test_does_not_matter_on_a_link_that_keeps_failing(self, client: Client, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(rows=3000, state="Finished")["task_id"]
+        for number, kind in enumerate(("cut_body", "drop", "broken_json") * 10):
+            sandbox.control.fail("/data/all", kind=kind, after=3 * number)
+        assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
+
+    def test_may_have_been_asked_for_by_a_page_that_was_cut(self) -> None:
+        cut = [answer(body_at(0))[:-1000]]
+
+        def respond(request: bytes) -> bytes:
+            return cut.pop() if cut else answer(body_at(asked(request)))
+
+        with serving(respond) as server, client_of(server) as client:
+            reader = Reader(client)
+            # cut, ahead, again
+            assert reader.sent_by(0) == 3
+            assert reader.sent_by(SIZE) == 1
+
+    def test_may_have_been_too_large(self) -> None:
+        sizes = []
+
+        def respond(request: bytes) -> bytes:
+            offset, size = asked(request), asked(request, b"size")
+            sizes.append(size)
+            return refusal("LimitTraffic") if offset == 10 and size > 2 else answer(body_at(offset, size))
+
+        with serving(respond) as server, client_of(server) as client:
+            rows = rows_of(Reader(client, size=10).pages())
+        assert [row["n"] for row in rows] == list(range(ROWS))
+        # ahead, again, half of it; and in the end as many rows as at first
+        assert sizes[1:5] == [10, 10, 5, 2]
+        assert sizes[-1] == 10
+
+    def test_may_have_gone_with_a_token_that_has_ended(
+        self, connect: Callable[..., Client], sandbox: Sandbox, task: str
+    ) -> None:
+        client = connect(credentials=Credentials(refresh_token=sandbox.refresh_token))
+        rows = []
+        for number, page in enumerate(Reader(client, task).pages()):
+            rows += page.records()
+            if number == 1:
+                sandbox.control.expire_tokens()
+        assert rows == sandbox.control.true_rows(task)
+        assert len(sandbox.control.requests("/token")) == 2
+
+
+class Ended(BaseException):
+    """As Airflow ends a task."""
+
+
+def test_a_task_that_is_ended_does_not_wait_for_the_answer() -> None:
+    def end(*_: object) -> None:
+        raise Ended
+
+    def respond(request: bytes) -> bytes | None:
+        if asked(request) == 0:
+            return answer(body_at(0))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return None
+
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        with serving(respond) as server, client_of(server) as client, pytest.raises(Ended):
+            rows_of(Reader(client).pages())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("head", "offset"),
+    [
+        (b'{"data":{"offset":1024,"total":9,"restTotal":5,"data":[{"a":1}', 1024),
+        (b'{"data":{"restTotal":5,"offset":1024,"data":[', 1024),
+        (b'{\n  "requestId": "r", "error": null,\n  "data": [ { "offset": 7, "restTotal": 5, "data": [', 7),
+        (b'{"data":{"offset":1024,"total":9,"restTotal":0,"data":[', None),
+        (b'{"data":{"offset":1024,"total":9,"data":[{"restTotal":5}', None),
+        (b'{"data":{"restTotal":5,"data":[{"offset":1024,"data":[', None),
+        (b'{"data":{"data":[{"offset":1024,"total":9,"restTotal":5,"data":[', None),
+        (b'{"data":[{"data":{"offset":1024,"total":9,"restTotal":5,"data":[', None),
+        (b'{"data":{"offset":1024,"total":9,"restTotal":5,"data":null}}', None),
+        (b'{"data":{"offset":1024,"total":9,"restTo', None),
+        (b'{"data":{"offset":%s,"total":9,"restTotal":5,"data":[' % (b"9" * 5000), None),
+        (b'{"data":{"offset":-1,"restTotal":5,"data":[', None),
+        (b"<html>", None),
+        (b"", None),
+    ],
+)
+def test_an_offset_counts_only_before_the_rows(head: bytes, offset: int | None) -> None:
+    assert offset_before_rows(head) == offset
