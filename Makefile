@@ -64,7 +64,7 @@ bench-waiting: $(READY) ## ten thousand waits in one event loop, beside the comm
 bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and without any worker slot
 	.venv/bin/python -m benchmarks.airflow_waiting
 
-bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some eleven minutes)
+bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some thirteen minutes)
 	.venv/bin/python -m benchmarks.landing --dlt-python .venv-bench/bin/python
 
 bench-formats: $(READY) ## rows per second of each file format

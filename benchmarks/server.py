@@ -42,6 +42,24 @@ def sandbox(*options: str) -> Iterator[Server]:
             process.wait()
 
 
+@contextlib.contextmanager
+def link(url: str, speed: float) -> Iterator[str]:
+    """Run a link of limited speed to a server while the block runs; give the URL to reach it by.
+
+    :param speed: bytes per second, of all answers together.
+    """
+    host, _, port = url.removeprefix("http://").partition(":")
+    command = [sys.executable, "-m", "benchmarks.link", host, port, str(speed)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
 class S3:
     """An S3 service with one bucket.
 
