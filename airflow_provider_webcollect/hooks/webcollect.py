@@ -18,7 +18,7 @@ from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.states import ActionType
 from airflow_provider_webcollect.service.api.url_file import url_file, url_list
-from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client import page_reader, paging
 from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.client.context import ClientContext, make_context
 from airflow_provider_webcollect.service.client.sync import Client
@@ -313,7 +313,7 @@ class WebCollectHook(BaseHook):
         :raises PagingError: if the service's cursor stands still.
         """
         assets.report_read(self, task_id, lotno)
-        for page in paging.PageReader(self.client, task_id, lotno).pages():
+        for page in page_reader.PageReader(self.client, task_id, lotno).pages():
             yield from page.records()
 
     def mark_exported(self, task_id: str) -> None:

@@ -314,7 +314,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     def _job(self, client: Client, ti: Any, report: LandingReport) -> Job:
         from airflow_provider_webcollect.landing.job import Job
         from airflow_provider_webcollect.service.api.endpoints import mark_exported
-        from airflow_provider_webcollect.service.client.paging import PageReader
+        from airflow_provider_webcollect.service.client.page_reader import PageReader
 
         source = report.place.source
         reader = PageReader(

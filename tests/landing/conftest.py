@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.api.records import DataPage
-from airflow_provider_webcollect.service.client.paging import PageReader
+from airflow_provider_webcollect.service.client.page_reader import PageReader
 
 if TYPE_CHECKING:
     from pathlib import Path

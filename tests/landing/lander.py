@@ -23,7 +23,7 @@ from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.paging import PageReader
+from airflow_provider_webcollect.service.client.page_reader import PageReader
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from tests.landing.storages import filesystem

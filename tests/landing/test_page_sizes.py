@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client import page_reader
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
@@ -53,7 +53,7 @@ def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callab
 
 
 def pages_of(client: Client, size: int) -> list[DataPage]:
-    return list(paging.PageReader(client, "t", size=size).pages())
+    return list(page_reader.PageReader(client, "t", size=size).pages())
 
 
 def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -> Client:
@@ -124,7 +124,7 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
         with pytest.raises(error):
             pages_of(client, 1000)
         assert sizes(server)[-1] == 1
-        assert len(sizes(server)) <= 9 * paging.TRIES_PER_SIZE + 7
+        assert len(sizes(server)) <= 9 * page_reader.TRIES_PER_SIZE + 7
 
 
 def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
@@ -140,7 +140,7 @@ def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -
 
 
 def test_a_page_that_is_not_answered_in_time_is_halved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "LONG_FAILURE", 0.1)
+    monkeypatch.setattr(page_reader, "LONG_FAILURE", 0.1)
     # three tries of one page alone would take longer than the deadline
     slow = limited(30, None)
     with serving(slow) as server, client_of(server, read_timeout=0.2, deadline=0.5) as client:
@@ -150,7 +150,7 @@ def test_a_page_that_is_not_answered_in_time_is_halved_at_once(monkeypatch: pyte
 
 
 def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "LONG_FAILURE", 0.1)
+    monkeypatch.setattr(page_reader, "LONG_FAILURE", 0.1)
     respond = limited(30, REFUSALS["timing out"])
 
     def late(request: bytes) -> bytes | None:
@@ -168,7 +168,7 @@ def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once(monkeypatch: pyt
 def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(paging, "LONG_FAILURE", 0.05)
+    monkeypatch.setattr(page_reader, "LONG_FAILURE", 0.05)
     with (
         serving(limited(0, None)) as server,
         client_of(server, read_timeout=0.1, deadline=0.25) as client,
@@ -179,7 +179,7 @@ def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end(
 
 
 def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:
-    size = paging.PageSize(1000)
+    size = page_reader.PageSize(1000)
     for _ in range(6):
         size.halve()
     failed_after = []
@@ -192,16 +192,16 @@ def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> No
 
 
 def test_a_size_that_holds_is_soon_doubled_again() -> None:
-    size = paging.PageSize(1000)
+    size = page_reader.PageSize(1000)
     for _ in range(3):
         size.halve()
-    for _ in range(3 * paging.GOOD_PAGES):
+    for _ in range(3 * page_reader.GOOD_PAGES):
         size.worked()
     assert size.now == 1000
 
 
 def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_smaller() -> None:
-    answers = [answer({}, 503)] * (paging.TRIES_PER_SIZE + 1)
+    answers = [answer({}, 503)] * (page_reader.TRIES_PER_SIZE + 1)
     respond = limited(30, REFUSALS["failing"])
     with (
         serving(lambda request: answers.pop() if answers else respond(request)) as server,

@@ -19,7 +19,7 @@ import pytest
 from airflow_provider_webcollect.service.api.results import offset_before_rows
 from airflow_provider_webcollect.service.auth.renewal import Tokens
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import network, paging
+from airflow_provider_webcollect.service.client import network, page_reader
 from airflow_provider_webcollect.service.client.context import ClientContext, make_context
 from airflow_provider_webcollect.service.client.rate_limit import (
     RateLimiter,
@@ -49,10 +49,10 @@ STANDS_STILL = base64.b64encode(
 @pytest.fixture(autouse=True)
 def answers_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """However quick the machine is."""
-    monkeypatch.setattr(paging, "SLOW_ANSWER", 0.0)
+    monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
 
 
-class Reader(paging.PageReader):
+class Reader(page_reader.PageReader):
     """One that counts the requests of each read."""
 
     def __init__(self, client: Client, task_id: str = "t", size: int = SIZE) -> None:
@@ -135,7 +135,7 @@ class TestTheNextPage:
     def test_is_not_asked_for_where_answers_come_at_once(
         self, client: Client, task: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(paging, "SLOW_ANSWER", math.inf)
+        monkeypatch.setattr(page_reader, "SLOW_ANSWER", math.inf)
         assert Reader(client, task).sent_by(0) == 1
 
     def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:
@@ -182,7 +182,7 @@ class TestAPageThatWasAskedForInVain:
         for _ in reader.pages(first.offset):
             sent.append(reader.sent)
         steps = [after - before for before, after in itertools.pairwise([3, *sent])]
-        without = paging.GOOD_PAGES - 1
+        without = page_reader.GOOD_PAGES - 1
         assert steps[: without + 2] == [1] * without + [2, 1]
 
     def test_is_read_once_more_after_as_long_as_the_service_wants(
@@ -230,7 +230,7 @@ class TestAPageThatWasAskedForInVain:
         fault: dict[str, Any],
         good: int,
     ) -> None:
-        monkeypatch.setattr(paging, "STUCK_WAIT", 0.0)
+        monkeypatch.setattr(page_reader, "STUCK_WAIT", 0.0)
         sandbox.control.fail("/data/all", after=good, times=2, **fault)
         assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client import page_reader, paging
 from airflow_provider_webcollect.service.errors import PagingError
 from tests.service.servers import answer, serving
 
@@ -29,7 +29,7 @@ def read_all(driver: Driver, task_id: str, lotno: str | None = None, size: int =
     """Read page by page as ``PageReader`` does, on either driver."""
     pages, offset = [], 0
     while not pages or pages[-1].rest_total:
-        pages.append(driver.run(paging.read_page(driver.context, task_id, lotno, offset, size)))
+        pages.append(driver.run(page_reader.read_page(driver.context, task_id, lotno, offset, size)))
         offset = pages[-1].offset
     return pages
 
@@ -74,17 +74,19 @@ class TestRows:
     def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(paging, "SLOW_ANSWER", math.inf)
+        monkeypatch.setattr(page_reader, "SLOW_ANSWER", math.inf)
         client = connect()
         sent: list[None] = []
-        reader = paging.PageReader(client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None))
+        reader = page_reader.PageReader(
+            client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None)
+        )
         first = reader.read(0)
         assert len(first.rows) == 100
         assert len(sandbox.control.requests()) == len(sent) == 1
         assert [len(page.rows) for page in reader.pages(first.offset)] == [100, 40]
         assert reader.read(0) == first
         assert len(sandbox.control.requests()) == len(sent) == 4
-        (batch,) = paging.PageReader(client, demo.FINISHED_TASK_ID, "000001").pages(-3)
+        (batch,) = page_reader.PageReader(client, demo.FINISHED_TASK_ID, "000001").pages(-3)
         assert batch.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000001")
 
 
@@ -118,17 +120,17 @@ class TestCursorThatStandsStill:
         with serving(lambda _: stuck) as server:
             driver = drive(base_url=server.url)
             with pytest.raises(PagingError, match=f"stands still at offset {asked}") as failure:
-                driver.run(paging.read_page(driver.context, "t", None, asked, 10))
+                driver.run(page_reader.read_page(driver.context, "t", None, asked, 10))
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
-            assert len(server.received) == paging.STUCK_TRIES
-        assert clock.slept == [paging.STUCK_WAIT] * (paging.STUCK_TRIES - 1)
+            assert len(server.received) == page_reader.STUCK_TRIES
+        assert clock.slept == [page_reader.STUCK_WAIT] * (page_reader.STUCK_TRIES - 1)
 
     def test_is_passed_over_if_it_moves_again(self, drive: Drive, clock: Clock) -> None:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
             driver = drive(base_url=server.url)
-            came = driver.run(paging.read_page(driver.context, "t", None, 0, 10))
+            came = driver.run(page_reader.read_page(driver.context, "t", None, 0, 10))
         assert (came.offset, len(came.rows)) == (1024, 5)
         assert len(clock.slept) == 2
 
@@ -136,7 +138,7 @@ class TestCursorThatStandsStill:
     def test_is_the_end_if_nothing_is_left(self, drive: Drive, rest: int) -> None:
         with serving(lambda _: page(0, rest, 3)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(paging.read_page(driver.context, "t", None, 0, 10)).rows) == 3
+            assert len(driver.run(page_reader.read_page(driver.context, "t", None, 0, 10)).rows) == 3
 
 
 class TestLists:

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.auth import claim, renewal
 from airflow_provider_webcollect.service.auth.renewal import Tokens
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
 from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState, StoredToken
-from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client import page_reader
 from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.client.context import ClientContext, make_context
 from airflow_provider_webcollect.service.errors import (
@@ -538,7 +538,7 @@ class TestTogether:
         task_id = sandbox.control.add_task(rows=2000, lots=1)["task_id"]
         client = connect(credentials=with_refresh_token(sandbox))
         rows = []
-        for number, page in enumerate(paging.PageReader(client, task_id, size=10).pages()):
+        for number, page in enumerate(page_reader.PageReader(client, task_id, size=10).pages()):
             rows += page.records()
             if number == 100:
                 sandbox.control.expire_tokens()

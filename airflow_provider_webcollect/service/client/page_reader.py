@@ -1,0 +1,304 @@
+"""The rows of a source, page by page: the logic for both drivers, and a reader on the sync one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.results import offset_before_rows
+from airflow_provider_webcollect.service.client.exchange import exchange
+from airflow_provider_webcollect.service.client.responses import Response
+from airflow_provider_webcollect.service.errors import (
+    AnswerTooLarge,
+    MalformedAnswer,
+    NoAnswer,
+    PageTooLarge,
+    PagingError,
+    ServiceFailure,
+    WebCollectError,
+)
+from airflow_provider_webcollect.service.flow import Blocking, Effect, Flow, Request, Send, Sleep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.client.sync import Client, Receiving
+
+#: Tries of a page that may be too large, before half of it is asked for.
+TRIES_PER_SIZE = 3
+#: Seconds after which such a page is not tried again: what takes so long to fail is halved at once.
+LONG_FAILURE = 10.0
+#: Good pages after which twice as many rows are asked for again.
+GOOD_PAGES = 5
+#: Seconds that an answer must take for another thread to be worth its while.
+SLOW_ANSWER = 0.05
+#: Times that a page is asked for again before a cursor that stands still is an error.
+STUCK_TRIES = 5
+#: Seconds before a page is asked for again.
+STUCK_WAIT = 1.0
+
+
+def read_page(
+    context: ClientContext, task_id: str, lotno: str | None, offset: int, size: int
+) -> Flow[DataPage]:
+    """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
+
+    A page after which the read could not go on (rows are left, but none came or the cursor did not move on)
+    is asked for again a few times.
+
+    :raises PagingError: if it stays like that.
+    """
+    for tries in range(STUCK_TRIES):
+        if tries:
+            yield Sleep(STUCK_WAIT)
+        call = _page_call(task_id, lotno, offset, size)
+        page = yield from exchange(call, context)
+        if _can_go_on_after(page, offset):
+            return page
+    raise PagingError(
+        f"reading task {task_id} stands still at offset {offset}: {page.rest_total} of {page.total} rows are "
+        f"left, but {len(page.rows)} came and the next offset is {page.offset}",
+        endpoint=call.endpoint.name,
+    )
+
+
+def _page_call(task_id: str, lotno: str | None, offset: int, size: int) -> Call[DataPage]:
+    if lotno is None:
+        return endpoints.read_data(task_id, offset, size)
+    return endpoints.read_batch_data(task_id, lotno, offset, size)
+
+
+def _can_go_on_after(page: DataPage, offset: int) -> bool:
+    """Return whether the read can go on, or end, with the page at ``offset``."""
+    return page.rest_total <= 0 or (bool(page.rows) and page.offset > max(offset, 0))
+
+
+class PageReader:
+    """Reads pages of one source: the whole history of a task or, with ``lotno``, one batch.
+
+    Where answers take long, one page is asked for ahead: an answer mostly says before its rows where the next
+    page begins. Its answer comes in a thread; all else is done in the caller's, once the page is asked for.
+    Only a good answer counts: if it is not, the page is read as if nothing had been asked for ahead.
+
+    :param size: rows per page at most; fewer while pages fail for their size.
+    :param sent: called for every request that is sent, retries included.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        task_id: str,
+        lotno: str | None = None,
+        *,
+        size: int = endpoints.MAX_DATA_SIZE,
+        sent: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._task_id = task_id
+        self._lotno = lotno
+        self._size = PageSize(size)
+        self._sent = sent
+        self._short = client.context.short_retries(TRIES_PER_SIZE, LONG_FAILURE)
+        self._once = client.context.short_retries(1)
+        self._ahead: _Ahead | None = None
+        self._pages_without = 0
+        self._seconds = 0.0
+
+    def read(self, offset: int) -> DataPage:
+        """Return the page at ``offset``: 0, or what the page before returned as its own.
+
+        :raises PagingError: if the cursor stands still though rows are left.
+        :raises WebCollectError: if the service does not give the page, however few rows are asked for.
+        """
+        page = self._asked_ahead(offset)
+        if page is None:
+            context = self._client.context
+            flow = read_fitting_page(context, self._short, self._task_id, self._lotno, offset, self._size)
+            page = self._client.run(self._requests(flow))
+        else:
+            self._size.worked()
+        self._pages_without = max(0, self._pages_without - 1)
+        return page
+
+    def pages(self, offset: int = 0) -> Iterator[DataPage]:
+        """Yield the pages from ``offset`` to the end, each read at the offset that the one before returned.
+
+        Errors are those of :meth:`read`.
+        """
+        left = 1
+        while left > 0:
+            page = self.read(offset)
+            yield page
+            offset, left = page.offset, page.rest_total
+
+    def _asked_ahead(self, offset: int) -> DataPage | None:
+        """Return the page if it was asked for ahead, and the read can go on from it.
+
+        :raises WebCollectError: if it failed and asking again cannot help.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead.offset == offset:
+            try:
+                page = self._client.run(ahead.flow, ahead.effect)
+            except WebCollectError as error:
+                if not (error.retryable or _may_be_size(error)):
+                    raise
+                self._client.run(_pause(error.retry_after, self._client.context))
+            else:
+                if _can_go_on_after(page, offset):
+                    return page
+        self._drop(ahead)
+        return None
+
+    def _drop(self, ahead: _Ahead) -> None:
+        """Take no more notice of a page, and ask for none ahead for a while: a bad link has enough to do."""
+        ahead.flow.close()
+        self._pages_without = GOOD_PAGES
+
+    def _requests(self, flow: Flow[DataPage]) -> Flow[DataPage]:
+        """Run ``flow``; count its requests, and look ahead while answers come."""
+        try:
+            effect = next(flow)
+            while True:
+                try:
+                    outcome = yield self._begun(effect.request) if isinstance(effect, Send) else effect
+                except Exception as error:
+                    effect = flow.throw(error)
+                else:
+                    if isinstance(outcome, Response):
+                        self._seconds = outcome.seconds
+                    effect = flow.send(outcome)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            flow.close()
+
+    def _begun(self, request: Request) -> Effect:
+        """Return what gives the answer to a request; one that may take long is sent at once."""
+        if self._ahead is not None:
+            # the page is asked for again, so the next may be another one
+            self._drop(self._ahead)
+            self._ahead = None
+        self._sent()
+        if self._seconds < SLOW_ANSWER:
+            return Send(request)
+        return Blocking(functools.partial(self._received, self._client.begin(request)))
+
+    def _received(self, receiving: Receiving) -> Response:
+        self._look_ahead(offset_before_rows(receiving.head.result()))
+        return receiving.answer.result()
+
+    def _look_ahead(self, offset: int | None) -> None:
+        """Ask for the page at ``offset``, if now is the time for it."""
+        if offset is None or self._pages_without:
+            return
+        with contextlib.suppress(WebCollectError):
+            call = _page_call(self._task_id, self._lotno, offset, self._size.now)
+            limiters = self._client.context.rate_limiters.of(call.endpoint.rate_limit)
+            # a turn that is waited for later would be taken at any time
+            if all(limiter.is_free() for limiter in limiters):
+                flow = self._requests(exchange(call, self._once))
+                self._ahead = _Ahead(offset, flow, next(flow))
+
+
+def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
+    """Wait as long as the service wants it, within the connection's bound."""
+    yield Sleep(min(wanted or 0.0, context.settings.retries.longest_wait))
+
+
+class _Ahead(NamedTuple):
+    """A page that was asked for ahead: its flow, and the effect that this waits for."""
+
+    offset: int
+    flow: Flow[DataPage]
+    effect: Effect
+
+
+@dataclass
+class PageSize:
+    """How many rows a page is asked for: fewer after failures for size, then more again.
+
+    Finding out that more rows still fail may take a timeout, so it takes twice as many good pages each time.
+
+    :param most: the size to return to.
+    """
+
+    most: int
+    now: int = field(init=False)
+    _good: int = field(init=False, default=0)
+    _wanted: int = field(init=False, default=GOOD_PAGES)
+    _raised: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.now = self.most
+
+    def halve(self) -> None:
+        """Ask for half as many rows."""
+        self.now = max(1, self.now // 2)
+        self._good = 0
+        if self._raised:
+            self._raised = False
+            self._wanted *= 2
+
+    def worked(self) -> None:
+        """Ask for twice as many rows, once a few pages have come."""
+        self._good += 1
+        if self._raised and self._good >= GOOD_PAGES:
+            self._raised = False
+            self._wanted = GOOD_PAGES
+        if self.now < self.most and self._good >= self._wanted:
+            self.now = min(self.most, self.now * 2)
+            self._good = 0
+            self._raised = True
+
+
+def read_fitting_page(
+    context: ClientContext, short: ClientContext, task_id: str, lotno: str | None, offset: int, size: PageSize
+) -> Flow[DataPage]:
+    """Read the page at ``offset`` with as many rows as the service manages to send.
+
+    A page that is refused or cut, or fails in the service, may be too large: half of it is asked for, after a
+    few tries or at once if the failure took long. That goes down to a single row, however long it takes;
+    what is tried as often as any call is that row, and a page whose failure has nothing to do with its size.
+
+    :param short: ``context`` with fewer tries, for pages that may be too large.
+    :raises WebCollectError: the last one, if nothing helps.
+    """
+    patient = False
+    while True:
+        try:
+            page = yield from read_page(
+                context if patient or size.now == 1 else short, task_id, lotno, offset, size.now
+            )
+        except WebCollectError as error:
+            if _may_be_size(error) and size.now > 1:
+                size.halve()
+                patient = False
+            elif error.retryable and size.now > 1 and not patient:
+                patient = True
+            else:
+                raise
+        else:
+            size.worked()
+            return page
+
+
+def _may_be_size(error: WebCollectError) -> bool:
+    """Return whether fewer rows may help."""
+    match error:
+        case NoAnswer() | AnswerTooLarge() | PageTooLarge():
+            return True
+        case ServiceFailure(code=str(code)) if code.lower() == "servererror":
+            # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
+            return True
+        case MalformedAnswer() | ServiceFailure() if error.status in {200, 500}:
+            return True
+    return error.status in {413, 504}
