@@ -105,12 +105,6 @@ class TestManySources:
         assert "2 of 3 sources did not land" in told
         assert "task no-such-1 to" in told
 
-    def test_as_many_at_once_as_asked_share_the_pace(self, sandbox: Sandbox, destination: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[30])["task_id"] for _ in range(8)]
-        run = land(destination, sources=tasks, max_concurrency=4, page_size=10)
-
-        assert run.xcoms["land"]["rows"] == 240
-
     def test_a_task_that_took_too_long_commits_and_marks_nothing_afterwards(
         self, sandbox: Sandbox, destination: str
     ) -> None:
