@@ -109,8 +109,9 @@ class Landed:
     :ivar new: the parts that this run has added, in whichever of its attempts.
     :ivar copied: the parts with the rows that this commit has added, also those that an earlier attempt had
         written without committing them; none if the commit was found. Each commit is given to ``on_commit``
-        once, by the attempt that knows to have written its manifest, so no row counts twice. It is given to
-        none if that attempt is killed right then, or if another run has written the manifest for it.
+        once at most, by the attempt of this run that has written its manifest and has the lease after that,
+        so no row counts twice. It is given to none if that attempt is killed or loses the lease right then,
+        or if another run has written the manifest for it.
     """
 
     manifest: Manifest

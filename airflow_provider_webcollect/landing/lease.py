@@ -38,7 +38,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
@@ -183,18 +183,18 @@ class Lease:
         :raises LeaseLost: if another landing has the lease.
         """
         self.save(msgspec.structs.replace(self.progress, commit=manifest))
-        # whoever has taken the lease over may have written the manifest
-        return self.write_manifest(version, in_doubt=self.renew)
+        return self.write_manifest(version)
 
-    def write_manifest(self, version: str | None, in_doubt: Callable[[], object]) -> str:
+    def write_manifest(self, version: str | None) -> str:
         """Write the manifest that the record names.
 
         :param version: of the one that it replaces.
-        :param in_doubt: called if it may be another that has written it.
+        :return: the new version.
+        :raises LeaseLost: if another landing has the lease, which may have written the manifest for this one.
         """
         assert self.progress.commit is not None
         try:
-            return self._folder.replace(MANIFEST, encode(self.progress.commit), version, in_doubt)
+            written = self._folder.replace(MANIFEST, encode(self.progress.commit), version)
         except Changed:
             # a successor has written it for us, or something that takes no lease has written another
             self.renew()
@@ -202,6 +202,9 @@ class Lease:
                 f"{self._folder.root}/{MANIFEST} was replaced by something that does not take the "
                 "folder's lease; nothing but landings may write there"
             ) from None
+        # only the owner reports the commit, and marks
+        self.renew()
+        return written
 
     def finish(self, files: Mapping[str, int]) -> None:
         """Delete what no manifest will list again, and release the lease.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
+    from airflow_provider_webcollect.landing.manifest import Manifest, Progress
     from airflow_provider_webcollect.landing.source import Page
     from airflow_provider_webcollect.landing.storage.conditional import Stored
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -138,24 +138,12 @@ def _finish_commit(job: Job, found: FolderState) -> None:
             lease.save(msgspec.structs.replace(lease.progress, commit=None))
             raise Changed(MANIFEST)
         if there is None or there.content != encode(commit):
-            _write_manifest(job, lease, known, there and there.version)
+            lease.write_manifest(there and there.version)
+            # what another attempt has written it has reported, too
+            if commit.run == job.run and (known is None or known.landing_id != commit.landing_id):
+                job.on_commit(_committed(job, commit, known if lease.progress.continues else None))
         lease.finish(job.folder.files())
     raise Changed(MANIFEST)
-
-
-def _write_manifest(job: Job, lease: Lease, before: Manifest | None, version: str | None) -> None:
-    """Write the manifest of the commit that is brought to its end, and report it if it is of this run.
-
-    :param before: the manifest that it replaces.
-    """
-    commit = lease.progress.commit
-    assert commit is not None
-    doubts: list[None] = []
-    lease.write_manifest(version, in_doubt=lambda: doubts.append(None))
-    # the attempt before has reported what it has written itself
-    if commit.run == job.run and not doubts and (before is None or before.landing_id != commit.landing_id):
-        copied = _newly_committed(commit, before if lease.progress.continues else None)
-        job.on_commit(Landed(commit, own=True, new=commit.added_by(job.run), copied=copied))
 
 
 def _first_page(
@@ -210,12 +198,7 @@ def _copied(
     manifest = make_manifest(job, lease.progress, found, reader.total)
     job.on_progress(manifest.rows, manifest.total)
     version = lease.commit(manifest, found.manifest_version)
-    landed = Landed(
-        manifest,
-        own=True,
-        new=manifest.added_by(job.run),
-        copied=_newly_committed(manifest, found.manifest if lease.progress.continues else None),
-    )
+    landed = _committed(job, manifest, found.manifest if lease.progress.continues else None)
     job.on_commit(landed)
     if job.mark is not None:
         landed = dataclasses.replace(landed, manifest=_marked(job, lease, manifest, version))
@@ -223,17 +206,19 @@ def _copied(
     return landed
 
 
-def _newly_committed(manifest: Manifest, before: Manifest | None) -> tuple[Part, ...]:
-    """Return the parts with the rows that the manifest before, if this one continues it, has not."""
+def _committed(job: Job, manifest: Manifest, before: Manifest | None) -> Landed:
+    """Return what a commit of this run has landed.
+
+    :param before: the manifest that it continues; None if it begins with the first row.
+    """
     known = {part.next_offset for part in before.parts} if before is not None else set()
-    return tuple(part for part in manifest.added() if part.next_offset not in known)
+    copied = tuple(part for part in manifest.added() if part.next_offset not in known)
+    return Landed(manifest, own=True, new=manifest.added_by(job.run), copied=copied)
 
 
 def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifest:
     """Confirm the export and record it in the manifest."""
     assert job.mark is not None
-    # a landing that was taken over must not mark what its successor has yet to land
-    lease.renew()
     job.on_progress(manifest.rows, manifest.total)
     job.mark()
     marked = msgspec.structs.replace(manifest, exported_at=now())

@@ -615,18 +615,24 @@ class TestWhatIsThereAlready:
         assert landing(task) == first
         assert folder.read("_SUCCESS") == b""
 
-    @pytest.mark.parametrize("name", ["_manifest.json", "_progress.json"])
+    # a record that is no JSON is taken over, see test_torn_files.py
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("name", "content", "said"),
         [
-            (b"", "not readable"),
-            (b"{", "not readable"),
-            (b"\xff", "not readable"),
-            (b"[]", "not readable"),
-            (b'{"version": 1}', "not readable"),
-            (
-                b'{"version": 2, "parts": {"of": "another kind"}}',
-                "of version 2, this provider knows version 1",
+            ("_manifest.json", b"", "not readable"),
+            ("_manifest.json", b"{", "not readable"),
+            ("_manifest.json", b"\xff", "not readable"),
+            *(
+                (name, content, said)
+                for name in ("_manifest.json", "_progress.json")
+                for content, said in (
+                    (b"[]", "not readable"),
+                    (b'{"version": 1}', "not readable"),
+                    (
+                        b'{"version": 2, "parts": {"of": "another kind"}}',
+                        "of version 2, this provider knows version 1",
+                    ),
+                )
             ),
         ],
     )

@@ -137,24 +137,25 @@ class TestRunsThatMeet:
         assert sum(part.rows for part in second.new) == count - ALL
         assert (second.manifest.new_parts == 0) is (count == ALL)
 
-    def test_a_landing_that_was_taken_over_after_its_commit_marks_nothing(self, folder: Folder) -> None:
-        marked: list[str] = []
-
-        def take_over(landed: Landed) -> None:
-            land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
-
-        slow = job(
-            Rows(HALF),
-            folder.destination,
-            "r1",
-            mode="incremental",
-            mark=lambda: marked.append("r1"),
-            on_commit=take_over,
-        )
-        with pytest.raises(LeaseLost, match="another landing has finished there"):
-            land(slow)
-        assert marked == []
-        assert folder.rows() == true_rows(ALL)
+    def test_a_landing_that_was_taken_over_marks_nothing(self, tmp_path: Path) -> None:
+        storage = local(tmp_path)
+        taken_over = 0
+        for operation in itertools.count(1):
+            marked: list[str] = []
+            slow = functools.partial(
+                job, Rows(HALF), run="r1", mode="incremental", mark=functools.partial(marked.append, "r1")
+            )
+            destination = Destination(storage.fs, storage.new_folder())
+            held = Held(lambda folder, make=slow: land(make(folder)), destination, operation)
+            if not held.met:
+                break
+            land(job(Rows(ALL), destination, "r2", mode="incremental"))
+            before = list(marked)
+            if isinstance(held.end(), LeaseLost):
+                taken_over += 1
+                assert marked == before, operation
+            assert Folder(storage.fs, destination.root).rows() == true_rows(ALL)
+        assert taken_over > 5
 
     def test_a_landing_that_was_taken_over_does_not_take_the_lease_back(self, folder: Folder) -> None:
         def die(rows: int, total: int) -> None:
@@ -229,7 +230,8 @@ class TestRunsThatMeet:
             land(attempts[1](destination))
             held.end(kill=kill)
             counts.append(sum(part.rows for landed in committed for part in landed.copied))
-        assert counts == [ALL] * (operation - 1)
+        # an attempt that loses the lease right after it has written the manifest does not count its rows
+        assert sorted(counts) == [0, *[ALL] * (operation - 2)]
 
     def test_a_run_that_is_deleted_and_made_again_is_not_refused(self, folder: Folder) -> None:
         """It counts its attempts from 1 again."""

@@ -10,8 +10,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_provider_webcollect.landing.background import drop
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
-from airflow_provider_webcollect.landing.storage.dropping import drop
 from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
 
 if TYPE_CHECKING:

@@ -99,24 +99,16 @@ class Folder:
         with self._at(name) as path:
             return self._storage.read(path)
 
-    def replace(
-        self,
-        name: str,
-        content: bytes,
-        expected: str | None,
-        in_doubt: Callable[[], object] = lambda: None,
-    ) -> str:
+    def replace(self, name: str, content: bytes, expected: str | None) -> str:
         """Write a file if it still is the one that was read.
 
         :param expected: the version that was read; None if the file was absent.
-        :param in_doubt: called if the write seems to have failed, and the file holds its content all the
-            same: only the answer was lost, or another has written the same.
         :return: the version now.
         :raises Changed: if another has written or removed the file; nothing was written then.
         """
         for _ in range(CONFLICTS):
             try:
-                return self._replace(name, content, expected, in_doubt)
+                return self._replace(name, content, expected)
             except Changed:
                 found = self.read(name)
                 # where it is as it was, this write met another that has failed since
@@ -124,19 +116,17 @@ class Folder:
                     raise
         raise StorageError(f"{self._url(name)} is not replaced, although nobody has changed it")
 
-    def _replace(
-        self, name: str, content: bytes, expected: str | None, in_doubt: Callable[[], object]
-    ) -> str:
+    def _replace(self, name: str, content: bytes, expected: str | None) -> str:
         try:
             with self._at(name) as path:
                 return self._storage.replace(path, content, expected)
         except (Changed, StorageError) as error:
             if getattr(error, "permanent", False):
                 raise
+            # the write may have arrived, and only its answer been lost
             found = self.read(name)
             if found is None or found.content != content:
                 raise
-            in_doubt()
             return found.version
 
     def remove(self, name: str, expected: str) -> bool:

@@ -11,8 +11,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
+from airflow_provider_webcollect.landing.background import drop
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
-from airflow_provider_webcollect.landing.storage.dropping import drop
 from airflow_provider_webcollect.landing.storage.errors import (
     BucketNotFound,
     knows_no_conditions,
