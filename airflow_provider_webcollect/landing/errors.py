@@ -48,7 +48,7 @@ class RowsMissing(LandingError):
 
 
 class PartsMissing(LandingError):
-    """Parts that were written are not there any more; nothing was committed."""
+    """Parts of the landing are not there any more; nothing was committed."""
 
 
 class DestinationUnreadable(LandingError):

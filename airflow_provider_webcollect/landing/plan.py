@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged
+from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged, PartsMissing
 from airflow_provider_webcollect.landing.manifest import Progress, RecordedPart, now
 from airflow_provider_webcollect.landing.storage.folder import is_ours
 
@@ -63,16 +63,14 @@ def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
     """Return what a landing does with the folder that it has found.
 
     :raises DestinationTaken: if the folder holds what must not be touched.
+    :raises PartsMissing: if parts that another run has landed are gone.
     :raises FormatChanged: if what is to be continued was written with other format options.
     """
     committed = found.manifest
     if committed is not None and _already_committed(job, found, committed):
         return AlreadyCommitted(committed)
     _refuse_foreign_files(job, found)
-    starts = [_first_row(job, committed)]
-    if committed is not None and (committed.run == job.run or job.mode == "incremental"):
-        continuing = _continuing(job, found, committed)
-        starts = [continuing, *(starts if job.mode == "incremental" and job.on_reset == "full" else ())]
+    starts = _starts(job, found, committed)
     resumed = _resumed(job, found, starts)
     return Copy(tuple(starts if resumed is None else (resumed, *starts)))
 
@@ -102,6 +100,28 @@ def _refuse_foreign_files(job: Job, found: FolderState) -> None:
     record = found.record
     if record is not None and record.parts and record.source != job.source:
         raise DestinationTaken(f"{job.folder.root} holds a part of {record.source}, not of {job.source}")
+
+
+def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Progress]:
+    """Return what a landing may go on from besides an unfinished one, the best first.
+
+    :raises PartsMissing: if rows that another run has landed are gone: read again, they would pass for new.
+    """
+    first_row = _first_row(job, committed)
+    if committed is None or not (committed.run == job.run or job.mode == "incremental"):
+        return [first_row]
+    or_all = [first_row] if job.mode == "incremental" and job.on_reset == "full" else []
+    missing = committed.parts[len(found.intact(committed.parts)) :]
+    own = committed.added() if committed.run == job.run else ()
+    if len(missing) <= len(own):
+        return [_continuing(job, found, committed), *or_all]
+    if or_all:
+        return or_all
+    raise PartsMissing(
+        f"{missing[0].name} is not at {job.folder.root} any more, or is not as long as it was; a landing "
+        "needs all of its parts. Put it back; or land all rows again, with on_reset='full' (all of them "
+        "count as new then) or at another destination"
+    )
 
 
 def _first_row(job: Job, committed: Manifest | None) -> Progress:

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import lease, source
-from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost, SourceReset
+from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost, PartsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import RequestRejected
@@ -94,15 +95,20 @@ class TestGrowth:
         assert growing(run=OTHER_RUN) == second
         assert sandbox.control.requests() == []
 
-    def test_old_parts_that_have_vanished_are_read_again(
-        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    @pytest.mark.parametrize("run", [RUN, OTHER_RUN], ids=["a retry", "the next run"])
+    def test_rows_of_earlier_runs_whose_part_has_vanished_never_pass_for_new(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, run: Run
     ) -> None:
-        first = growing(max_part_bytes=1)
-        sandbox.control.grow(task, 120)
-        folder.fs.rm_file(f"{folder.root}/{first.parts[1].name}")
-        second = growing(run=OTHER_RUN, max_part_bytes=1)
-        assert second.parts[0] == first.parts[0]
-        assert sum(part.rows for part in second.added()) == 120
+        first = growing(run=Run(dag_id="d", task_id="t", run_id="r0"))
+        sandbox.control.grow(task, 20)
+        growing(run=RUN)
+        before = folder.manifest()
+        folder.fs.rm_file(f"{folder.root}/{first.parts[0].name}")
+        with pytest.raises(PartsMissing, match=rf"{first.parts[0].name} .*on_reset='full'"):
+            growing(run=run)
+        assert folder.manifest() == before
+        again = growing(run=run, on_reset="full")
+        assert again.added() == again.parts
         assert folder.rows() == sandbox.control.true_rows(task)
 
     def test_a_full_landing_can_be_grown(
