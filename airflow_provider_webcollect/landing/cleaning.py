@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
-    PARTITION_FOLDER,
+    PART_PATTERN,
+    PARTITION_PATTERN,
     PROGRESS,
-    REDSHIFT_MANIFEST,
+    REDSHIFT_MANIFEST_PATTERN,
+    attempt_id_in,
     decode_manifest,
     decode_progress,
-    id_in,
     redshift_manifest_of,
 )
 from airflow_provider_webcollect.landing.reader import locate
@@ -29,13 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PART = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
 #: A part, or a half-written file of a disk, in the folder or in those of a partition; no lock file. And what
 #: was written for Redshift.
 _REMOVABLE = re.compile(
-    rf"(?:{PARTITION_FOLDER}/)*"
-    rf"(?:{_PART}|\.tmp-(?:{_PART}|_[a-z_]+\.json)-[0-9a-f]{{8}}|\.tmp-probe(?:-[0-9a-f]{{8}})?)"
-    rf"|{REDSHIFT_MANIFEST}"
+    rf"(?:{PARTITION_PATTERN}/)*"
+    rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+\.json)-[0-9a-f]{{8}}|\.tmp-probe(?:-[0-9a-f]{{8}})?)"
+    rf"|{REDSHIFT_MANIFEST_PATTERN}"
 )
 
 
@@ -141,7 +141,7 @@ class _Needed(NamedTuple):
         return cls(frozenset(names), frozenset(ids), unknown)
 
     def includes(self, name: str) -> bool:
-        return name in self.names or id_in(posixpath.basename(name)) in self.ids
+        return name in self.names or attempt_id_in(posixpath.basename(name)) in self.ids
 
 
 def _removable(files: Iterable[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.manifest import (
-    PARTITION_FOLDER,
+    PARTITION_PATTERN,
     Manifest,
     Mode,
     Part,
@@ -29,7 +29,7 @@ OnReset = Literal["fail", "full"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 #: Seconds that the record of another run must stay as it is before its landing counts as dead.
 ABANDONED_AFTER = 60.0
-_PARTITION = re.compile(f"{PARTITION_FOLDER}(?:/{PARTITION_FOLDER})*")
+_PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
 
 def check_partition(value: object) -> str | None:
@@ -58,6 +58,7 @@ class Job:
     """One source, one folder, one run.
 
     :param fetch: gives the source's page at an offset.
+    :param file_format: of the parts.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier
         runs have landed.
@@ -71,6 +72,7 @@ class Job:
     :param abandoned_after: seconds that the record of another run must stay as it is before it is taken over.
     :param on_progress: called with the rows so far and the total, after every page and before the commit and
         the mark; an exception from it ends the landing.
+    :param sleep: waits for a number of seconds; an exception from it ends the landing.
     :param on_commit: given what has landed, right after each commit and before the mark; also after that of
         an earlier attempt of the run which had begun it and had not come to write its manifest.
     """
@@ -107,14 +109,14 @@ class Landed:
 
     :ivar own: whether the commit is this run's; if not, that of another run was left as it is.
     :ivar new: the parts that this run has added, in whichever of its attempts.
-    :ivar copied: the parts with the rows that this commit has added, also those that an earlier attempt had
-        written without committing them; none if the commit was found. Each commit is given to ``on_commit``
-        once at most, by the attempt of this run that has written its manifest and has the lease after that,
-        so no row counts twice. It is given to none if that attempt is killed or loses the lease right then,
-        or if another run has written the manifest for it.
+    :ivar newly_committed: the parts with the rows that this commit has added, also those that an earlier
+        attempt had written without committing them; none if the commit was found. Each commit is given to
+        ``on_commit`` once at most, by the attempt of this run that has written its manifest and has the lease
+        after that, so no row counts twice. It is given to none if that attempt is killed or loses the lease
+        right then, or if another run has written the manifest for it.
     """
 
     manifest: Manifest
     own: bool
     new: tuple[Part, ...] = ()
-    copied: tuple[Part, ...] = ()
+    newly_committed: tuple[Part, ...] = ()

@@ -30,10 +30,10 @@ from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
     Progress,
+    attempt_id_in,
     decode_found_progress,
     encode,
-    id_in,
-    new_id,
+    new_attempt_id,
 )
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 
@@ -110,12 +110,12 @@ class Lease:
         :raises Changed: if the record is not the one that was found any more.
         """
         before = found.record
-        own = new_id()
+        attempt_id = new_attempt_id()
         known = (*(before.parts if before else ()), *(found.manifest.parts if found.manifest else ()))
         progress = msgspec.structs.replace(
             start,
-            landing_id=own,
-            attempt_ids=(*(_attempt_ids(before) if before else ()), own),
+            landing_id=attempt_id,
+            attempt_ids=(*(_attempt_ids(before) if before else ()), attempt_id),
             # of these the commit keeps what it lists
             replaced=tuple(
                 dict.fromkeys([*(before.replaced if before else ()), *(part.name for part in known)])
@@ -214,14 +214,14 @@ class Lease:
         progress = self.progress
         assert progress.commit is not None
         kept = {part.name for part in progress.commit.parts}
-        written = {name for name in files if id_in(posixpath.basename(name)) in progress.attempt_ids}
+        written = {name for name in files if attempt_id_in(posixpath.basename(name)) in progress.attempt_ids}
         self._folder.delete(sorted(({*progress.replaced} | written) - kept))
         with self._lock:
             self._ended = True
             self._release()
 
     def _release_after_error(self, error: Exception) -> None:
-        """Mark the record as free, so that others need not watch it; after an error they watch it."""
+        """Release the lease, so that others need not watch the record. If that write fails, they watch it."""
         # a storage that fails may have taken a part all the same: its attempt stays known
         first = len(self.progress.attempt_ids) == 1
         nothing = first and not self.progress.parts and self.progress.commit is None

@@ -17,23 +17,34 @@ VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
 #: The pattern of the names that :func:`redshift_manifest_of` gives.
-REDSHIFT_MANIFEST = r"_redshift_manifest-[0-9a-f]{16}\.json"
+REDSHIFT_MANIFEST_PATTERN = r"_redshift_manifest-[0-9a-f]{16}\.json"
 #: The pattern of a folder of a Hive partition.
-PARTITION_FOLDER = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
+PARTITION_PATTERN = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
 
 Mode = Literal["full", "incremental"]
 
-_PART_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
+#: The pattern of the names that :func:`part_name` gives.
+PART_PATTERN = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
+_ATTEMPT_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
 
 
-def new_id() -> str:
+def new_attempt_id() -> str:
     """Return what distinguishes the names of one attempt's parts from those of all others."""
     return secrets.token_hex(4)
 
 
-def id_in(name: str) -> str | None:
+def part_name(number: int, attempt_id: str, suffix: str) -> str:
+    """Return the name of a part.
+
+    :param number: its place in the landing, from 1.
+    :param suffix: of its format, with the dot.
+    """
+    return f"part-{number:05d}-{attempt_id}{suffix}"
+
+
+def attempt_id_in(name: str) -> str | None:
     """Return the id in the name of a part, or of what was to become one; None if the name has none."""
-    found = _PART_ID.search(name)
+    found = _ATTEMPT_ID.search(name)
     return found and found[1]
 
 
@@ -101,10 +112,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedPart(Part, frozen=True, kw_only=True):
     """A finished part of a landing that is not committed yet.
 
-    :ivar columns: how many of the landing's columns it has, from the first; 0 where rows name their own.
+    :ivar column_count: how many of the landing's columns it has, from the first; 0 where rows name their own.
     """
 
-    columns: int = 0
+    column_count: int = msgspec.field(default=0, name="columns")
 
     def bare(self) -> Part:
         """Return what the manifest says of it."""
@@ -171,7 +182,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = VERSION
-    landing_id: str = msgspec.field(default_factory=new_id)
+    landing_id: str = msgspec.field(default_factory=new_attempt_id)
     attempt_ids: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     source: Source

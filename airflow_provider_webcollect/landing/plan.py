@@ -144,7 +144,9 @@ def _continuing(job: Job, found: FolderState, committed: Manifest) -> Progress:
     if len(intact) < len(committed.parts):
         log.warning("%s has vanished from the destination.", committed.parts[len(intact)].name)
     parts = tuple(
-        RecordedPart(**{name: getattr(part, name) for name in part.__struct_fields__}, columns=len(columns))
+        RecordedPart(
+            **{name: getattr(part, name) for name in part.__struct_fields__}, column_count=len(columns)
+        )
         for part in intact
     )
     return msgspec.structs.replace(_first_row(job, committed), columns=columns, parts=parts, continues=True)

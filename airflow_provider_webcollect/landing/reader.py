@@ -175,7 +175,7 @@ class LandedData:
                     count += 1
                     yield row
         except Exception as error:
-            self._explain(part, error)
+            self._raise_if_damaged(part, error)
             if isinstance(error, UnreadableRow):
                 raise UnreadableRow(f"row {count + 1} of {self.uri}/{part.name}: {error}") from error
             raise
@@ -191,7 +191,7 @@ class LandedData:
                 deque(self._rows(reader, part), maxlen=0)
                 raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
             except Exception as error:
-                self._explain(part, error)
+                self._raise_if_damaged(part, error)
                 raise
             self._compare(part, sum(table.num_rows for table in tables))
             yield from tables
@@ -201,7 +201,7 @@ class LandedData:
             problem = self._found_problem(part) or f"has {rows} rows instead of {part.rows}"
             raise self._damage([f"{part.name} {problem}"])
 
-    def _explain(self, part: Part, error: Exception) -> None:
+    def _raise_if_damaged(self, part: Part, error: Exception) -> None:
         """Raise :class:`LandingDamaged` if the error comes from a part that is not what it should be."""
         if isinstance(error, ExtraMissing):
             return
@@ -246,12 +246,12 @@ def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple
             raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
         fs, found = path.fs, path.path
     else:
-        fs, found = _opened(path, dict(storage_options or {}))
+        fs, found = _filesystem_and_path(path, dict(storage_options or {}))
     root = found.rstrip("/")
     return fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
 
 
-def _opened(path: object, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
+def _filesystem_and_path(path: object, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
     import fsspec
 
     if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):

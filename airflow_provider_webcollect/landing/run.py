@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -58,7 +58,7 @@ def land(job: Job) -> Landed:
     :raises FormatChanged: if what is to be continued was written with other format options.
     :raises SourceReset: if what is to be continued is not what the source begins with any more.
     :raises RowsMissing: if the service gave fewer or more rows than it announced.
-    :raises PartsMissing: if parts have vanished meanwhile.
+    :raises PartsMissing: if parts have vanished meanwhile, or those of another run before.
     :raises StorageError: if the storage cannot be read or written.
     """
     job.file_format.require_extras()
@@ -108,7 +108,7 @@ def _land_on(job: Job, found: FolderState) -> Landed:
     lease = Lease.acquire(job, start, found)
     with lease.held():
         _refuse_stale_plan(job, found)
-        return _copied(job, found, lease, reader, pages)
+        return _copy_and_commit(job, found, lease, reader, pages)
 
 
 def _is_own_unfinished_commit(job: Job, found: FolderState) -> bool:
@@ -121,7 +121,7 @@ def _is_own_unfinished_commit(job: Job, found: FolderState) -> bool:
     )
 
 
-def _finish_commit(job: Job, found: FolderState) -> None:
+def _finish_commit(job: Job, found: FolderState) -> NoReturn:
     """Complete a commit that another landing has begun and not completed.
 
     :raises Changed: in the end, since the folder has changed since it was read.
@@ -184,7 +184,7 @@ def _refuse_stale_plan(job: Job, found: FolderState) -> None:
         raise Changed(MANIFEST)
 
 
-def _copied(
+def _copy_and_commit(
     job: Job, found: FolderState, lease: Lease, reader: SourceReader, pages: Iterator[Page]
 ) -> Landed:
     writer = PartsWriter(job, lease)
@@ -212,8 +212,8 @@ def _committed(job: Job, manifest: Manifest, before: Manifest | None) -> Landed:
     :param before: the manifest that it continues; None if it begins with the first row.
     """
     known = {part.next_offset for part in before.parts} if before is not None else set()
-    copied = tuple(part for part in manifest.added() if part.next_offset not in known)
-    return Landed(manifest, own=True, new=manifest.added_by(job.run), copied=copied)
+    newly_committed = tuple(part for part in manifest.added() if part.next_offset not in known)
+    return Landed(manifest, own=True, new=manifest.added_by(job.run), newly_committed=newly_committed)
 
 
 def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifest:

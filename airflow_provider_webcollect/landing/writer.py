@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.manifest import RecordedPart, new_id
+from airflow_provider_webcollect.landing.manifest import RecordedPart, new_attempt_id, part_name
 from airflow_provider_webcollect.landing.write_behind import write_behind
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class PartsWriter:
             start_offset=progress.next_offset,
             next_offset=last.next_offset,
             page_fingerprint=last.fingerprint(),
-            columns=len(writer.columns),
+            column_count=len(writer.columns),
         )
         self._lease.save(progress.with_part(part, self._columns.names))
         return left_over
@@ -76,26 +76,26 @@ class PartsWriter:
         narrow = [
             (number, part)
             for number, part in enumerate(self._lease.progress.parts)
-            if part.columns < len(names)
+            if part.column_count < len(names)
         ]
         if not narrow:
             return
-        own = new_id()
+        attempt_id = new_attempt_id()
         progress = self._lease.progress
-        self._lease.save(msgspec.structs.replace(progress, attempt_ids=(*progress.attempt_ids, own)))
+        self._lease.save(msgspec.structs.replace(progress, attempt_ids=(*progress.attempt_ids, attempt_id)))
         for number, part in narrow:
-            wide = self._widened(number, part, own)
+            wide = self._widened(number, part, attempt_id)
             self._lease.save(self._lease.progress.with_replaced(number, wide))
 
-    def _widened(self, number: int, part: RecordedPart, own: str) -> RecordedPart:
+    def _widened(self, number: int, part: RecordedPart, attempt_id: str) -> RecordedPart:
         names = self._columns.names
-        name = self._name(number, posixpath.dirname(part.name), own)
+        name = self._name(number, posixpath.dirname(part.name), attempt_id)
         with self._job.folder.opened(part.name) as source, self._job.folder.part(name) as file:
-            self._job.file_format.widen(source, file, names[: part.columns], names)
+            self._job.file_format.widen(source, file, names[: part.column_count], names)
         return msgspec.structs.replace(
-            part, name=name, bytes=file.bytes, sha256=file.sha256, columns=len(names)
+            part, name=name, bytes=file.bytes, sha256=file.sha256, column_count=len(names)
         )
 
-    def _name(self, number: int, partition: str | None, own: str) -> str:
-        name = f"part-{number + 1:05d}-{own}{self._job.file_format.suffix}"
+    def _name(self, number: int, partition: str | None, attempt_id: str) -> str:
+        name = part_name(number + 1, attempt_id, self._job.file_format.suffix)
         return f"{partition}/{name}" if partition else name

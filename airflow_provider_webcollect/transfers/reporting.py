@@ -57,7 +57,7 @@ class LandingReport:
     landed: Landed | None = None
     redshift_manifest: str | None = None
     duration: float = 0.0
-    _copied: list[Part] = field(default_factory=list)
+    _newly_committed: list[Part] = field(default_factory=list)
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
@@ -75,7 +75,7 @@ class LandingReport:
 
         return read_and_count
 
-    def advanced(self, rows: int, total: int) -> None:
+    def on_progress(self, rows: int, total: int) -> None:
         """Log the rows written so far, and how many there are to be, every few seconds.
 
         :raises Stopped: if the landing is to end.
@@ -109,10 +109,10 @@ class LandingReport:
         rate = (rows - before) / (now - began)
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
-    def committed(self, landed: Landed) -> None:
+    def on_commit(self, landed: Landed) -> None:
         """Store a commit, which counts even if the mark after it fails; a landing may have several."""
         self.landed = landed
-        self._copied += landed.copied
+        self._newly_committed += landed.newly_committed
 
     @property
     def manifest(self) -> Manifest:
@@ -124,9 +124,9 @@ class LandingReport:
         """Return the parts that this run has added, in whichever of its attempts."""
         return self.landed.new if self.landed else ()
 
-    def copied(self) -> Sequence[Part]:
+    def newly_committed(self) -> Sequence[Part]:
         """Return the parts that this attempt has committed."""
-        return self._copied
+        return self._newly_committed
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the facts, for XCom.
@@ -186,13 +186,13 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
     }
 
 
-def count(report: LandingReport) -> None:
+def send_metrics(report: LandingReport) -> None:
     """Send what a landing has committed and requested to Airflow's metrics."""
     from airflow.providers.common.compat.sdk import Stats
 
     counts = {
-        "rows": sum(part.rows for part in report.copied()),
-        "bytes": sum(part.bytes for part in report.copied()),
+        "rows": sum(part.rows for part in report.newly_committed()),
+        "bytes": sum(part.bytes for part in report.newly_committed()),
         "pages": report.pages,
         "retries": max(0, report.requests - report.pages),
     }

@@ -47,11 +47,8 @@ def places(sources: object, folder: str | ObjectStoragePath) -> list[Place]:
     :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it.
     :raises InvalidArgument: if a source is wrong, or two of them share a folder.
     """
-    if isinstance(sources, str | bytes | Mapping) or not hasattr(sources, "__iter__"):
-        raise InvalidArgument("sources", sources, "it must be a list of task ids or dicts")
-    found = [_place(f"sources[{index}]", entry, folder) for index, entry in enumerate(sources)]
-    if not found:
-        raise InvalidArgument("sources", [], "it must hold at least one source")
+    entries = validation.items("sources", sources)
+    found = [_place(f"sources[{index}]", entry, folder) for index, entry in enumerate(entries)]
     _refuse_shared_folders(found)
     return found
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, check_partition
+from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, IfExists, Job, OnReset, check_partition
+from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -22,7 +23,8 @@ from airflow_provider_webcollect.operators.base import airflow_errors, check_now
 from airflow_provider_webcollect.operators.destination import check_destination, folder_at
 from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
+from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE, mark_exported
+from airflow_provider_webcollect.service.client.page_reader import PageReader
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers import lineage, reporting
 from airflow_provider_webcollect.transfers.redshift import refuse_other_storage, write_redshift_manifest
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
-    from airflow_provider_webcollect.landing.job import IfExists, Job, OnReset
-    from airflow_provider_webcollect.landing.manifest import Mode, Run
     from airflow_provider_webcollect.service.client.sync import Client
 
 #: Sources that can be landed at once at most.
@@ -207,9 +207,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self._check_mode()
 
     def _check_mode(self) -> None:
-        _one_of("if_exists", self.if_exists, ("fail", "overwrite", "skip"))
-        _one_of("mode", self.mode, ("full", "incremental"))
-        _one_of("on_reset", self.on_reset, ("fail", "full"))
+        validation.one_of("if_exists", self.if_exists, get_args(IfExists))
+        validation.one_of("mode", self.mode, get_args(Mode))
+        validation.one_of("on_reset", self.on_reset, get_args(OnReset))
         validation.boolean("mark_exported", self.mark_exported)
         validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new)
         if self.mode == "incremental" and self.if_exists != "fail":
@@ -256,8 +256,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             facts = reporting.totals_of(self.destination, reports, began)
         reporting.report_to_outlets(context, self.outlets, facts)
         if self.skip_if_nothing_new and not facts["rows"]:
-            from airflow.providers.common.compat.sdk import AirflowSkipException
-
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
 
@@ -307,15 +305,18 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 report.redshift_manifest = write_redshift_manifest(job, report.path, report.new_parts())
         finally:
             report.duration = time.monotonic() - began
-            reporting.count(report)
-        rows, parts = report.manifest.rows, len(report.manifest.parts)
-        self.log.info("%s: %d rows in %d parts at %s", job.source, rows, parts, report.place.folder)
+            reporting.send_metrics(report)
+        new = report.new_parts()
+        self.log.info(
+            "%s: %d new rows in %d parts at %s, which has %d rows now",
+            job.source,
+            sum(part.rows for part in new),
+            len(new),
+            report.place.folder,
+            report.manifest.rows,
+        )
 
     def _job(self, client: Client, ti: Any, report: LandingReport) -> Job:
-        from airflow_provider_webcollect.landing.job import Job
-        from airflow_provider_webcollect.service.api.endpoints import mark_exported
-        from airflow_provider_webcollect.service.client.page_reader import PageReader
-
         source = report.place.source
         reader = PageReader(
             client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=report.sent
@@ -335,20 +336,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             mark=mark if self.mark_exported else None,
             max_part_bytes=int(self.max_part_bytes),
             settle=float(self.settle),
-            on_progress=report.advanced,
-            on_commit=report.committed,
+            on_progress=report.on_progress,
+            on_commit=report.on_commit,
             sleep=report.sleep,
         )
 
 
-def _one_of(argument: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}")
-
-
 def _run(ti: Any) -> Run:
-    from airflow_provider_webcollect.landing.manifest import Run
-
     return Run(
         dag_id=ti.dag_id,
         task_id=ti.task_id,

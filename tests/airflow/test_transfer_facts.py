@@ -156,7 +156,7 @@ def report_of(parts: int, task: str = "a") -> LandingReport:
         path=ObjectStoragePath(folder),
         mode="full",
         log=Lines(),
-        landed=Landed(committed, own=True, new=committed.parts, copied=committed.parts),
+        landed=Landed(committed, own=True, new=committed.parts, newly_committed=committed.parts),
     )
 
 
@@ -336,7 +336,7 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     )
     for rows in (50, 50, 150):
         clock[0] += 10
-        report.advanced(rows, 400)
+        report.on_progress(rows, 400)
 
     assert log.lines == [
         "task a: 50 of 400 rows",

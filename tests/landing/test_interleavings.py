@@ -187,7 +187,7 @@ class TestRunsThatMeet:
         land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
         cleared = land(job(Rows(ALL), folder.destination, "r1", attempt=2, mode="incremental"))
         assert cleared.new == first.new
-        assert cleared.copied == ()
+        assert cleared.newly_committed == ()
 
     def test_rows_count_once_though_a_retry_rewrites_their_parts(self, folder: Folder) -> None:
         pages = [
@@ -206,7 +206,7 @@ class TestRunsThatMeet:
         again = msgspec.structs.replace(pages[0], total=2, rest_total=1)
         after = dataclasses.replace(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
         land(after)
-        assert [sum(part.rows for part in landed.copied) for landed in committed] == [1, 1]
+        assert [sum(part.rows for part in landed.newly_committed) for landed in committed] == [1, 1]
 
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
@@ -229,7 +229,7 @@ class TestRunsThatMeet:
                 break
             land(attempts[1](destination))
             held.end(kill=kill)
-            counts.append(sum(part.rows for landed in committed for part in landed.copied))
+            counts.append(sum(part.rows for landed in committed for part in landed.newly_committed))
         # an attempt that loses the lease right after it has written the manifest does not count its rows
         assert sorted(counts) == [0, *[ALL] * (operation - 2)]
 

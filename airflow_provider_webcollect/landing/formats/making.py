@@ -46,8 +46,8 @@ def make_format(
     :raises InvalidArgument: if an argument is wrong, or does not go with the format.
     """
     fixed = None if columns is None else _columns(columns)
-    _one_of("file_format", file_format, FILE_FORMATS)
-    _one_of("on_cast_error", on_cast_error, ON_CAST_ERROR)
+    validation.one_of("file_format", file_format, FILE_FORMATS)
+    validation.one_of("on_cast_error", on_cast_error, ON_CAST_ERROR)
     packed = _compression(file_format, compression)
     types = _types(column_types, fixed)
     if types and file_format != "parquet":
@@ -66,7 +66,7 @@ def make_format(
 def _compression(file_format: str, compression: str | None) -> str | None:
     choices = _PARQUET_COMPRESSIONS if file_format == "parquet" else _TEXT_COMPRESSIONS
     chosen = choices[0] if compression is None else compression
-    _one_of("compression", chosen, choices, f" for file_format={file_format!r}")
+    validation.one_of("compression", chosen, choices, f" for file_format={file_format!r}")
     return None if chosen == "none" else chosen
 
 
@@ -96,8 +96,3 @@ def _types(types: object, columns: tuple[str, ...] | None) -> dict[str, str]:
         if not casts.is_type(kind):
             raise InvalidArgument(f"column_types[{name!r}]", kind, casts.RULE)
     return dict(types)
-
-
-def _one_of(argument: str, value: object, choices: tuple[str, ...], where: str = "") -> None:
-    if value not in choices:
-        raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}{where}")

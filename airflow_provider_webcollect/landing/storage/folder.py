@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
-    PARTITION_FOLDER,
+    PART_PATTERN,
+    PARTITION_PATTERN,
     PROGRESS,
-    REDSHIFT_MANIFEST,
+    REDSHIFT_MANIFEST_PATTERN,
 )
 from airflow_provider_webcollect.landing.storage.azure import Azure
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Storage, Stored
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 #: A part, in the folder or in those of a partition; or a half-written file.
-_OURS = re.compile(
-    rf"(?:{PARTITION_FOLDER}/)*(?:part-\d{{5,}}-[0-9a-f]{{8}}\.[a-z0-9.]+|\.tmp-[^/]+)|{REDSHIFT_MANIFEST}"
-)
+_OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{REDSHIFT_MANIFEST_PATTERN}")
 #: How often a write is tried that is refused although the file is as expected.
 CONFLICTS = 5
 #: Bytes after which a disk begins to store them, so that the sync in the end has little to wait for.

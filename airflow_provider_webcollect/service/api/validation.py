@@ -91,6 +91,15 @@ def items(
     return listed
 
 
+def one_of(argument: str, value: object, choices: tuple[str, ...], where: str = "") -> None:
+    """Refuse a value that is none of the choices.
+
+    :param where: ends the rule, such as "for file_format='csv'".
+    """
+    if value not in choices:
+        raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}{where}")
+
+
 def texts(argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False) -> list[str]:
     """Return ``values`` as a list of non-empty texts."""
     listed = items(argument, values, most=most, may_be_empty=may_be_empty)
