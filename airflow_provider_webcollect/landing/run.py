@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from airflow_provider_webcollect.landing.commit import check_complete, make_manifest
-from airflow_provider_webcollect.landing.errors import DestinationBusy, SourceReset
+from airflow_provider_webcollect.landing.errors import DestinationBusy, PartsMissing, SourceReset
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
@@ -95,7 +95,7 @@ def _manifest_in(folder: Folder, stored: Stored | None, record: Progress | None)
 def _land_on(job: Job, found: FolderState) -> Landed:
     if _is_own_unfinished_commit(job, found):
         _finish_commit(job, found)
-    plan = make_plan(job, found)
+    plan = _planned(job, found)
     if isinstance(plan, AlreadyCommitted):
         committed = plan.manifest
         log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
@@ -109,6 +109,15 @@ def _land_on(job: Job, found: FolderState) -> Landed:
     with lease.held():
         _refuse_stale_plan(job, found)
         return _copy_and_commit(job, found, lease, reader, pages)
+
+
+def _planned(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
+    try:
+        return make_plan(job, found)
+    except PartsMissing:
+        # after the manifest was read, and before the files were listed, another commit may have deleted them
+        _refuse_stale_plan(job, found)
+        raise
 
 
 def _is_own_unfinished_commit(job: Job, found: FolderState) -> bool:

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import posixpath
 import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,17 @@ class TestRunsThatMeet:
                 assert marked == before, operation
             assert Folder(storage.fs, destination.root).rows() == true_rows(ALL)
         assert taken_over > 5
+
+    def test_parts_that_another_landing_deletes_meanwhile_are_not_missing(self, folder: Folder) -> None:
+        land(job(Rows(HALF), folder.destination, "r1"))
+        listing = ("files", posixpath.basename(folder.root))
+        late = Held(
+            lambda place: land(job(Rows(ALL), place, "r3", mode="incremental")), folder.destination, listing
+        )
+        assert late.met
+        land(job(Rows(HALF), folder.destination, "r2", if_exists="overwrite"))
+        assert isinstance(late.end(), Landed)
+        assert folder.rows() == true_rows(ALL)
 
     def test_a_landing_that_was_taken_over_does_not_take_the_lease_back(self, folder: Folder) -> None:
         def die(rows: int, total: int) -> None:
