@@ -42,7 +42,7 @@ with DAG(
         columns=["id", "title", "price", "city"],
         column_types={"price": "decimal(12,2)"},
         on_cast_error="null",
-        partition="dt={{ ds }}",
+        partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
         # then there is nothing to load either
         skip_if_nothing_new=True,
         multiple_outputs=True,
