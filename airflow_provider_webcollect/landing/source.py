@@ -189,7 +189,8 @@ class SourceReader:
 def rows_missing(source: object, what: str) -> RowsMissing:
     """Return the error for counts that contradict each other."""
     return RowsMissing(
-        f"{source}: the service {what}; nothing was committed, and the next attempt reads all of it again"
+        f"{source}: the service {what}; nothing was committed, and the next attempt reads again what is not "
+        "committed"
     )
 
 

@@ -140,7 +140,7 @@ HTML = b"<html><body>Sorry"
 PACKED = gzip.compress(b'{"data": null}' + b" " * 100_000)
 BOUND = {"max_response_bytes": 50_000}
 CAUSES: dict[str, Cause] = {
-    "No name, no route, connection refused, or none in time": refused,
+    "Host name not resolved, no route, connection refused or timed out": refused,
     "The certificate is not trusted": untrusted,
     "The certificate behind a proxy is not trusted": untrusted_behind_a_proxy,
     "The proxy is down": proxy_down,
