@@ -58,6 +58,8 @@ class Job:
     """One source, one folder, one run.
 
     :param fetch: gives the source's page at an offset.
+    :param on_replan: called before the folder is planned for again, since another landing has changed it:
+        ``fetch`` must not give what it has asked for ahead until then.
     :param file_format: of the parts.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier
@@ -81,6 +83,7 @@ class Job:
     folder: Folder
     run: Run
     fetch: Callable[[int], DataPage]
+    on_replan: Callable[[], object] = lambda: None
     attempt: int = 1
     file_format: FileFormat = field(default_factory=make_format)
     mode: Mode = "full"

@@ -68,6 +68,7 @@ def land(job: Job) -> Landed:
             return _land_on(job, _read_folder(job.folder))
         except Changed:
             log.info("Another landing has written to %s; the folder is read again.", job.folder.root)
+            job.on_replan()
     raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
 
 

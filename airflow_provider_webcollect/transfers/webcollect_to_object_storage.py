@@ -328,6 +328,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             run=_run(ti),
             attempt=ti.try_number,
             fetch=report.counted(reader.read),
+            on_replan=reader.forget,
             file_format=self._format(),
             mode=self.mode,
             on_reset=self.on_reset,

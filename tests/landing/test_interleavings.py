@@ -11,6 +11,7 @@ import itertools
 import os
 import posixpath
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,13 @@ from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.client import page_reader
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
-from tests.landing.pages import Rows, job, true_rows
+from tests.landing.pages import PAGE, Rows, job, true_rows
 from tests.landing.storages import Storage, local, running
+from tests.service.servers import answer, asked, client_of, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,6 +171,42 @@ class TestRunsThatMeet:
         land(job(Rows(HALF), folder.destination, "r2", if_exists="overwrite"))
         assert isinstance(late.end(), Landed)
         assert folder.rows() == true_rows(ALL)
+
+    def test_a_page_asked_ahead_is_forgotten_once_another_run_has_landed(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
+        rows = Rows(HALF + 2)
+        ahead = threading.Event()
+
+        def respond(request: bytes) -> bytes:
+            page = rows.fetch(offset := asked(request))
+            if offset == HALF:
+                ahead.set()
+            data = [msgspec.json.decode(row) for row in page.rows]
+            numbers = {"offset": page.offset, "total": page.total, "restTotal": page.rest_total}
+            return answer({**numbers, "data": data})
+
+        land(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
+        with serving(respond) as server, client_of(server) as client:
+            reader = page_reader.PageReader(client, "t", size=PAGE)
+            slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
+            held = Held(
+                lambda place: land(
+                    dataclasses.replace(slow(destination=place), fetch=reader.read, on_replan=reader.forget)
+                ),
+                folder.destination,
+                ("replace", "_progress.json"),
+            )
+            assert held.met
+            assert ahead.wait(60)
+            # the page that this run lands last is the one that the other has asked for ahead
+            rows.count = HALF + PAGE
+            land(job(rows, folder.destination, "r2", mode="incremental"))
+            late = held.end()
+        assert isinstance(late, Landed)
+        assert late.new == ()
+        assert folder.rows() == true_rows(HALF + PAGE)
 
     def test_a_landing_that_was_taken_over_does_not_take_the_lease_back(self, folder: Folder) -> None:
         def die(rows: int, total: int) -> None:

@@ -6,11 +6,17 @@ import contextlib
 import datetime
 import ipaddress
 import json
+import re
 import socket
 import ssl
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.settings import Credentials, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,3 +170,16 @@ def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSL
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server_file)
     return authority_file, context
+
+
+def asked(request: bytes, name: bytes = b"offset") -> int:
+    """Return the number that a request asks with."""
+    found = re.search(rb"[?&]%s=(\d+)" % name, request)
+    assert found
+    return int(found[1])
+
+
+def client_of(server: Server) -> Client:
+    """Return a client of a server, without a rate limit."""
+    settings, name = Settings(base_url=server.url, requests_per_second=0), f"ahead:{server.url}"
+    return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))

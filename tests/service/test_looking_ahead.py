@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import re
 import signal
 import threading
 from collections import defaultdict
@@ -20,7 +19,7 @@ from airflow_provider_webcollect.service.api.results import offset_before_rows
 from airflow_provider_webcollect.service.auth.renewal import Tokens
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client import network, page_reader
-from airflow_provider_webcollect.service.client.context import ClientContext, make_context
+from airflow_provider_webcollect.service.client.context import ClientContext
 from airflow_provider_webcollect.service.client.rate_limit import (
     RateLimiter,
     RateLimiters,
@@ -30,7 +29,7 @@ from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from tests.service.conftest import Clock
-from tests.service.servers import Server, answer, refusal, serving
+from tests.service.servers import answer, asked, client_of, refusal, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,17 +76,6 @@ def body_at(offset: int, size: int = SIZE) -> dict[str, Any]:
     end = min(ROWS, offset + size)
     rows = [{"n": number, "text": "t" * network.HEAD_BYTES} for number in range(offset, end)]
     return {"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows}
-
-
-def asked(request: bytes, name: bytes = b"offset") -> int:
-    found = re.search(rb"[?&]%s=(\d+)" % name, request)
-    assert found
-    return int(found[1])
-
-
-def client_of(server: Server) -> Client:
-    settings, name = Settings(base_url=server.url, requests_per_second=0), f"ahead:{server.url}"
-    return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))
 
 
 @pytest.fixture

@@ -126,6 +126,12 @@ class PageReader:
         self._pages_without = max(0, self._pages_without - 1)
         return page
 
+    def forget(self) -> None:
+        """Take no notice of a page that was asked for ahead: it is asked for again."""
+        if self._ahead is not None:
+            self._drop(self._ahead)
+            self._ahead = None
+
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
         """Yield the pages from ``offset`` to the end, each read at the offset that the one before returned.
 
@@ -183,10 +189,8 @@ class PageReader:
 
     def _begun(self, request: Request) -> Effect:
         """Return what gives the answer to a request; one that may take long is sent at once."""
-        if self._ahead is not None:
-            # the page is asked for again, so the next may be another one
-            self._drop(self._ahead)
-            self._ahead = None
+        # if the page is asked for again, the next may be another one
+        self.forget()
         self._sent()
         if self._seconds < SLOW_ANSWER:
             return Send(request)
@@ -206,7 +210,12 @@ class PageReader:
             # a turn that is waited for later would be taken at any time
             if all(limiter.is_free() for limiter in limiters):
                 flow = self._requests(exchange(call, self._once))
-                self._ahead = _Ahead(offset, flow, next(flow))
+                effect = next(flow)
+                if isinstance(effect, Sleep):
+                    # another thread has taken the turn in between
+                    flow.close()
+                else:
+                    self._ahead = _Ahead(offset, flow, effect)
 
 
 def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
