@@ -31,7 +31,7 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def drop(error: BaseException, *steps: Callable[[], object]) -> None:
-    """Take the steps that drop an upload which is not to be published; what goes wrong with them is ignored.
+    """Take steps that drop an upload which is not to be published; what goes wrong with them is ignored.
 
     :param error: why. If it interrupts the task (a timeout, say) and the storage hangs, the steps are left to
         their thread after :data:`LONGEST_WAIT`, and to the end of the process.

@@ -32,7 +32,9 @@ from airflow_provider_webcollect.landing.manifest import (
     Progress,
     attempt_id_in,
     decode_found_progress,
+    decode_progress,
     encode,
+    is_torn,
     new_attempt_id,
 )
 from airflow_provider_webcollect.landing.storage.conditional import Changed
@@ -194,7 +196,9 @@ class Lease:
         """
         assert self.progress.commit is not None
         try:
-            written = self._folder.replace(MANIFEST, encode(self.progress.commit), version)
+            # no heartbeat meanwhile: where files are not replaced whole, a kill must not leave both torn
+            with self._lock:
+                written = self._folder.replace(MANIFEST, encode(self.progress.commit), version)
         except Changed:
             # a successor has written it for us, or something that takes no lease has written another
             self.renew()
@@ -202,8 +206,9 @@ class Lease:
                 f"{self._folder.root}/{MANIFEST} was replaced by something that does not take the "
                 "folder's lease; nothing but landings may write there"
             ) from None
-        # only the owner reports the commit, and marks
-        self.renew()
+        # only who has the lease reports the commit; a storage that fails now does not take it away
+        with contextlib.suppress(StorageError):
+            self.renew()
         return written
 
     def finish(self, files: Mapping[str, int]) -> None:
@@ -278,7 +283,11 @@ class Lease:
         :raises LeaseLost: if the record is another landing's.
         """
         stored = self._folder.read(PROGRESS)
-        found = stored and decode_found_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
+        if stored is not None and is_torn(stored.content):
+            # by a write of ours, or by a landing that was killed: a living one does not leave it so
+            self._version = stored.version
+            return
+        found = stored and decode_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
         if stored is None or found is None or found.owner != self.progress.owner:
             raise self._lose(found)
         self._version = stored.version

@@ -118,6 +118,10 @@ def _planned(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
     except PartsMissing:
         # after the manifest was read, and before the files were listed, another commit may have deleted them
         _refuse_stale_plan(job, found)
+        if found.record is not None and found.record.commit is not None:
+            # what has been announced may be what is to help
+            wait_until_free(job, found)
+            _finish_commit(job, found)
         raise
 
 
@@ -149,8 +153,8 @@ def _finish_commit(job: Job, found: FolderState) -> NoReturn:
             raise Changed(MANIFEST)
         if there is None or there.content != encode(commit):
             lease.write_manifest(there and there.version)
-            # what another attempt has written it has reported, too
-            if commit.run == job.run and (known is None or known.landing_id != commit.landing_id):
+            # the rows of a commit that marks were reported with the one before
+            if commit.run == job.run and commit.exported_at is None:
                 job.on_commit(_committed(job, commit, known if lease.progress.continues else None))
         lease.finish(job.folder.files())
     raise Changed(MANIFEST)
@@ -221,14 +225,17 @@ def _committed(job: Job, manifest: Manifest, before: Manifest | None) -> Landed:
 
     :param before: the manifest that it continues; None if it begins with the first row.
     """
-    known = {part.next_offset for part in before.parts} if before is not None else set()
-    newly_committed = tuple(part for part in manifest.added() if part.next_offset not in known)
+    done = before.next_offset if before is not None else -1
+    # parts that have vanished and were read again end before that
+    newly_committed = tuple(part for part in manifest.added() if part.next_offset > done)
     return Landed(manifest, own=True, new=manifest.added_by(job.run), newly_committed=newly_committed)
 
 
 def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifest:
     """Confirm the export and record it in the manifest."""
     assert job.mark is not None
+    # a landing that was taken over must not mark what its successor has yet to land
+    lease.renew()
     job.on_progress(manifest.rows, manifest.total)
     job.mark()
     marked = msgspec.structs.replace(manifest, exported_at=now())

@@ -7,7 +7,7 @@ import functools
 from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.landing.background import in_background
+from airflow_provider_webcollect.landing.background import drop, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,15 +25,15 @@ def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
     """Give a sink that passes on to ``sink`` in a thread; when it is left, all has arrived there.
 
     An error of ``sink`` is raised by a later write, or in the end. After an error nothing more is written. It
-    waits for the write at work then, but not after what interrupts the task (a timeout, say).
+    waits for the write at work then, but not for long after what interrupts the task (a timeout, say).
     """
     behind = WriteBehind(sink)
     try:
         yield behind
         behind.finish()
-    except Exception:
+    except BaseException as error:
         # whoever made the sink drops it next, and a write at work would come in between
-        behind.settle()
+        drop(error, behind.settle)
         raise
 
 

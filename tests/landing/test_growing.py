@@ -111,6 +111,21 @@ class TestGrowth:
         assert again.added() == again.parts
         assert folder.rows() == sandbox.control.true_rows(task)
 
+    def test_a_remedy_that_was_killed_while_it_committed_is_completed(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        def kill(*arguments: Any) -> str:
+            raise Crash
+
+        first = growing()
+        folder.fs.rm_file(f"{folder.root}/{first.parts[0].name}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lease.Lease, "write_manifest", kill)
+            with pytest.raises(Crash):
+                growing(run=OTHER_RUN, on_reset="full")
+        growing(run=Run(dag_id="d", task_id="t", run_id="r3"))
+        assert folder.rows() == sandbox.control.true_rows(task)
+
     def test_a_full_landing_can_be_grown(
         self, landing: Landed, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.errors import DestinationBusy
+from airflow_provider_webcollect.landing.errors import DestinationBusy, StorageError
+from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import PROGRESS
 from airflow_provider_webcollect.landing.run import land
+from tests.landing.cases import ALL, HALF, KINDS
 from tests.landing.conftest import Crash, Folder, Store
-from tests.landing.test_interleavings import ALL, HALF, KINDS, Rows, job, true_rows
+from tests.landing.pages import Rows, job, true_rows
 
 
 class TornStore(Store):
@@ -68,6 +71,50 @@ def test_the_next_landing_goes_on_wherever_a_write_is_cut_short(
         land(job(Rows(ALL + 5), folder.destination, "last", mode="incremental"))
         assert folder.rows() == true_rows(ALL + 5)
         assert PROGRESS not in folder.names()
+
+
+class FailingStore(Store):
+    """A store in which one write of a small file fails, its beginning written or nothing of it.
+
+    :ivar at: the end of the file's path and which of its writes, from 1.
+    """
+
+    at: tuple[str, int] = ("", 0)
+    torn = True
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        name, left = self.at
+        if path.endswith(name):
+            self.at = (name, left - 1)
+            if left == 1:
+                if self.torn:
+                    super().pipe_file(path, value[:10])
+                raise OSError("connection reset")
+        super().pipe_file(path, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "torn"), [("_manifest.json", True), ("_progress.json", False), ("_progress.json", True)]
+)
+def test_rows_count_once_whichever_write_fails(name: str, torn: bool) -> None:
+    for write in itertools.count(1):
+        store = FailingStore()
+        folder = Folder(store, "bucket/landing")
+        store.at, store.torn = (name, write), torn
+        committed: list[Landed] = []
+        options: dict[str, Any] = {"mark": lambda: None, "on_commit": committed.append}
+        with contextlib.suppress(StorageError):
+            land(job(Rows(ALL), folder.destination, "a", **options))
+        if store.at[1] > 0:
+            assert write > 2
+            return
+        land(job(Rows(ALL), folder.destination, "a", attempt=2, **options))
+        assert [
+            sum(part.rows for part in landed.newly_committed)
+            for landed in committed
+            if landed.newly_committed
+        ] == [ALL]
+        assert folder.rows() == true_rows(ALL)
 
 
 def killed_landing(folder: Folder) -> bytes:
