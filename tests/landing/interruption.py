@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-
 #: Whoever has started the tests in the background has them ignore SIGINT.
 _TAKES_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
