@@ -1,7 +1,7 @@
 """Ways to land rows, but for dlt's: ``python -m benchmarks.landers WAY URL FOLDER TASK...``.
 
-The folder may be on S3 for this provider's own ways. All of them are under no pace and read one page after
-the other; this provider asks for one ahead where answers take long. ``floor`` throws the rows away.
+The folder may be on S3 for this provider's own ways. All of them read one page after the other, without
+a rate limit; this provider asks for one ahead where answers take long. ``floor`` throws the rows away.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class TornStore(Store):
             raise Crash
 
     def tear(self, at: int | None) -> None:
-        """Cut the so many-th write from now on short."""
+        """Cut a write short, counted from now on from 1; None for none."""
         self._writes, self.at = 0, at
 
 
