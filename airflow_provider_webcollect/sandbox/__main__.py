@@ -47,7 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
         if isinstance(setting.default, bool):
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
-            parser.add_argument(flag, metavar="X", help=text)
+            several = "*" if isinstance(setting.default, tuple) else None
+            parser.add_argument(flag, metavar="X", nargs=several, help=text)
     return parser
 
 

@@ -25,7 +25,7 @@ def get_task_statuses(state: State, call: Call) -> object:
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
     now = state.clock.now()
     return [
-        {"taskId": task.task_id, "taskName": task.name, "status": task.seen(now)[0]}
+        {"taskId": _echoed(state, task.task_id), "taskName": task.name, "status": task.seen(now)[0]}
         for task in _with_status(state, call.user, body.task_ids)
     ]
 
@@ -44,16 +44,21 @@ def get_subtasks(state: State, call: Call) -> object:
     task, now = state.world.own(call.user, query["taskId"]), state.clock.now()
     size = min(size, SUBTASK_PAGE_ROWS)
     shown = list(enumerate(_listed_subtasks(state, task)))[(page - 1) * size : page * size]
-    return [{"subTaskId": subtask_id, "status": task.subtask_status(i, now)} for i, subtask_id in shown]
+    return [
+        {"subTaskId": _echoed(state, subtask_id), "status": task.subtask_status(i, now)}
+        for i, subtask_id in shown
+    ]
 
 
 def start_subtasks(state: State, call: Call) -> object:
     """Endpoint 15."""
     body = bodies.decode_body(call.content_type, call.body, bodies.SubTaskIds)
     task = state.world.own(call.user, body.task_id)
-    if not set(body.sub_task_ids) <= set(task.subtask_ids):
+    exact = state.settings.echo_ids == "as_sent"
+    subtask_ids = {subtask_id if exact else subtask_id.lower() for subtask_id in body.sub_task_ids}
+    if not subtask_ids <= set(task.subtask_ids):
         raise invalid("A sub-task id is not one of the task's.")
-    state.world.start(task, body.sub_task_ids)
+    state.world.start(task, subtask_ids)
     return None
 
 
@@ -94,18 +99,38 @@ def _listed_subtasks(state: State, task: Task) -> list[str]:
 
 
 def _status_record(state: State, task: Task, now: float) -> dict[str, Any]:
-    status, run = task.seen(now)
+    settings, (status, run) = state.settings, task.seen(now)
+    latest = task.runs[-1] if task.runs else None
+    counted = latest if "executed_times" in settings.stale_shows else run
+    started = latest if "start_time" in settings.stale_shows else run
     record = {
-        "taskId": task.task_id,
+        "taskId": _echoed(state, task.task_id),
         "status": status,
         "currentTotalExtractCount": run.extract_count(now) if run else 0,
-        "executedTimes": run.number if run else 0,
+        "executedTimes": _executed_times(counted, now, settings),
         "subTaskCount": len(_listed_subtasks(state, task)),
         "nextExecuteTime": None,
-        "startExecuteTime": time_text(run.began) if run else None,
-        "endExecuteTime": _end_time(run, now),
+        "startExecuteTime": time_text(started.began) if started else None,
     }
-    return record | _execution_times(run, now, state.settings) if state.settings.execution_times else record
+    if not settings.hide_end_times:
+        record["endExecuteTime"] = time_text(run.ends()) if run and not run.active(now) else None
+    return record | _execution_times(run, now, settings) if settings.execution_times else record
+
+
+def _echoed(state: State, found_id: str) -> str:
+    match state.settings.echo_ids:
+        case "upper":
+            return found_id.upper()
+        case "lower":
+            return found_id.lower()
+    return found_id
+
+
+def _executed_times(run: Run | None, now: float, settings: Settings) -> int:
+    count = run.number if run else 0
+    if run and settings.counted_runs == "ended" and run.active(now):
+        count -= 1
+    return max(0, count + settings.executed_times_offset)
 
 
 def _execution_times(run: Run | None, now: float, settings: Settings) -> dict[str, str | None]:
@@ -116,7 +141,3 @@ def _execution_times(run: Run | None, now: float, settings: Settings) -> dict[st
         "executingTime": time_text(began) if began <= until else None,
         "startExecuteTimeSeconds": seconds if text is None else text,
     }
-
-
-def _end_time(run: Run | None, now: float) -> str | None:
-    return time_text(run.ends()) if run and not run.active(now) else None

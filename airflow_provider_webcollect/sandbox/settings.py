@@ -19,6 +19,9 @@ Count = Annotated[int, Meta(ge=1)]
 Tier = Literal["Flagship", "Flagship+", "Enterprise", "Team"]
 Reuse = Literal["refuse", "revoke", "allow"]
 LargePages = Literal["cut", "refuse"]
+CountedRuns = Literal["started", "ended"]
+StaleShows = Literal["executed_times", "start_time"]
+EchoIds = Literal["as_sent", "upper", "lower"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -63,6 +66,21 @@ class Settings:
         NotNegative,
         Meta(description="after a start, status queries show the previous run this long, sandbox seconds"),
     ] = 20.0
+    stale_shows: Annotated[
+        tuple[StaleShows, ...],
+        Meta(description="what the new run already decides in such a status: executed_times, start_time"),
+    ] = ()
+    counted_runs: Annotated[
+        CountedRuns, Meta(description="executedTimes counts the runs that were started, or those that ended")
+    ] = "started"
+    executed_times_offset: Annotated[
+        int, Meta(description="is added to executedTimes, which is never less than 0")
+    ] = 0
+    hide_end_times: Annotated[bool, Meta(description="leave endExecuteTime out of status records")] = False
+    echo_ids: Annotated[
+        EchoIds,
+        Meta(description="letter case of ids in status answers; with upper or lower, requests may use any"),
+    ] = "as_sent"
     empty_after_finish_seconds: Annotated[
         NotNegative,
         Meta(description="if not 0, a run's rows are readable only so long after its end, sandbox seconds"),

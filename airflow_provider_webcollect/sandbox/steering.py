@@ -91,7 +91,7 @@ def add_task(
     loop_items: list[str] | None = None,
 ) -> dict[str, Any]:
     """Make a task, with a past and a state if asked."""
-    if task_id in state.world.tasks:
+    if task_id is not None and task_id.lower() in state.world.tasks:
         raise ValueError(f"there is a task {task_id} already")
     task = state.world.add_task(
         task_id,
@@ -261,9 +261,10 @@ def _error(message: str) -> bytes:
 
 
 def _task(state: State, task_id: str) -> Task:
-    if task_id not in state.world.tasks:
+    task = state.world.find(task_id)
+    if task is None:
         raise ValueError(f"there is no task {task_id}")
-    return state.world.tasks[task_id]
+    return task
 
 
 def _task_record(state: State, task: Task) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def delete_tasks(state: State, call: Call) -> object:
     """Endpoint 10; ids that are not there are passed over, so that repeating it does no harm."""
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
     for task in state.world.owned(call.user, body.task_ids):
-        del state.world.tasks[task.task_id]
+        del state.world.tasks[task.task_id.lower()]
     return []
 
 

@@ -122,7 +122,7 @@ class World:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, Task] = {}  # by id in lower case
         self.groups = dict(demo.GROUPS)
         self.apps = {
             demo.APP_ID: DataApp("Price watch", demo.USERNAME, "1.2.0", missing_secrets=["SHOP_TOKEN"]),
@@ -133,21 +133,27 @@ class World:
         self.table = load_table(settings)
         self._add_demo_tasks()
 
+    def find(self, task_id: str) -> Task | None:
+        """A task by its id, whose letter case counts only with ``echo_ids`` as sent."""
+        task = self.tasks.get(task_id.lower())
+        exact = self.settings.echo_ids == "as_sent"
+        return None if task and exact and task.task_id != task_id else task
+
     def own(self, user: str, task_id: str) -> Task:
         """
         A task of the user.
 
         :raises ServiceError: ``InvalidTaskId``, also when the task is somebody else's.
         """
-        task = self.tasks.get(task_id)
+        task = self.find(task_id)
         if task is None or task.owner != user:
             raise invalid_task()
         return task
 
     def owned(self, user: str, task_ids: Iterable[str]) -> list[Task]:
         """Those of the tasks that are the user's, in the order asked for, each once."""
-        found = (self.tasks.get(task_id) for task_id in dict.fromkeys(task_ids))
-        return [task for task in found if task is not None and task.owner == user]
+        found = {task.task_id: task for task in map(self.find, task_ids) if task is not None}
+        return [task for task in found.values() if task.owner == user]
 
     def add_task(
         self,
@@ -179,7 +185,7 @@ class World:
             rows_per_run=rows,
             given_rows=given,
         )
-        self.tasks[task_id] = task
+        self.tasks[task_id.lower()] = task
         return task
 
     def copy_task(self, source: Task, group_id: int) -> Task:

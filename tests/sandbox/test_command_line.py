@@ -87,6 +87,7 @@ def test_its_options_are_the_settings() -> None:
             *("--rows-per-item", "7", "--refresh-reuse", "revoke", "--api-key-everywhere"),
             *("--no-enforce-limits", "--large-pages", "refuse", "--null-metrics", "0.5", "--long-lotnos"),
             *("--execution-seconds-text", "1,234"),
+            *("--stale-shows", "executed_times", "start_time", "--executed-times-offset", "-2"),
         ]
     )
 
@@ -96,6 +97,7 @@ def test_its_options_are_the_settings() -> None:
     assert (settings.api_key_everywhere, settings.enforce_limits) == (True, False)
     assert (settings.large_pages, settings.null_metrics, settings.long_lotnos) == ("refuse", 0.5, True)
     assert settings.execution_seconds_text == "1,234"
+    assert (settings.stale_shows, settings.executed_times_offset) == (("executed_times", "start_time"), -2)
 
 
 def test_its_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +114,7 @@ def test_its_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> N
     [
         (["--host", "0.0.0.0"], "not a loopback address"),
         (["--speed", "fast"], "speed"),
+        (["--stale-shows", "end_time"], "stale_shows"),
         (["--data", "/nowhere.csv"], "nowhere.csv"),
     ],
 )

@@ -214,6 +214,99 @@ def test_staleness_can_be_switched_off(start_sandbox: Callable[..., Client]) -> 
     assert client.status(TASK)["status"] == "Waiting"
 
 
+@pytest.mark.parametrize(
+    "shows", [(), ("executed_times",), ("start_time",), ("executed_times", "start_time")]
+)
+def test_a_stale_status_can_show_parts_of_the_new_run(client: Client, shows: tuple[str, ...]) -> None:
+    before = client.status(demo.FINISHED_TASK_ID)
+    client.control.configure(stale_shows=shows)
+    client.start(demo.FINISHED_TASK_ID)
+
+    stale = client.status(demo.FINISHED_TASK_ID)
+
+    assert stale["executedTimes"] == before["executedTimes"] + ("executed_times" in shows)
+    assert (stale["startExecuteTime"] > stale["endExecuteTime"]) == ("start_time" in shows)
+    own = {"executedTimes", "startExecuteTime"}
+    assert {k: v for k, v in stale.items() if k not in own} == {
+        k: v for k, v in before.items() if k not in own
+    }
+    client.control.advance(20.1)
+    assert client.status(demo.FINISHED_TASK_ID)["endExecuteTime"] is None
+
+
+def test_a_stale_status_of_the_first_run_can_show_parts_of_it(client: Client) -> None:
+    client.control.configure(stale_shows=["executed_times", "start_time"])
+    client.start(TASK)
+
+    stale = client.status(TASK)
+
+    assert (stale["status"], stale["executedTimes"], stale["endExecuteTime"]) == ("Unexecuted", 1, None)
+    assert stale["startExecuteTime"] is not None
+
+
+def test_runs_can_be_counted_when_they_end(client: Client) -> None:
+    client.control.configure(counted_runs="ended", stale_seconds=0)
+
+    def counted() -> int:
+        return client.status(demo.FINISHED_TASK_ID)["executedTimes"]
+
+    counts = [counted()]
+    client.start(demo.FINISHED_TASK_ID)
+    counts.append(counted())
+    client.control.advance(300)
+    counts.append(counted())
+    client.start(demo.FINISHED_TASK_ID)
+    counts.append(counted())
+    client.control.stop_task(demo.FINISHED_TASK_ID)
+    counts.append(counted())
+
+    assert counts == [2, 2, 3, 3, 4]
+
+
+def test_the_count_of_runs_can_begin_again(client: Client) -> None:
+    client.control.configure(executed_times_offset=-2, stale_seconds=0)
+
+    assert client.status(TASK)["executedTimes"] == client.status(demo.FINISHED_TASK_ID)["executedTimes"] == 0
+    client.start(demo.FINISHED_TASK_ID)
+    assert client.status(demo.FINISHED_TASK_ID)["executedTimes"] == 1
+    client.control.configure(executed_times_offset=10)
+    assert client.status(demo.FINISHED_TASK_ID)["executedTimes"] == 13
+
+
+def test_end_times_can_be_left_out(client: Client) -> None:
+    client.control.configure(hide_end_times=True)
+
+    record = client.status(demo.FINISHED_TASK_ID)
+
+    assert "endExecuteTime" not in record
+    assert record["startExecuteTime"] is not None
+
+
+@pytest.mark.parametrize(("echo", "case"), [("upper", str.upper), ("lower", str.lower)])
+def test_ids_can_come_back_in_another_letter_case(
+    client: Client, echo: str, case: Callable[[str], str]
+) -> None:
+    task_id = client.control.add_task("5A9d0b0e-0000-4000-8000-0000000000fF")["task_id"]
+    client.control.configure(echo_ids=echo, stale_seconds=0)
+    asked = [task_id, task_id.swapcase()]
+
+    for version in ("", "/v2"):
+        [record] = data(client.post(f"/cloudextraction/statuses{version}", {"taskIds": asked}))
+        assert record["taskId"] == case(task_id)
+    shown = [subtask["subTaskId"] for subtask in client.subtasks(task_id.upper())]
+    assert shown == [case(subtask_id) for subtask_id in shown]
+    client.start(task_id.lower(), *(subtask_id.swapcase() for subtask_id in shown))
+    assert client.control.task(task_id)["runs"][0]["started_subtasks"] == 4
+    data(client.post("/task/deleteTasks", {"taskIds": [task_id.swapcase()]}))
+    assert task_id not in [task["task_id"] for task in client.control.tasks()]
+
+
+def test_an_id_in_another_letter_case_is_unknown_where_ids_come_back_as_sent(client: Client) -> None:
+    asked = {"taskIds": [demo.TASK_ID.upper()]}
+
+    assert data(client.post("/cloudextraction/statuses/v2", asked)) == []
+
+
 def test_the_clock_runs_as_fast_as_set(start_sandbox: Callable[..., Client]) -> None:
     client = start_sandbox(speed=3000)
     client.start(TASK)
