@@ -11,8 +11,9 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now, storage_path
-from airflow_provider_webcollect.operators.destination import check_destination, folder_at
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
+from airflow_provider_webcollect.operators.base import WebCollectOperator
 from airflow_provider_webcollect.service.api import endpoints, validation
 from airflow_provider_webcollect.service.api.records import (
     AnalyticsRow,

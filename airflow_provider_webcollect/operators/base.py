@@ -1,24 +1,24 @@
-"""What all operators and sensors share: checking arguments early, and ending tasks rightly."""
+"""The operators' base classes: the connection, the link, and how errors end the task."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.common.errors import fail_if_permanent
+from airflow_provider_webcollect.common.retry import respect_retry_after
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
-from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
-from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError
+from airflow_provider_webcollect.service.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import Context
 
 
 #: What Airflow 2 must get unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow checks whether
@@ -28,67 +28,6 @@ if not AIRFLOW_V_3_0_PLUS:
     from airflow.exceptions import AirflowTaskTerminated
 
     _FROM_OUTSIDE = (KeyboardInterrupt, AirflowTaskTerminated)
-
-
-def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:
-    """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
-
-    Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
-
-    :param names: the arguments that it reads; by default all template fields of the operator.
-    :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
-    """
-    mapped = getattr(operator, "_BaseOperator__from_mapped", False)
-    names = operator.template_fields if names is None else names
-    if not mapped and all(_is_literal(getattr(operator, name, None)) for name in names):
-        check()
-
-
-def _is_literal(value: Any) -> bool:
-    match value:
-        case str():
-            return "{{" not in value and "{%" not in value
-        case Mapping():
-            return all(_is_literal(item) for item in value.values())
-        case list() | tuple() | set():
-            return all(_is_literal(item) for item in value)
-    if hasattr(type(value), "fs"):
-        # Airflow renders paths on object storage too
-        return _is_literal(str(value))
-    # an XComArg, a mapped argument, or another value that exists only when the task runs
-    return not hasattr(value, "resolve")
-
-
-def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:
-    """Return a path on object storage.
-
-    :param path: may name the connection itself: ``s3://conn_id@bucket/…``.
-    :param conn_id: the Airflow connection of the storage; None for the one in ``path``, or none at all.
-    """
-    from airflow.providers.common.compat.sdk import ObjectStoragePath
-
-    if not isinstance(path, str):
-        return path
-    # to Airflow 2, a None that is given outweighs the connection in the path
-    return ObjectStoragePath(path, conn_id=conn_id) if conn_id else ObjectStoragePath(path)
-
-
-@contextlib.contextmanager
-def airflow_errors() -> Iterator[None]:
-    """Fail the task without retries where a retry cannot help; leave other errors to its retries.
-
-    :raises AirflowFailException: for an error that is permanent.
-    """
-    try:
-        yield
-    except Exception as error:
-        _fail_if_permanent(error)
-        raise
-
-
-def _fail_if_permanent(error: BaseException) -> None:
-    if isinstance(error, WebCollectError | LandingError) and error.permanent:
-        raise AirflowFailException(str(error)) from error
 
 
 class WebCollectOperator(BaseOperator):
@@ -138,7 +77,7 @@ class WebCollectOperator(BaseOperator):
         except BaseException as error:
             unknown = unknown_outcome(error)
             if unknown is None:
-                _fail_if_permanent(error)
+                fail_if_permanent(error)
             elif not self.retry_unknown_outcome:
                 self._end(unknown, error)
             raise

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_webcollect.operators.base import airflow_errors, check_now, storage_path
-from airflow_provider_webcollect.operators.destination import check_destination, folder_at
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.errors import airflow_errors
+from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service.api import validation
 
 if TYPE_CHECKING:

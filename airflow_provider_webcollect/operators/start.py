@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import store_task_link
-from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
 from airflow_provider_webcollect.operators.waiting import RunFailed, result_of_event, wait_here
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState

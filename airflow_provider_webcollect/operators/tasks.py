@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
-from airflow_provider_webcollect.operators.base import WebCollectOperator, WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.operators.base import WebCollectOperator, WebCollectTaskOperator
 from airflow_provider_webcollect.service.api import endpoints, validation
 from airflow_provider_webcollect.service.api.states import ActionType
 from airflow_provider_webcollect.service.errors import InvalidArgument

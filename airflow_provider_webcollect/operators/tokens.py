@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 
-from airflow_provider_webcollect.operators.base import WebCollectOperator, check_now
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.operators.base import WebCollectOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.storage import storage_path
 from airflow_provider_webcollect.operators.analytics import (
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
-from airflow_provider_webcollect.operators.base import WebCollectTaskOperator, check_now, storage_path
+from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
 from airflow_provider_webcollect.operators.landings import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,

@@ -17,9 +17,9 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.common.errors import airflow_errors
+from airflow_provider_webcollect.common.retry import respect_retry_after
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.operators.base import airflow_errors
-from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.operators.waiting import Records, result_of_event
 from airflow_provider_webcollect.waiting.conditions import Outcome, Verdict, Watch
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_webcollect.operators.base import check_now
+from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument

@@ -11,9 +11,10 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
 )
 
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
-from airflow_provider_webcollect.operators.base import airflow_errors, check_now
 from airflow_provider_webcollect.operators.waiting import Records, poll_subtasks, poll_tasks
 from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.sensors.capacity import (

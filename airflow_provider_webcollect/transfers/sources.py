@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_webcollect.common.storage import check_destination
 from airflow_provider_webcollect.landing.manifest import Source
-from airflow_provider_webcollect.operators.destination import check_destination
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 
+from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.errors import airflow_errors
+from airflow_provider_webcollect.common.retry import respect_retry_after
+from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, IfExists, Job, OnReset, check_partition
@@ -19,9 +23,6 @@ from airflow_provider_webcollect.links import (
     store_export_link,
     store_task_link,
 )
-from airflow_provider_webcollect.operators.base import airflow_errors, check_now, storage_path
-from airflow_provider_webcollect.operators.destination import check_destination, folder_at
-from airflow_provider_webcollect.operators.retry_after import respect_retry_after
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE, mark_exported
 from airflow_provider_webcollect.service.client.page_reader import PageReader

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
+from airflow_provider_webcollect.common.storage import folder_at
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnalyticsOperator
-from airflow_provider_webcollect.operators.destination import folder_at
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.common import retry
+from airflow_provider_webcollect.common.retry import LONGEST
 from airflow_provider_webcollect.landing.errors import SomeFailed
-from airflow_provider_webcollect.operators import retry_after
-from airflow_provider_webcollect.operators.retry_after import LONGEST
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
 from airflow_provider_webcollect.service.errors import ServiceFailure, TooManyRequests
@@ -21,7 +21,7 @@ from tests.airflow.dag_runs import make_dag
 
 policies = pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="Airflow before 3.3")
 # it is there on Airflow 3.3 and later alone
-RetryAfterPolicy = retry_after.RetryAfterPolicy
+RetryAfterPolicy = retry.RetryAfterPolicy
 
 
 def decided(error: Exception, try_number: int = 1, **task: Any) -> timedelta | None:

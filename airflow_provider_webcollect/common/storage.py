@@ -1,4 +1,4 @@
-"""Destinations as DAGs name them: early checks, and the folders behind them."""
+"""Storages as DAGs name them: early checks of destinations, and the paths and folders behind them."""
 
 from __future__ import annotations
 
@@ -61,6 +61,20 @@ def _is_attached(path: str) -> bool:
         return ObjectStoragePath(path).fs is not None
     except ValueError:
         return False
+
+
+def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:
+    """Return a path on object storage.
+
+    :param path: may name the connection itself: ``s3://conn_id@bucket/…``.
+    :param conn_id: the Airflow connection of the storage; None for the one in ``path``, or none at all.
+    """
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    if not isinstance(path, str):
+        return path
+    # to Airflow 2, a None that is given outweighs the connection in the path
+    return ObjectStoragePath(path, conn_id=conn_id) if conn_id else ObjectStoragePath(path)
 
 
 def folder_at(path: ObjectStoragePath) -> Folder:

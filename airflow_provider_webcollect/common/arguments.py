@@ -1,0 +1,38 @@
+"""Checking operators' arguments early: while the DAG is parsed, as far as they are known then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import BaseOperator
+
+
+def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:
+    """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
+
+    Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
+
+    :param names: the arguments that it reads; by default all template fields of the operator.
+    :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
+    """
+    mapped = getattr(operator, "_BaseOperator__from_mapped", False)
+    names = operator.template_fields if names is None else names
+    if not mapped and all(_is_literal(getattr(operator, name, None)) for name in names):
+        check()
+
+
+def _is_literal(value: Any) -> bool:
+    match value:
+        case str():
+            return "{{" not in value and "{%" not in value
+        case Mapping():
+            return all(_is_literal(item) for item in value.values())
+        case list() | tuple() | set():
+            return all(_is_literal(item) for item in value)
+    if hasattr(type(value), "fs"):
+        # Airflow renders paths on object storage too
+        return _is_literal(str(value))
+    # an XComArg, a mapped argument, or another value that exists only when the task runs
+    return not hasattr(value, "resolve")
