@@ -10,24 +10,35 @@ import msgspec
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.waits import (
+    RunFailed,
+    baselines,
+    end_of_event,
+    result_of,
+    wait_in_worker,
+)
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import store_task_link
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
-from airflow_provider_webcollect.operators.waiting import RunFailed, result_of_event, wait_here
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, OutcomeUnknown
-from airflow_provider_webcollect.waiting.conditions import Baseline, TaskWait, as_json
+from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
+from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.service.api.records import TaskStatus
+    from airflow_provider_webcollect.service.api.records import SubTask
+    from airflow_provider_webcollect.waiting.outcome import Ended
 
 ALL = "all"
+#: Seconds between two checks of whether an earlier try has started the run.
+CHECK_INTERVAL = 10.0
 
 
 class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
@@ -118,19 +129,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 return start.result
             if self.deferrable:
                 self._defer(start)
-            try:
-                records = wait_here(
-                    hook,
-                    self._wait_for(start),
-                    began=start.began,
-                    poll_interval=self.poll_interval,
-                    log=self.log,
-                )
-            except RunFailed:
-                memory.forget()
-                raise
-        memory.forget()
-        return {**start.result, "status": records[0] if records else None}
+            watch = Watch(self._condition(start), start.began, self.log)
+            ended = wait_in_worker(
+                self.webcollect_conn_id, watch, poll_interval=self.poll_interval, log=self.log
+            )
+            return self._finished(ended, start.result, memory)
 
     def execute_complete(
         self, context: Context, event: Any = None, result: dict[str, Any] | None = None
@@ -143,13 +146,19 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if result is None:
             start = memory.recall()
             result = start.result if start else {"collection_task_id": self.collection_task_id}
+        ended = end_of_event(event)
+        self.log.info("%s", ended.reason)
+        return self._finished(ended, result, memory)
+
+    def _finished(self, ended: Ended, result: dict[str, Any], memory: _Memory) -> dict[str, Any]:
+        """Return the operator's result; a run that has ended is not waited for again."""
         try:
-            records = result_of_event(event, self.log)
+            records = result_of(ended)
         except RunFailed:
             memory.forget()
             raise
         memory.forget()
-        return {**result, "status": records[0] if records else None}
+        return {**result, "status": next(iter(records), None)}
 
     def what_to_check(self) -> str:
         """Return where a start would be seen."""
@@ -184,37 +193,53 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
-        """Return whether a start that an attempt was about to send took effect."""
-        states = self._states(hook)
-        if any(states.get(subtask_id) in ACTIVE_SUBTASK_STATES for subtask_id in start.result["started"]):
-            return True
-        status, after = self._status(hook), start.after
-        return bool(status and after and not after.running and after.precedes(status))
+        """Return whether a start that an attempt was about to send took effect.
 
-    def _query_state(self, hook: WebCollectHook) -> tuple[Baseline | None, dict[str, str]]:
-        """Return the status and the states of the sub-tasks; nothing with an API key alone."""
+        That attempt may have been alive until just now, and then the service may not show the run yet: it is
+        queried for as long as its status may be that of the run before.
+        """
+        until = time.time() + SETTLE
+        while not self._shows_begin(hook, start):
+            rest = until - time.time()
+            if rest <= 0:
+                return False
+            self.log.info("An earlier try may have started the run; checking that for %.0f s more.", rest)
+            time.sleep(min(CHECK_INTERVAL, rest))
+        return True
+
+    def _shows_begin(self, hook: WebCollectHook, start: _Start) -> bool:
+        active = _active(hook.get_all_subtasks(self.collection_task_id))
+        if any(subtask_id.lower() in active for subtask_id in start.result["started"]):
+            return True
+        statuses, before = hook.get_task_statuses_v2([self.collection_task_id]), start.after
+        # if a run was going on that this start was to join, its end says nothing
+        return bool(statuses and before and not before.running and before.differs_from(statuses[0]))
+
+    def _query_state(self, hook: WebCollectHook) -> tuple[Baseline | None, list[SubTask]]:
+        """Return what the status shows, and the sub-tasks; nothing with an API key alone."""
         if hook.connection.credentials.key_only:
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
                 "active sub-tasks are started too, and nothing distinguishes their run from others.",
                 self.collection_task_id,
             )
-            return None, {}
-        before = Baseline.of(self._status(hook))
-        states = self._states(hook)
+            return None, []
+        before = baselines(self.webcollect_conn_id, [self.collection_task_id])[self.collection_task_id]
+        subtasks = hook.get_all_subtasks(self.collection_task_id)
         # a run that has ended since the status was read cannot be joined
-        goes_on = before.running and not ACTIVE_SUBTASK_STATES.isdisjoint(states.values())
-        return msgspec.structs.replace(before, running=goes_on), states
+        goes_on = before.running and bool(_active(subtasks))
+        return msgspec.structs.replace(before, running=goes_on), subtasks
 
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
-        after, states = self._query_state(hook)
-        wanted = list(states) if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
+        after, subtasks = self._query_state(hook)
+        all_ids = [subtask.sub_task_id for subtask in subtasks]
+        wanted = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not wanted:
             raise InvalidArgument(
                 "sub_task_ids", ALL, f"task {self.collection_task_id} has no sub-tasks to start"
             )
-        active = [subtask_id for subtask_id in wanted if states.get(subtask_id) in ACTIVE_SUBTASK_STATES]
-        idle = [subtask_id for subtask_id in wanted if states.get(subtask_id) not in ACTIVE_SUBTASK_STATES]
+        active = [subtask_id for subtask_id in wanted if subtask_id.lower() in _active(subtasks)]
+        idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
         start = _Start(
             began=time.time(),
             result={
@@ -245,17 +270,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 memory.forget()
             raise
 
-    def _status(self, hook: WebCollectHook) -> TaskStatus | None:
-        statuses = hook.get_task_statuses_v2([self.collection_task_id])
-        return next((status for status in statuses if status.task_id == self.collection_task_id), None)
-
-    def _states(self, hook: WebCollectHook) -> dict[str, str]:
-        return {
-            subtask.sub_task_id: subtask.status for subtask in hook.get_all_subtasks(self.collection_task_id)
-        }
-
-    def _wait_for(self, start: _Start) -> TaskWait:
-        return TaskWait(
+    def _condition(self, start: _Start) -> TaskStates:
+        return TaskStates(
             task_ids=(self.collection_task_id,),
             failure_states=tuple(self.failure_states),
             after={self.collection_task_id: start.after} if start.after else {},
@@ -267,7 +283,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         limit: datetime.timedelta | None = self.execution_timeout
         self.defer(
             trigger=WebCollectTaskStatusTrigger(
-                wait=as_json(self._wait_for(start)),
+                wait=self._condition(start).as_json(),
                 poke_interval=self.poll_interval,
                 began=start.began,
                 webcollect_conn_id=self.webcollect_conn_id,
@@ -276,6 +292,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             kwargs={"result": start.result},
             timeout=limit,
         )
+
+
+def _active(subtasks: Sequence[SubTask]) -> set[str]:
+    """Return the ids of those that are active, in small letters: the service may spell them otherwise."""
+    return {subtask.sub_task_id.lower() for subtask in subtasks if subtask.status in ACTIVE_SUBTASK_STATES}
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,15 +19,15 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.retry import respect_retry_after
+from airflow_provider_webcollect.common.waits import Records, end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.operators.waiting import Records, result_of_event
-from airflow_provider_webcollect.waiting.conditions import Outcome, Verdict, Watch
+from airflow_provider_webcollect.waiting.watch import Watch
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
-    from airflow_provider_webcollect.waiting.conditions import Wait
+    from airflow_provider_webcollect.triggers.webcollect import WaitTrigger
+    from airflow_provider_webcollect.waiting.conditions import Condition
 
 
 class WaitSensor(BaseSensorOperator):
@@ -56,20 +56,29 @@ class WaitSensor(BaseSensorOperator):
         )
         self.webcollect_conn_id = webcollect_conn_id
         respect_retry_after(self)
-        self._watch: Watch[Any] | None = None
+        self._watch: Watch | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait: poke, reschedule or defer."""
         with airflow_errors():
-            self._wait()
+            condition = self._begin()
         if self.deferrable:
-            self._defer()
+            self._defer(condition)
+        self._watch = Watch(condition, _began(self, context), self.log)
         return super().execute(context)
 
-    def _defer(self) -> NoReturn:
+    def _begin(self) -> Condition:
+        """Return what is waited for, once the wait begins."""
+        return self._condition()
+
+    def _defer(self, condition: Condition) -> NoReturn:
         limit = datetime.timedelta(seconds=self.timeout)
         self.defer(
-            trigger=self._trigger(),
+            trigger=self._trigger_class()(
+                wait=condition.as_json(),
+                poke_interval=self.poke_interval,
+                webcollect_conn_id=self.webcollect_conn_id,
+            ),
             method_name="execute_complete",
             # Airflow 3 does not count an execution timeout while a task is deferred
             timeout=min(limit, self.execution_timeout or limit),
@@ -79,19 +88,18 @@ class WaitSensor(BaseSensorOperator):
         """Poll once.
 
         :raises AirflowFailException: for a failure state, and if a retry cannot help.
-        :raises WebCollectError: for any other error of the service.
         """
-        with airflow_errors():
-            if self._watch is None:
-                self._watch = Watch(self._wait(), _began(self, context), self.log)
-            verdict, records = self._poll(WebCollectHook(self.webcollect_conn_id), self._watch)
-        if verdict.outcome is Outcome.FAILED:
-            raise AirflowFailException(verdict.reason)
-        return PokeReturnValue(verdict.outcome is Outcome.DONE, self._xcom(records))
+        if self._watch is None:
+            with airflow_errors():
+                self._watch = Watch(self._condition(), _began(self, context), self.log)
+        ended = poll(self.webcollect_conn_id, self._watch, self.log)
+        return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """Return the result from the trigger's event; an event without an outcome is an error."""
-        return self._xcom(result_of_event(event, self.log))
+        ended = end_of_event(event)
+        self.log.info("%s", ended.reason)
+        return self._result(result_of(ended))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
@@ -119,21 +127,17 @@ class WaitSensor(BaseSensorOperator):
         reason = f"the wait was not over after {self.timeout:.0f} s"
         return AirflowSkipException(reason) if self.soft_fail else AirflowSensorTimeout(reason)
 
-    def _wait(self) -> Wait[Any]:
-        """Return what is waited for, checked."""
+    def _condition(self) -> Condition:
+        """Return what the arguments say is waited for, checked."""
         raise NotImplementedError
 
-    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        """Poll once, from the worker, and return the verdict and the records."""
+    def _trigger_class(self) -> type[WaitTrigger]:
+        """Return the class of the trigger that waits; it is not imported while DAGs are parsed."""
         raise NotImplementedError
 
-    def _trigger(self) -> _StatusTrigger:
-        """Return the trigger that waits."""
-        raise NotImplementedError
-
-    def _xcom(self, records: Records) -> Any:
-        """Return the result from the last records."""
-        raise NotImplementedError
+    def _result(self, records: Records) -> Any:
+        """Return the task's result from the last records."""
+        return records
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.sensors.base import WaitSensor
-from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.waiting.capacity import CapacityWait
+from airflow_provider_webcollect.waiting.arguments import capacity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.operators.waiting import Records
+    from airflow_provider_webcollect.common.waits import Records
     from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
-    from airflow_provider_webcollect.waiting.conditions import Verdict, Watch
+    from airflow_provider_webcollect.waiting.conditions import Capacity
 
 
 class WebCollectCapacitySensor(WaitSensor):
@@ -53,32 +48,17 @@ class WebCollectCapacitySensor(WaitSensor):
         super().__init__(**kwargs)
         self.max_active_tasks = max_active_tasks
         self.max_active_sub_tasks = max_active_sub_tasks
-        check_now(self, self._wait)
+        check_now(self, self._condition)
 
-    def _wait(self) -> CapacityWait:
-        limits = {
-            name: validation.integer(name, limit, 1)
-            for name in ("max_active_tasks", "max_active_sub_tasks")
-            if (limit := getattr(self, name)) is not None
-        }
-        if not limits:
-            raise InvalidArgument(
-                "max_active_tasks", None, "`max_active_tasks`, `max_active_sub_tasks` or both must be given"
-            )
-        return CapacityWait(**limits)
-
-    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        counts = hook.get_running_counts()
-        return watch.judge(counts), [counts.as_dict()]
-
-    def _trigger(self) -> WebCollectCapacityTrigger:
-        from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
-
-        return WebCollectCapacityTrigger(
-            wait=msgspec.to_builtins(self._wait()),
-            poke_interval=self.poke_interval,
-            webcollect_conn_id=self.webcollect_conn_id,
+    def _condition(self) -> Capacity:
+        return capacity(
+            max_active_tasks=self.max_active_tasks, max_active_sub_tasks=self.max_active_sub_tasks
         )
 
-    def _xcom(self, records: Records) -> dict[str, Any]:
+    def _trigger_class(self) -> type[WebCollectCapacityTrigger]:
+        from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
+
+        return WebCollectCapacityTrigger
+
+    def _result(self, records: Records) -> dict[str, Any]:
         return records[0]

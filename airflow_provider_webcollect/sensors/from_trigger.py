@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.triggers.asked import NOW, NOW_IS_FOR_A_WORKER, XCOM_PULL
+from airflow_provider_webcollect.waiting.arguments import NOW, NOW_IS_FOR_A_WORKER, XCOM_PULL
 
 if TYPE_CHECKING:
     from airflow.triggers.base import StartTriggerArgs

@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from airflow.providers.common.compat.sdk import (
-    AirflowFailException,
-    AirflowSensorTimeout,
-)
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.errors import airflow_errors
+from airflow_provider_webcollect.common.waits import Records, baselines
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
-from airflow_provider_webcollect.operators.waiting import Records, poll_subtasks, poll_tasks
 from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
@@ -23,33 +20,21 @@ from airflow_provider_webcollect.sensors.capacity import (
 from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.triggers.asked import (
-    NOW,
-    check_given,
-    subtask_wait,
-    task_result,
-    task_wait,
-)
-from airflow_provider_webcollect.waiting.conditions import (
-    MISSING_TIMEOUT,
-    SETTLE,
-    Baseline,
-    SubTaskWait,
-    TaskWait,
-    Verdict,
-    Watch,
-    as_json,
-)
+from airflow_provider_webcollect.waiting.arguments import NOW, refuse_none, subtask_states, task_states
+from airflow_provider_webcollect.waiting.baseline import SETTLE
+from airflow_provider_webcollect.waiting.conditions import MISSING_TIMEOUT, SubTaskStates, TaskStates
+from airflow_provider_webcollect.waiting.outcome import Outcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.triggers.webcollect import _StatusTrigger
+    from airflow_provider_webcollect.triggers.webcollect import (
+        WebCollectSubTaskStatusTrigger,
+        WebCollectTaskStatusTrigger,
+    )
+    from airflow_provider_webcollect.waiting.conditions import Condition
 
-
-#: Seconds; a number that JSON can hold. The last poll may come a while after the timeout.
-NEVER = 1e9
-WHOLE_WAITS = "airflow_provider_webcollect.triggers.whole_wait"
+END_TRIGGERS = "airflow_provider_webcollect.triggers.end_from_trigger"
 
 
 class _StatusSensor(WaitSensor):
@@ -60,9 +45,9 @@ class _StatusSensor(WaitSensor):
 
     operator_extra_links = (WebCollectTaskLink(),)
     #: The names of the arguments that say what is waited for.
-    _asked_names: Sequence[str]
-    #: The path of the trigger's class that holds the whole wait.
-    _whole_wait: str
+    _names: Sequence[str]
+    #: The path of the trigger's class that holds the wait up to the end of the task.
+    _end_trigger: str
 
     collection_task_id: str | None
 
@@ -81,17 +66,17 @@ class _StatusSensor(WaitSensor):
         self._given: tuple[str, ...] = ()
         self._why_from_worker = ""
 
-    def _take_note(self) -> None:
+    def _check(self) -> None:
         """Check the arguments that are literal, and remember which were given."""
-        check_now(self, self._wait)
-        names = ("webcollect_conn_id", *self._asked_names)
+        check_now(self, self._condition)
+        names = ("webcollect_conn_id", *self._names)
         self._given = tuple(name for name in names if getattr(self, name) is not None)
 
     def _start_from_trigger(self) -> None:
         """Let Airflow start the wait in the triggerer; if it cannot, the task will be deferred."""
         self.deferrable = True
         try:
-            self.start_trigger_args = start_trigger_args(self, self._whole_wait, self._asked_names)
+            self.start_trigger_args = start_trigger_args(self, self._end_trigger, self._names)
         except NotFromTrigger as why:
             self._why_from_worker = str(why)
         else:
@@ -102,26 +87,27 @@ class _StatusSensor(WaitSensor):
         if self._why_from_worker:
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         with airflow_errors():
-            check_given({name: getattr(self, name) for name in self._given})
-            self._wait()
             store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
         return super().execute(context)
 
+    def _begin(self) -> Condition:
+        refuse_none({name: getattr(self, name) for name in self._given})
+        return super()._begin()
+
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the wait in the triggerer, or with what a whole wait there leaves to a worker."""
+        """Go on after the wait in the triggerer, or begin one that only a worker can begin."""
         match next_kwargs:
-            case {"event": {"outcome": "left", "reason": str(reason)}}:
+            case {"event": {"outcome": Outcome.LEFT, "reason": str(reason)}}:
                 self._why_from_worker = reason
                 return self.execute(context)
-            case {"event": {"outcome": "timeout", "reason": reason}}:
-                raise AirflowSensorTimeout(reason)
-            case {"event": {"outcome": "refused", "reason": reason}}:
+            case {"event": {"outcome": Outcome.REFUSED, "reason": reason}}:
+                # `soft_fail` and `never_fail` skip no wrong argument
                 raise AirflowFailException(reason)
         return super().resume_execution(next_method, next_kwargs, context)
 
     @property
-    def _asked(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._asked_names}
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
 
 
 class WebCollectTaskStatusSensor(_StatusSensor):
@@ -138,9 +124,9 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param after: the status from before the run that is waited for: the result of
         ``WebCollectStartSubTasksOperator`` (or a list of them), so that Finished of an earlier run does not
         count. With ``"now"`` the sensor queries it at the start: then the run that is active counts, or else
-        the next one, and ``settle`` is ignored. None (default) for any run. (templated)
-    :param settle: seconds, 90 by default, after which a final state counts whatever ``after`` says, for
-        services that count runs otherwise.
+        the next one, whenever that begins. None (default) for any run. (templated)
+    :param settle: seconds, 90 by default, for which the service may still show the run before. After that, a
+        final state counts without further evidence.
     :param missing_timeout: seconds, 600 by default, after which a task that is missing from the answers, or
         Unexecuted, fails the task.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
@@ -160,7 +146,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "webcollect_conn_id",
     )
     template_fields_renderers = {"collection_task_ids": "json", "after": "json"}  # noqa: RUF012  # as in Airflow
-    _asked_names = (
+    _names = (
         "collection_task_id",
         "collection_task_ids",
         "wait_for",
@@ -170,7 +156,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "settle",
         "missing_timeout",
     )
-    _whole_wait = f"{WHOLE_WAITS}.WholeTaskWait"
+    _end_trigger = f"{END_TRIGGERS}.TaskStatusEndTrigger"
 
     def __init__(
         self,
@@ -191,51 +177,29 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.wait_for = wait_for
         self.after = after
         self.settle = settle
-        self._take_note()
+        self._check()
         if start_from_trigger:
             self._start_from_trigger()
 
-    def execute(self, context: Context) -> Any:
-        """Wait: poke, reschedule or defer."""
-        if self.after == NOW:
-            with airflow_errors():
-                self._query_baseline()
-        return super().execute(context)
-
-    def _query_baseline(self) -> None:
-        wait = self._wait()
-        statuses = poll_tasks(WebCollectHook(self.webcollect_conn_id), wait)
-        self.after = [
-            {"collection_task_id": task_id, "after": msgspec.structs.asdict(before)}
-            for task_id in wait.task_ids
-            for before in [Baseline.of(statuses.get(task_id))]
-        ]
-        # nothing was started just now, so no time makes the run before count
-        self.settle = NEVER
-
-    def _wait(self) -> TaskWait:
-        if self.after != NOW:
-            return task_wait(**self._asked)
-        if self.reschedule and not self.deferrable:
+    def _condition(self) -> TaskStates:
+        if self.after == NOW and self.reschedule and not self.deferrable:
             raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
-        # its value is queried when the wait begins
-        return task_wait(**{**self._asked, "after": None})
+        return task_states(**self._arguments)
 
-    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        statuses = poll_tasks(hook, self._wait())
-        return watch.judge(statuses), [status.as_dict() for status in statuses.values()]
+    def _begin(self) -> Condition:
+        condition = super()._begin()
+        if self.after != NOW:
+            return condition
+        before = baselines(self.webcollect_conn_id, condition.keys)
+        return msgspec.structs.replace(condition, after=before, was_started=False)
 
-    def _trigger(self) -> _StatusTrigger:
+    def _trigger_class(self) -> type[WebCollectTaskStatusTrigger]:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
-        return WebCollectTaskStatusTrigger(
-            wait=as_json(self._wait()),
-            poke_interval=self.poke_interval,
-            webcollect_conn_id=self.webcollect_conn_id,
-        )
+        return WebCollectTaskStatusTrigger
 
-    def _xcom(self, records: Records) -> Any:
-        return task_result(records, many=self.collection_task_ids is not None)
+    def _result(self, records: Records) -> Any:
+        return records if self.collection_task_ids is not None else next(iter(records), None)
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
@@ -263,14 +227,14 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as in Airflow
-    _asked_names = (
+    _names = (
         "collection_task_id",
         "sub_task_ids",
         "target_states",
         "failure_states",
         "missing_timeout",
     )
-    _whole_wait = f"{WHOLE_WAITS}.WholeSubTaskWait"
+    _end_trigger = f"{END_TRIGGERS}.SubTaskStatusEndTrigger"
 
     def __init__(
         self,
@@ -285,25 +249,14 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.sub_task_ids = sub_task_ids
-        self._take_note()
+        self._check()
         if start_from_trigger:
             self._start_from_trigger()
 
-    def _wait(self) -> SubTaskWait:
-        return subtask_wait(**self._asked)
+    def _condition(self) -> SubTaskStates:
+        return subtask_states(**self._arguments)
 
-    def _poll(self, hook: WebCollectHook, watch: Watch[Any]) -> tuple[Verdict, Records]:
-        subtasks = poll_subtasks(hook, self._wait())
-        return watch.judge(subtasks), [subtask.as_dict() for subtask in subtasks]
-
-    def _trigger(self) -> _StatusTrigger:
+    def _trigger_class(self) -> type[WebCollectSubTaskStatusTrigger]:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectSubTaskStatusTrigger
 
-        return WebCollectSubTaskStatusTrigger(
-            wait=as_json(self._wait()),
-            poke_interval=self.poke_interval,
-            webcollect_conn_id=self.webcollect_conn_id,
-        )
-
-    def _xcom(self, records: Records) -> Records:
-        return records
+        return WebCollectSubTaskStatusTrigger

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
@@ -16,7 +18,10 @@ from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
-from airflow_provider_webcollect.waiting.finished_runs import FINAL_STATES, Mark, follow
+from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, LONGEST_CONTRADICTION
+from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
+from airflow_provider_webcollect.waiting.history import Absences
+from airflow_provider_webcollect.waiting.queries import TASK_STATUSES
 
 if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
     from airflow.triggers.base import BaseEventTrigger
@@ -35,7 +40,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: After a refusal the next look follows in this many poke intervals: it needs a person to get better.
+#: A task, its status, and the seconds for which that has been shown as it is.
+_Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
+
+#: After a refusal the next poll follows in this many poke intervals: it needs a person to get better.
 PATIENCE = 10
 
 
@@ -45,23 +53,24 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
     an :class:`~airflow_provider_webcollect.waiting.finished_runs.EndedRun` as JSON: ``collection_task_id``,
     ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
-    that ended between two looks share an event, which names them from ``first_run`` to ``run``; its
+    that ended between two polls share an event, which names them from ``first_run`` to ``run``; its
     ``status`` is None if the next run was already going on.
 
     From Airflow 3.3 on, each task's last run is remembered in the asset's state store once Airflow has stored
     the run's event. So a restart of the triggerer loses no run; one that is killed within the second or two
-    in between tells a run again, with the same payload. This needs a trigger whose watchers are all on one
+    in between reports a run again, with the same payload. This needs a trigger whose watchers are all on one
     asset. Before 3.3, and with several assets, nothing is remembered: after a restart the watch begins with
-    what it sees first, and the runs that ended meanwhile are not told.
+    what it sees first, and the runs that ended meanwhile are not reported.
 
-    A run that had ended before the first look is not told. Nothing ends the watch: a service that does not
-    answer is asked again with growing pauses, and after a refusal (credential, plan, id), which is logged as
-    an error, the connection is read anew and the next look follows in ten poke intervals.
+    A run that had ended before the first poll is not reported. A state that may still be that of the run
+    before is not taken for an end, as in a wait (``docs/waiting.md``). Nothing ends the watch: a service that
+    does not answer is asked again with growing pauses, and after a refusal (credential, plan, id), which is
+    logged as an error, the connection is read again and the next poll follows in ten poke intervals.
 
     :param collection_task_id: the service's task.
     :param collection_task_ids: many tasks instead of one.
-    :param states: final states that are told: ``Finished`` or ``Stopped`` or both.
-    :param poke_interval: seconds between two looks at a task.
+    :param states: final states that are reported: ``Finished`` or ``Stopped`` or both.
+    :param poke_interval: seconds between two polls of a task.
     :param webcollect_conn_id: the Airflow connection of the service.
     :raises InvalidArgument: (a ``ValueError``) if an argument is not as it should be.
     """
@@ -95,13 +104,13 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         """Watch, and yield an event for each end of a run; only Airflow before 3.3 runs the trigger so."""
         watch = self.create_shared_stream_producer(self.serialize()[1])
         try:
-            async for event in self.filter_shared_stream(looks async for looks, _ in watch.open_stream()):
+            async for event in self.filter_shared_stream(each async for each, _ in watch.open_stream()):
                 yield event
         finally:
             await watch.aclose()
 
     def shared_stream_key(self) -> Hashable:
-        """Return what no other trigger has: not the stream is wanted, but Airflow's word on stored events."""
+        """Return a unique key: the shared stream is used only because it reports when events are stored."""
         return msgspec.json.encode(self.serialize())
 
     @classmethod
@@ -109,19 +118,21 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         """Return what does the watching."""
         return _Watch(kwargs["collection_task_ids"], kwargs["poke_interval"], kwargs["webcollect_conn_id"])
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[_Looks]) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each end of a run that the looks show."""
-        async for looks in shared_stream:
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[_Statuses]
+    ) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each end of a run that the statuses show."""
+        async for statuses in shared_stream:
             moved: dict[str, Mark] = {}
-            for task_id, status in looks.seen:
+            for task_id, status, quiet in statuses.seen:
                 before = await self._mark(task_id)
-                mark, ended = follow(before, task_id, status, self.states)
+                mark, ended = follow(before, task_id, status, self.states, quiet)
                 if mark != before:
                     self._marks[task_id] = moved[task_id] = mark
                 if ended:
                     log.info("Ended: %s", ended)
                     yield TriggerEvent(ended.as_dict())
-            looks.when_stored = functools.partial(self._remember, moved)
+            statuses.when_stored = functools.partial(self._remember, moved)
 
     async def _mark(self, task_id: str) -> Mark | None:
         if task_id not in self._marks:
@@ -142,7 +153,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             return msgspec.convert(known, Mark | None)
         except msgspec.ValidationError as error:
             log.warning(
-                "%s: what was last seen of it is not known; the watch begins anew. %s", task_id, error
+                "%s: what was last seen of it is not known; the watch begins again. %s", task_id, error
             )
             return None
 
@@ -155,44 +166,61 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
                 await store.aset(self._key(task_id), msgspec.to_builtins(mark))
             except Exception as error:
                 # its events are stored: to end the watch would not mend it
-                log.warning("%s: a restart of the triggerer may tell its last run again. %s", task_id, error)
+                log.warning(
+                    "%s: a restart of the triggerer may report its last run again. %s", task_id, error
+                )
 
     def _key(self, task_id: str) -> str:
         return f"{self.webcollect_conn_id} {task_id} {'+'.join(self.states)}"
 
 
-class _Looks:
-    """What some looks at tasks have shown, and what is to be done once Airflow has stored their events."""
+class _Statuses:
+    """What some polls have shown, and what is to be done once Airflow has stored their events.
 
-    def __init__(self, seen: list[tuple[str, TaskStatus | None]]) -> None:
+    :ivar seen: tasks, each with its status and the seconds for which that has been shown as it is.
+    """
+
+    def __init__(self, seen: list[_Seen]) -> None:
         self.seen = seen
         self.when_stored: Callable[[], Awaitable[None]] | None = None
 
 
+@dataclass(slots=True)
+class _Shown:
+    """What a task's status shows, and since when.
+
+    :ivar is_settled: it was passed on for as long as that may change what it means.
+    """
+
+    mark: Mark
+    since: float
+    is_settled: bool = False
+
+
 class _Watch(SharedStreamProducer):
-    """Looks at tasks on the connection's shared poll, and passes on what has changed."""
+    """Polls tasks on the connection's shared poll, and passes on what has changed or may mean more by now."""
 
     def __init__(self, task_ids: Sequence[str], poke_interval: float, conn_id: str) -> None:
         self._task_ids = task_ids
         self._poke_interval = poke_interval
         self._conn_id = conn_id
-        self._last: dict[str, Mark] = {}
-        self._changes: asyncio.Queue[tuple[str, TaskStatus | None]] = asyncio.Queue()
+        self._shown: dict[str, _Shown] = {}
+        self._changes: asyncio.Queue[_Seen] = asyncio.Queue()
         self._watching: list[asyncio.Task[None]] = []
 
-    async def open_stream(self) -> AsyncIterator[tuple[_Looks, _Looks]]:
+    async def open_stream(self) -> AsyncIterator[tuple[_Statuses, _Statuses]]:
         self._watching = [asyncio.create_task(self._watch(task_id)) for task_id in self._task_ids]
         while True:
             seen = [await self._changes.get()]
             while not self._changes.empty():
                 seen.append(self._changes.get_nowait())
-            looks = _Looks(seen)
-            yield looks, looks
+            statuses = _Statuses(seen)
+            yield statuses, statuses
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        for looks, outcome in batch:
-            if outcome.is_clean and looks.when_stored:
-                await looks.when_stored()
+        for statuses, outcome in batch:
+            if outcome.is_clean and statuses.when_stored:
+                await statuses.when_stored()
 
     async def aclose(self) -> None:
         for watching in self._watching:
@@ -200,24 +228,37 @@ class _Watch(SharedStreamProducer):
         await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def _watch(self, task_id: str) -> None:
-        """Look at a task for ever."""
-        see = functools.partial(self._see, task_id)
+        """Poll a task without end."""
+        see = functools.partial(self._see, task_id, Absences(time.time()))
         while True:
             try:
                 async with SharedFeed(self._conn_id) as feed:
-                    await feed.tasks.until((task_id,), self._poke_interval, see)
+                    await feed.until(TASK_STATUSES, (task_id,), self._poke_interval, see)
             except Exception as error:
                 # Nobody waits for this error: a trigger that ends is started again at once, time after time.
                 pause = self._poke_interval * PATIENCE
-                log.error("%s cannot be watched; the next look follows in %.0f s. %s", task_id, pause, error)
+                log.error("%s cannot be watched; the next poll follows in %.0f s. %s", task_id, pause, error)
                 await asyncio.sleep(pause)
 
-    def _see(self, task_id: str, seen: Mapping[str, TaskStatus | None]) -> None:
-        status = seen[task_id]
+    def _see(
+        self,
+        task_id: str,
+        absences: Absences,
+        seen: Mapping[str, TaskStatus | None],
+        polled: Collection[str],
+    ) -> None:
+        now, status = time.time(), seen[task_id]
+        absences.note((task_id,) if status is None else (), now)
+        if absences.unconfirmed:
+            return
         mark = Mark.of(status)
-        if self._last.get(task_id) != mark:
-            self._last[task_id] = mark
-            self._changes.put_nowait((task_id, status))
+        shown = self._shown.get(task_id)
+        if shown is None or shown.mark != mark:
+            shown = self._shown[task_id] = _Shown(mark, now)
+        if not shown.is_settled:
+            quiet = now - shown.since
+            shown.is_settled = quiet >= LONGEST_CONTRADICTION
+            self._changes.put_nowait((task_id, status, quiet))
 
 
 def _task_ids(one: str | None, many: Sequence[str] | None) -> list[str]:

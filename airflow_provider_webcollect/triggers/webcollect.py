@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, ClassVar
 
-import msgspec
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_webcollect.service.errors import WebCollectError
@@ -14,24 +13,41 @@ from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.finished import (
     WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # it is public here, beside the others
 )
-from airflow_provider_webcollect.waiting.conditions import Outcome, SubTaskWait, TaskWait, Verdict, Watch
-
-if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.api.records import Record, SubTask, TaskStatus
-    from airflow_provider_webcollect.waiting.feed import StatusFeed
+from airflow_provider_webcollect.waiting.conditions import Condition, SubTaskStates, TaskStates
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.watch import Watch
 
 
-class _StatusTrigger(BaseTrigger):
-    """What both triggers share: being shown states until the wait is over, and telling how it ended.
+async def end_of(
+    condition: Condition, *, began: float, poke_interval: float, conn_id: str, log: Any
+) -> Ended:
+    """Wait in the triggerer, on the connection's shared poll, and return how it ended.
 
-    The event's payload is ``{"outcome": "done" | "failed" | "error", "reason", "records", "permanent"}``,
-    with the last records seen as plain JSON; ``permanent`` says of an error that trying again is in vain.
+    :param began: Unix time at which the wait began.
+    :param poke_interval: seconds between two polls.
+    :param conn_id: the Airflow connection of the service.
+    :param log: a logger.
+    """
+    watch = Watch(condition, began, log)
+    try:
+        async with SharedFeed(conn_id) as feed:
+            return await feed.until(condition.query, condition.keys, poke_interval, watch.judge)
+    except WebCollectError as error:
+        return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
 
-    :param wait: what is waited for, as plain JSON.
-    :param poke_interval: seconds between two looks.
-    :param began: Unix time at which the wait began; a restart of the triggerer does not begin it anew.
+
+class WaitTrigger(BaseTrigger):
+    """Base of the triggers that wait until a condition is met, and then let a worker go on.
+
+    The event's payload is an :class:`~airflow_provider_webcollect.waiting.outcome.Ended` as plain JSON.
+
+    :param wait: the condition, as plain JSON.
+    :param poke_interval: seconds between two polls.
+    :param began: Unix time at which the wait began; a restart of the triggerer does not begin it again.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
+
+    _condition: ClassVar[type[Condition]]
 
     def __init__(
         self,
@@ -57,57 +73,25 @@ class _StatusTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and tell how it ended, once."""
-        yield TriggerEvent(await self.ended())
-
-    async def ended(self) -> dict[str, Any]:
-        """Wait, and return the event's payload."""
-        try:
-            async with SharedFeed(self.webcollect_conn_id) as feed:
-                return await self._outcome(feed)
-        except WebCollectError as error:
-            return {"outcome": "error", "reason": str(error), "permanent": error.permanent}
-
-    def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
-        """Begin to wait, and return an awaitable of the event's payload."""
-        raise NotImplementedError
+        """Wait, and yield an event once it is over."""
+        ended = await end_of(
+            self._condition.from_json(self.wait),
+            began=self.began,
+            poke_interval=self.poke_interval,
+            conn_id=self.webcollect_conn_id,
+            # the class's log: with one of its own, each of ten thousand waits would be a quarter larger
+            log=self.logger(),
+        )
+        yield TriggerEvent(ended.as_event())
 
 
-class WebCollectTaskStatusTrigger(_StatusTrigger):
-    """Waits until tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.TaskWait`."""
+class WebCollectTaskStatusTrigger(WaitTrigger):
+    """Waits until tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.TaskStates`."""
 
-    def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
-        wait = msgspec.convert(self.wait, TaskWait)
-        # the class's log: with one of its own, each of ten thousand waits would be a quarter larger
-        watch = Watch(wait, self.began, self.logger())
-
-        def see(seen: Mapping[str, TaskStatus | None]) -> dict[str, Any] | None:
-            statuses = {task_id: status for task_id in wait.task_ids if (status := seen[task_id])}
-            return _payload(watch.judge(statuses), statuses.values())
-
-        return feed.tasks.until(wait.task_ids, self.poke_interval, see)
+    _condition = TaskStates
 
 
-class WebCollectSubTaskStatusTrigger(_StatusTrigger):
-    """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.SubTaskWait`."""
+class WebCollectSubTaskStatusTrigger(WaitTrigger):
+    """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.SubTaskStates`."""
 
-    def _outcome(self, feed: StatusFeed) -> Awaitable[dict[str, Any]]:
-        wait = msgspec.convert(self.wait, SubTaskWait)
-        watch = Watch(wait, self.began, self.logger())
-
-        def see(seen: Mapping[str, list[SubTask] | None]) -> dict[str, Any] | None:
-            subtasks = seen[wait.task_id] or []
-            return _payload(watch.judge(subtasks), subtasks)
-
-        return feed.subtasks.until((wait.task_id,), self.poke_interval, see)
-
-
-def _payload(verdict: Verdict, records: Iterable[Record]) -> dict[str, Any] | None:
-    """Return the event's payload if the wait is over."""
-    if verdict.outcome is Outcome.WAIT:
-        return None
-    return {
-        "outcome": verdict.outcome.value,
-        "reason": verdict.reason,
-        "records": [record.as_dict() for record in records],
-    }
+    _condition = SubTaskStates

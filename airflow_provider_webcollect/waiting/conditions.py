@@ -1,287 +1,298 @@
-"""Deciding whether what was waited for has happened. The same code serves poking, rescheduling and triggers.
-
-A run that has just been started may still show the state of the run before it for a minute (assumptions.md,
-Status). So a wait can be given a :class:`Baseline`, what was seen before the start, and a final state counts
-only if it is another run's, or once the service has had time to catch up.
-"""
+"""What is waited for. A condition knows its query, its verdict on what a query has shown, and its result."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from enum import Enum
-from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import SubTask, TaskStatus
+from airflow_provider_webcollect.service.api.records import Record, RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
+from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
+from airflow_provider_webcollect.waiting.history import History
+from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.queries import (
+    ACCOUNT,
+    RUNNING_COUNTS,
+    SUBTASKS,
+    TASK_STATUSES,
+    Query,
+)
 
-#: Seconds after which a status shows the run that was started, whatever its counters say.
-SETTLE = 90.0
-#: Seconds that a task may be missing from status answers, or Unexecuted, before waiting on is pointless.
+C = TypeVar("C", bound="Condition")
+
+#: Seconds that something may be missing from the answers before waiting on is pointless.
 MISSING_TIMEOUT = 600.0
-
-_RUNNING = (TaskState.WAITING, TaskState.EXTRACTING)
-
-Seen = TypeVar("Seen", contravariant=True)
-_NOTHING: Mapping[str, float] = MappingProxyType({})
-
-
-class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task's status showed before a start.
-
-    :ivar running: a run is going on, and what is started joins it: that run's end counts.
-    """
-
-    executed_times: int | None = None
-    start_execute_time: str | None = None
-    running: bool = False
-
-    @classmethod
-    def of(cls, status: TaskStatus | None) -> Baseline:
-        """Return what to remember of ``status``; a task without one has never run."""
-        if status is None:
-            return cls(executed_times=0)
-        started = status.start_execute_time
-        return cls(
-            executed_times=status.executed_times,
-            start_execute_time=started.isoformat() if started else None,
-            running=status.status in _RUNNING,
-        )
-
-    def precedes(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` is of a later run, or of the one that the start joined."""
-        if self.running:
-            return True
-        if status.executed_times is not None and self.executed_times is not None:
-            return status.executed_times > self.executed_times
-        started = status.start_execute_time
-        return started is not None and started.isoformat() != self.start_execute_time
-
-
-class Outcome(Enum):
-    """How a wait stands."""
-
-    WAIT = "wait"
-    DONE = "done"
-    FAILED = "failed"
+#: `settle` of waits for the next run, as versions up to 0.2 wrote it.
+_NEVER = 1e9
 
 
 class Verdict(NamedTuple):
-    """How a wait stands, and a line that says why."""
+    """How a wait has ended, None if it goes on; and a line that says why."""
 
-    outcome: Outcome
+    outcome: Outcome | None
     reason: str
 
 
-class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What is waited for: states of tasks.
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """What is waited for.
+
+    :cvar query: what the service is asked, about the :attr:`keys`.
+    """
+
+    query: ClassVar[Query]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What is asked about."""
+        raise NotImplementedError
+
+    def absent(self, seen: Mapping[str, Any]) -> Collection[str]:
+        """Return what the service's answers lack."""
+        raise NotImplementedError
+
+    def judge(self, seen: Mapping[str, Any], history: History) -> Verdict:
+        """Return how the wait stands.
+
+        :param seen: the latest state of each key; None for one that the answer left out.
+        """
+        raise NotImplementedError
+
+    def records(self, seen: Mapping[str, Any]) -> Iterable[Record]:
+        """Return what the wait's result consists of."""
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the condition as plain JSON, for a trigger's arguments; what has its default is left out."""
+        defaults = {
+            field.name: field.default
+            if field.default_factory is msgspec.NODEFAULT
+            else field.default_factory()
+            for field in msgspec.structs.fields(self)
+        }
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: value for name, value in plain.items() if getattr(self, name) != defaults[name]}
+
+    @classmethod
+    def from_json(cls: type[C], plain: Mapping[str, Any]) -> C:
+        """Return the condition that :meth:`as_json` gave, in this version or an earlier one."""
+        return msgspec.convert(plain, cls)
+
+
+class TaskStates(Condition, frozen=True, kw_only=True):
+    """States of tasks.
 
     :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
     :ivar after: what was seen of each task before it was started, by id; empty to take any final state.
-    :ivar settle: seconds after which a final state counts whatever ``after`` says.
+    :ivar was_started: the tasks were started when the wait began; else the next run of each counts.
+    :ivar settle: seconds for which a status may still be that of the run before.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
     """
 
+    query = TASK_STATUSES
     task_ids: tuple[str, ...]
     target_states: tuple[str, ...] = (TaskState.FINISHED,)
     failure_states: tuple[str, ...] = (TaskState.STOPPED,)
     how_many: Literal["all", "any"] = "all"
     after: Mapping[str, Baseline] = {}
+    was_started: bool = True
     settle: float = SETTLE
     missing_timeout: float = MISSING_TIMEOUT
 
-    def missing(self, statuses: Mapping[str, TaskStatus]) -> Iterable[str]:
-        """Return the tasks that are missing from the answers, or Unexecuted."""
-        for task_id in self.task_ids:
-            status = statuses.get(task_id)
-            if status is None or status.status == TaskState.UNEXECUTED:
-                yield task_id
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> TaskStates:
+        """Return the condition that :meth:`as_json` gave, in this version or an earlier one."""
+        if plain.get("settle") == _NEVER:
+            plain = {**plain, "settle": SETTLE, "was_started": False}
+        return msgspec.convert(plain, cls)
 
-    def judge(
-        self,
-        statuses: Mapping[str, TaskStatus],
-        waited: float,
-        missing: Mapping[str, float] | None = None,
-    ) -> Verdict:
-        """Return how the wait stands.
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The tasks."""
+        return self.task_ids
 
-        :param statuses: the latest status of each task, by id; tasks that the service left out are absent.
-        :param waited: seconds since the wait began.
-        :param missing: for how many seconds each missing task has been so without interruption; by default
-            all of them since the wait began.
-        """
-        if missing is None:
-            missing = dict.fromkeys(self.missing(statuses), waited)
-        single = {
-            task_id: self._judge_unstarted(statuses.get(task_id), missing[task_id])
-            if task_id in missing
-            else self._judge_one(task_id, statuses[task_id], waited)
+    def absent(self, seen: Mapping[str, TaskStatus | None]) -> Collection[str]:
+        """Return the tasks that are missing, or Unexecuted unless that is waited for."""
+        return [
+            task_id
             for task_id in self.task_ids
-        }
+            if (status := seen[task_id]) is None
+            or (status.status == TaskState.UNEXECUTED and not self._is_wanted(status))
+        ]
+
+    def judge(self, seen: Mapping[str, TaskStatus | None], history: History) -> Verdict:
+        """Return how the wait stands; a failure that cannot be helped ends it, whatever else is missing."""
+        single = {task_id: self._judge_one(task_id, seen[task_id], history) for task_id in self.task_ids}
         outcomes = [verdict.outcome for verdict in single.values()]
-        reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worth_telling(single))
-        enough = all if self.how_many == "all" else any
+        reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worst_first(single))
+        enough, hopeless = (all, any) if self.how_many == "all" else (any, all)
         if enough(outcome is Outcome.DONE for outcome in outcomes):
             return Verdict(Outcome.DONE, reason)
-        hopeless = any if self.how_many == "all" else all
         if hopeless(outcome is Outcome.FAILED for outcome in outcomes):
             return Verdict(Outcome.FAILED, reason)
-        return Verdict(Outcome.WAIT, reason)
+        return Verdict(None, reason)
 
-    def _judge_one(self, task_id: str, status: TaskStatus, waited: float) -> Verdict:
+    def records(self, seen: Mapping[str, TaskStatus | None]) -> Iterable[TaskStatus]:
+        """Return the statuses, in the order of the tasks."""
+        return [status for task_id in self.task_ids if (status := seen[task_id])]
+
+    def _is_wanted(self, status: TaskStatus) -> bool:
+        return status.status in self.target_states or status.status in self.failure_states
+
+    def _judge_one(self, task_id: str, status: TaskStatus | None, history: History) -> Verdict:
+        if status is None:
+            return self._judge_absent(
+                "is missing from the service's answers", history.seconds_absent(task_id)
+            )
+        shown = f"is {status.status}"
         baseline = self.after.get(task_id)
-        if baseline and waited < self.settle and not baseline.precedes(status):
-            return Verdict(Outcome.WAIT, f"still shows the run before ({status.status})")
-        if status.status in self.target_states:
-            return Verdict(Outcome.DONE, f"is {status.status}")
-        if status.status in self.failure_states:
-            return Verdict(Outcome.FAILED, f"is {status.status}")
-        return Verdict(Outcome.WAIT, f"is {status.status}{_rows(status)}")
+        is_ours = baseline is None or history.belongs(
+            task_id, status, baseline, settle=self.settle, was_started=self.was_started
+        )
+        if self._is_wanted(status):
+            if not is_ours:
+                return Verdict(None, f"still shows the run before ({status.status})")
+            return Verdict(Outcome.DONE if status.status in self.target_states else Outcome.FAILED, shown)
+        if status.status == TaskState.UNEXECUTED:
+            return self._judge_absent(shown, history.seconds_absent(task_id))
+        rows = status.current_total_extract_count
+        return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
 
-    def _judge_unstarted(self, status: TaskStatus | None, missing: float) -> Verdict:
-        if status is not None and status.status in self.target_states:
-            return Verdict(Outcome.DONE, f"is {status.status}")
-        shown = "is missing from the service's answers" if status is None else f"is {status.status}"
-        if missing < self.missing_timeout:
-            return Verdict(Outcome.WAIT, shown)
+    def _judge_absent(self, shown: str, seconds: float | None) -> Verdict:
+        if seconds is None or seconds < self.missing_timeout:
+            return Verdict(None, shown)
         return Verdict(
             Outcome.FAILED,
-            f"{shown} since {missing:.0f} s: check the id and that something starts the task, or raise "
+            f"{shown} since {seconds:.0f} s: check the id and that something starts the task, or raise "
             "`missing_timeout`",
         )
 
 
-def _rows(status: TaskStatus) -> str:
-    count = status.current_total_extract_count
-    return "" if count is None else f", {count} rows"
-
-
-def _worth_telling(verdicts: Mapping[str, Verdict], most: int = 5) -> Iterable[tuple[str, Verdict]]:
-    """Return the verdicts that a line of log has room for, the bad ones first."""
-    rank = {Outcome.FAILED: 0, Outcome.WAIT: 1, Outcome.DONE: 2}
+def _worst_first(verdicts: Mapping[str, Verdict], most: int = 5) -> Sequence[tuple[str, Verdict]]:
+    """Return the verdicts that fit into a line of log."""
+    rank = {Outcome.FAILED: 0, None: 1, Outcome.DONE: 2}
     return sorted(verdicts.items(), key=lambda item: rank[item[1].outcome])[:most]
 
 
-class SubTaskWait(msgspec.Struct, frozen=True, kw_only=True):
-    """What is waited for: states of sub-tasks of a task's latest batch.
+class SubTaskStates(Condition, frozen=True, kw_only=True):
+    """States of sub-tasks of a task's latest batch.
 
     :ivar subtask_ids: the sub-tasks; None for all of the batch.
     :ivar missing_timeout: seconds after which a missing sub-task, or an empty batch, ends the wait.
     """
 
+    query = SUBTASKS
     task_id: str
     subtask_ids: tuple[str, ...] | None = None
     target_states: tuple[str, ...] = (SubTaskState.FINISHED,)
     failure_states: tuple[str, ...] = (SubTaskState.STOPPED,)
     missing_timeout: float = MISSING_TIMEOUT
 
-    def missing(self, subtasks: Collection[SubTask]) -> Iterable[str]:
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The task."""
+        return (self.task_id,)
+
+    def absent(self, seen: Mapping[str, list[SubTask] | None]) -> Collection[str]:
         """Return the sub-tasks that are not in the batch, or the task's id if the batch is empty."""
+        batch = seen[self.task_id] or ()
         if self.subtask_ids is None:
-            return () if subtasks else (self.task_id,)
-        return set(self.subtask_ids).difference(subtask.sub_task_id for subtask in subtasks)
+            return () if batch else (self.task_id,)
+        there = {subtask.sub_task_id.lower() for subtask in batch}
+        return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in there]
 
-    def judge(
-        self, subtasks: Collection[SubTask], waited: float, missing: Mapping[str, float] | None = None
-    ) -> Verdict:
-        """Return how the wait stands.
-
-        :param subtasks: all sub-tasks of the latest batch.
-        :param waited: seconds since the wait began.
-        :param missing: for how many seconds each missing one has been so without interruption; by default all
-            of them since the wait began.
-        """
-        if missing is None:
-            missing = dict.fromkeys(self.missing(subtasks), waited)
-        if missing:
-            return self._judge_missing(missing)
-        states = {subtask.sub_task_id: subtask.status for subtask in subtasks}
-        wanted = tuple(states) if self.subtask_ids is None else self.subtask_ids
-        counts = Counter(states[subtask_id] for subtask_id in wanted)
-        reason = (
-            f"{_count(counts, self.target_states)}/{len(wanted)} {'/'.join(self.target_states)}"
-            + "".join(
-                f", {count} {state}" for state, count in counts.items() if state not in self.target_states
-            )
+    def judge(self, seen: Mapping[str, list[SubTask] | None], history: History) -> Verdict:
+        """Return how the wait stands; a failure ends it, whatever else is missing."""
+        states = Counter(subtask.status for subtask in self._wanted(seen))
+        failures = set(self.failure_states).difference(self.target_states)
+        done = sum(states[state] for state in self.target_states)
+        absent = self.absent(seen)
+        count = states.total() + (0 if self.subtask_ids is None else len(absent))
+        reason = ", ".join(
+            [f"{done}/{count} {'/'.join(self.target_states)}"]
+            + [f"{number} {state}" for state, number in states.items() if state not in self.target_states]
         )
-        if _count(counts, set(self.failure_states).difference(self.target_states)):
+        if not failures.isdisjoint(states):
             return Verdict(Outcome.FAILED, reason)
-        if _count(counts, self.target_states) == len(wanted):
-            return Verdict(Outcome.DONE, reason)
-        return Verdict(Outcome.WAIT, reason)
+        if absent:
+            return self._judge_absent(absent, history)
+        return Verdict(Outcome.DONE if done == count else None, reason)
 
-    def _judge_missing(self, missing: Mapping[str, float]) -> Verdict:
-        named = [subtask_id for subtask_id in self.subtask_ids or () if subtask_id in missing]
-        shown = f"not in the latest batch: {', '.join(named[:5])}" if named else "the latest batch is empty"
-        longest = max(missing.values())
-        if longest < self.missing_timeout:
-            return Verdict(Outcome.WAIT, shown)
+    def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
+        """Return all sub-tasks of the batch."""
+        return seen[self.task_id] or ()
+
+    def _wanted(self, seen: Mapping[str, list[SubTask] | None]) -> Iterator[SubTask]:
+        wanted = None if self.subtask_ids is None else {each.lower() for each in self.subtask_ids}
+        for subtask in seen[self.task_id] or ():
+            if wanted is None or subtask.sub_task_id.lower() in wanted:
+                yield subtask
+
+    def _judge_absent(self, absent: Collection[str], history: History) -> Verdict:
+        named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
+        shown = named or "the latest batch is empty"
+        confirmed = [seconds for each in absent if (seconds := history.seconds_absent(each)) is not None]
+        longest = max(confirmed, default=None)
+        if longest is None or longest < self.missing_timeout:
+            return Verdict(None, shown)
         return Verdict(
             Outcome.FAILED, f"{shown} since {longest:.0f} s: check the ids, or raise `missing_timeout`"
         )
 
 
-class Wait(Protocol[Seen]):
-    """What is waited for."""
+class Capacity(Condition, frozen=True, kw_only=True):
+    """Capacity of the account for more runs, by its running counts (contract.md, endpoint 16).
 
-    def judge(self, seen: Seen, waited: float, /) -> Verdict:
-        """Return how the wait stands."""
-        ...
-
-
-class Watch(Generic[Seen]):
-    """A wait that is going on. It logs changes only.
-
-    What is missing at the first poll counts as missing since the wait began: earlier polls may have been made
-    by another process.
-
-    :param began: Unix time at which the wait began.
-    :param log: a logger.
+    :ivar max_active_tasks: the wait ends once fewer tasks than this extract or wait; None for no limit.
+    :ivar max_active_sub_tasks: the same for sub-tasks. Which of the service's two counts of them is which is
+        ambiguous (contract.md, Task running counts); the sum is not.
     """
 
-    __slots__ = ("_began", "_log", "_missing_since", "_said", "_wait")
+    query = RUNNING_COUNTS
+    max_active_tasks: int | None = None
+    max_active_sub_tasks: int | None = None
 
-    def __init__(self, wait: Wait[Seen], began: float, log: Any) -> None:
-        self._wait = wait
-        self._began = began
-        self._missing_since: Mapping[str, float] | None = None
-        self._log = log
-        self._said = ""
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The account."""
+        return (ACCOUNT,)
 
-    def judge(self, seen: Seen) -> Verdict:
-        """Return the verdict on what a poll has shown."""
-        verdict = self._judge(seen, time.time())
-        if verdict.reason != self._said:
-            self._said = verdict.reason
-            self._log.info("%s", verdict.reason)
-        return verdict
+    def absent(self, seen: Mapping[str, RunningCounts | None]) -> Collection[str]:
+        """Return what the service does not say the number of."""
+        return [what for what, active, _ in self._limits(seen) if active is None]
 
-    def _judge(self, seen: Any, now: float) -> Verdict:
-        wait: Any = self._wait
-        if not isinstance(wait, TaskWait | SubTaskWait):
-            return wait.judge(seen, now - self._began)  # type: ignore[no-any-return]
-        before = self._missing_since
-        since = {
-            each: self._began if before is None else before.get(each, now) for each in wait.missing(seen)
-        }
-        # most waits miss nothing, and share this
-        self._missing_since = since or _NOTHING
-        return wait.judge(seen, now - self._began, {each: now - start for each, start in since.items()})
+    def judge(self, seen: Mapping[str, RunningCounts | None], history: History) -> Verdict:
+        """Return how the wait stands."""
+        verdicts = [self._judge_one(*each, history) for each in self._limits(seen)]
+        outcomes = {verdict.outcome for verdict in verdicts}
+        worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
+        return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
+
+    def records(self, seen: Mapping[str, RunningCounts | None]) -> Iterable[RunningCounts]:
+        """Return the counts."""
+        return [counts for counts in seen.values() if counts]
+
+    def _limits(self, seen: Mapping[str, RunningCounts | None]) -> Iterator[tuple[str, int | None, int]]:
+        """Yield what is limited, how many of it are active, and the limit."""
+        counts = seen[ACCOUNT] or RunningCounts()
+        if self.max_active_tasks is not None:
+            yield "tasks", _sum(counts.extracting_count, counts.waiting_count), self.max_active_tasks
+        if self.max_active_sub_tasks is not None:
+            active = _sum(counts.executing_sub_task_count, counts.waiting_sub_task_count)
+            yield "sub-tasks", active, self.max_active_sub_tasks
+
+    def _judge_one(self, what: str, active: int | None, limit: int, history: History) -> Verdict:
+        if active is None:
+            seconds = history.seconds_absent(what)
+            is_lasting = seconds is not None and seconds >= MISSING_TIMEOUT
+            return Verdict(
+                Outcome.FAILED if is_lasting else None, f"the service does not say how many {what} are active"
+            )
+        reason = f"{active} {what} are active, there is capacity below {limit}"
+        return Verdict(Outcome.DONE if active < limit else None, reason)
 
 
-def _count(counts: Mapping[str, int], states: Iterable[str]) -> int:
-    return sum(counts.get(state, 0) for state in states)
-
-
-def as_json(wait: TaskWait | SubTaskWait) -> dict[str, Any]:
-    """Return a wait as plain JSON, for a trigger's arguments; what has its default is left out."""
-    defaults = {
-        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-        for field in msgspec.structs.fields(wait)
-    }
-    plain: dict[str, Any] = msgspec.to_builtins(wait)
-    return {name: value for name, value in plain.items() if getattr(wait, name) != defaults[name]}
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second

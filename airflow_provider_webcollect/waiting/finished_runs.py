@@ -1,7 +1,9 @@
-"""Telling from what is seen of a task which of its runs have ended, each once.
+"""Which runs of a task have ended, told from its statuses, each run once.
 
 Runs are told apart by their number (``executedTimes``), and by their start where numbers do not help: some
-begin and end between two looks, an answer may be older than the one before, and a count may begin anew.
+begin and end between two polls, an answer may be older than the one before, and a count may begin again at 0.
+A number may be counted when a run starts, and a status may lag behind, so the end of a run takes the same
+evidence as for a wait (:mod:`~airflow_provider_webcollect.waiting.baseline`).
 """
 
 from __future__ import annotations
@@ -13,36 +15,55 @@ import msgspec
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
 from airflow_provider_webcollect.service.api.states import TaskState
-
-#: States in which a run is over.
-FINAL_STATES = (TaskState.FINISHED, TaskState.STOPPED)
+from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, Baseline, is_end
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a task's runs have been followed. All that has to be remembered, also over a restart.
 
+    Times are ISO 8601 without a zone, as the service tells them: a change of the connection's ``timezone``
+    must not make a run another one.
+
     :ivar run: number of the latest run seen; 0 before the first.
-    :ivar started: when it began, ISO 8601 without a zone, as the service tells it.
+    :ivar started: when it began.
     :ivar ended: the state that it ended in, or Unexecuted; None while it goes on.
+    :ivar finished: when it ended.
+    :ivar reported: of a run that goes on: the number, if another run's end was reported under it before.
     """
 
     run: int | None = None
     started: str | None = None
     ended: str | None = None
+    finished: str | None = None
+    reported: int | None = None
 
     @classmethod
     def of(cls, status: TaskStatus | None) -> Mark:
         """Return where a task stands; one missing from the answers never ran (assumptions.md, Status)."""
         if status is None:
             return cls(run=0, ended=TaskState.UNEXECUTED)
-        started = status.start_execute_time
-        over = (*FINAL_STATES, TaskState.UNEXECUTED)
+        started, finished = status.start_execute_time, status.end_execute_time
         return cls(
             run=status.executed_times,
-            # a change of the connection's `timezone` must not make a run another one
             started=started.naive().isoformat() if started else None,
-            ended=status.status if status.status in over else None,
+            ended=status.status if status.status in (*FINAL_STATES, TaskState.UNEXECUTED) else None,
+            finished=finished.naive().isoformat() if finished else None,
         )
+
+    @property
+    def baseline(self) -> Baseline:
+        """What a later end is told from."""
+        return Baseline(
+            executed_times=self.run,
+            start_execute_time=self.started,
+            end_execute_time=self.finished if self.ended else None,
+            running=self.ended is None,
+        )
+
+    def goes_on_as(self, later: Mark) -> bool:
+        """Return whether ``later`` is of the run that goes on here, by its start."""
+        is_same = self.started is not None and self.started == later.started
+        return self.ended is None and is_same and self.run != self.reported
 
     def is_before(self, later: Mark) -> bool:
         """Return whether ``later`` is of a later run."""
@@ -54,7 +75,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has ended, or several that did between two looks.
+    """A run that has ended, or several that did between two polls.
 
     :ivar collection_task_id: the task.
     :ivar run: number of the latest of them; None if the service does not tell numbers.
@@ -80,39 +101,49 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def follow(
-    mark: Mark | None, task_id: str, status: TaskStatus | None, states: Collection[str]
+    mark: Mark | None, task_id: str, status: TaskStatus | None, states: Collection[str], quiet: float = 0.0
 ) -> tuple[Mark, EndedRun | None]:
-    """Return the mark after a look, and what has ended since ``mark``.
+    """Return the mark after a poll, and what has ended since ``mark``.
 
-    :param mark: the mark after the look before; None for the first look, which finds nothing ended.
-    :param status: what was seen; None if the task was missing from the answer.
+    :param mark: the mark after the poll before; None for the first poll, which finds nothing ended.
+    :param status: what was seen; None if the task is missing from the answers.
     :param states: final states that count as an end.
+    :param quiet: seconds for which the status has been shown as it is.
     """
     now = Mark.of(status)
     if mark is None:
         return now, None
     if status is None:
         return mark, None
-    if mark.is_before(now):
-        return now, _ended(task_id, status, now, _first_unseen(mark, now), states)
-    if now.run != mark.run and mark.run is not None:
+    if now.ended is not None and mark.goes_on_as(now):
+        # a number that has grown is that of the next run, which the status does not show yet
+        now = msgspec.structs.replace(now, run=mark.run)
+    is_later = mark.is_before(now)
+    if not is_later and now.run != mark.run and mark.run is not None:
         return mark, None  # an answer from before
-    if now.ended not in FINAL_STATES or now.ended == mark.ended:
-        return _same_run(mark, now, mark.ended), None
-    return _same_run(mark, now, now.ended), _ended(task_id, status, now, now.run, states)
-
-
-def _same_run(mark: Mark, now: Mark, ended: str | None) -> Mark:
-    # a run that was told to have ended is not told again, though an old answer shows it going on
-    return Mark(run=now.run, started=now.started or mark.started, ended=ended)
+    if now.ended not in FINAL_STATES and is_later:
+        reported = mark.run if mark.ended and mark.run == now.run else None
+        ended = _ended(task_id, status, now, _first_unseen(mark, now), states)
+        return msgspec.structs.replace(now, reported=reported), ended
+    if not is_later and now.ended in (None, TaskState.UNEXECUTED, mark.ended):
+        # a run that was reported to have ended is not reported again, though an old answer shows it going on
+        finished = now.finished if now.ended == mark.ended else mark.finished
+        started = now.started or mark.started
+        return msgspec.structs.replace(mark, run=now.run, started=started, finished=finished), None
+    evidence = mark.baseline.evidence(status)
+    if not is_end(evidence, active=mark.ended is None, quiet=quiet):
+        return mark, None
+    first = _first_unseen(mark, now) if is_later else now.run
+    return now, _ended(task_id, status, now, first, states)
 
 
 def _first_unseen(mark: Mark, now: Mark) -> int | None:
     if mark.run is None or now.run is None:
         return now.run
     if now.run < mark.run:
-        return 1  # the count began anew
-    return max(1, mark.run if mark.ended is None else min(mark.run + 1, now.run))
+        return 1  # the count began again
+    was_unfinished = mark.ended is None and mark.reported != mark.run
+    return max(1, mark.run if was_unfinished else min(mark.run + 1, now.run))
 
 
 def _ended(

@@ -59,7 +59,10 @@ class _Wait(Generic[T]):
     __slots__ = ("context", "future", "interval", "keys", "see", "seen")
 
     def __init__(
-        self, keys: tuple[str, ...], interval: float, see: Callable[[Mapping[str, T | None]], Any]
+        self,
+        keys: tuple[str, ...],
+        interval: float,
+        see: Callable[[Mapping[str, T | None], Collection[str]], Any],
     ) -> None:
         self.keys = keys
         self.interval = interval
@@ -77,7 +80,7 @@ class _Wait(Generic[T]):
         if len(seen) < len(self.keys):
             return
         try:
-            result = self.context.run(self.see, seen)
+            result = self.context.run(self.see, seen, news.keys())
         except Exception as error:  # it is the waiter's, and ends its wait alone
             self.future.set_exception(error)
             return
@@ -140,11 +143,14 @@ class Poll(Generic[T]):
         self._left_out: set[str] = set()
 
     async def until(
-        self, keys: Sequence[str], interval: float, see: Callable[[Mapping[str, T | None]], R | None]
+        self,
+        keys: Sequence[str],
+        interval: float,
+        see: Callable[[Mapping[str, T | None], Collection[str]], R | None],
     ) -> R:
         """Look in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
 
-        :param see: called with what is known of all keys whenever some of them were looked at.
+        :param see: called with what is known of all keys, and with those just polled, whenever some were.
         :raises WebCollectError: if the service refuses for good (credential, plan, argument).
         :raises ValueError: if there is no key.
         """

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
-from airflow_provider_webcollect.service.api.records import RunningCounts
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
-from airflow_provider_webcollect.waiting.capacity import CapacityWait
-from airflow_provider_webcollect.waiting.conditions import Outcome
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:
@@ -131,15 +128,6 @@ def test_limits_may_be_templates_and_mapped(sandbox: Sandbox, busy: list[str]) -
 
     assert templated.states == {"wait": "success"}
     assert mapped.states == {"wait[0]": "success", "wait[1]": "success"}
-
-
-def test_a_count_that_the_service_leaves_out_is_no_room() -> None:
-    verdict = CapacityWait(max_active_tasks=1, max_active_sub_tasks=9).judge(
-        RunningCounts(waiting_count=0, waiting_sub_task_count=1, executing_sub_task_count=1), 0.0
-    )
-
-    assert verdict.outcome is Outcome.FAILED
-    assert "the service does not say how many tasks are active" in verdict.reason
 
 
 @pytest.mark.parametrize(

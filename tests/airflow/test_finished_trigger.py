@@ -352,7 +352,7 @@ class TestOverARestart:
             await running.told(1)
 
         assert running.runs() == [2]
-        assert "begins anew" in caplog.text
+        assert "begins again" in caplog.text
 
     async def test_watchers_on_several_assets_are_told_that_nothing_is_remembered(
         self, sandbox: Sandbox, task_id: str, caplog: pytest.LogCaptureFixture

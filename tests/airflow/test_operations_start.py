@@ -19,7 +19,7 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.waiting.conditions import SETTLE
+from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ def start(task: dict[str, Any], **arguments: Any) -> FinishedRun:
             **{"wait_for_completion": True, "poll_interval": 0.2, **RETRIES, **arguments},
         )
     )
+
+
+@pytest.fixture
+def short_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry checks for moments only whether an earlier try has started the run."""
+    monkeypatch.setattr("airflow_provider_webcollect.operators.start.SETTLE", 2.0)
+    monkeypatch.setattr("airflow_provider_webcollect.operators.start.CHECK_INTERVAL", 0.2)
 
 
 def starts(sandbox: Sandbox) -> int:
@@ -164,10 +171,26 @@ class TestCrashes:
     def test_a_retry_joins_the_run_that_an_earlier_try_started(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
-        sandbox.control.fail(STATUS, status=400, code="TaskExecuting", after=1)
-        run = start(task)
+        sandbox.control.configure(run_seconds=10_000)
+        retried = threading.Event()
+        queries = len(sandbox.control.requests(STATUS))
 
-        assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
+        def is_waiting_again() -> bool:
+            nonlocal queries
+            if not retried.is_set():
+                queries = len(sandbox.control.requests(STATUS))
+            return len(sandbox.control.requests(STATUS)) > queries + 1
+
+        with once(is_waiting_again, sandbox.control.advance, 20_000):
+            run = start(
+                task,
+                retries=20,
+                execution_timeout=timedelta(seconds=3),
+                on_retry_callback=lambda context: retried.set(),
+            )
+
+        assert run.states == {"start": "success"}
+        assert run.tries["start"] > 1
         assert starts(sandbox) == 1
 
     def test_a_retry_knows_of_a_run_that_has_ended_meanwhile(
@@ -175,9 +198,12 @@ class TestCrashes:
     ) -> None:
         if not has_memory():
             pytest.skip("this Airflow cannot remember it")
-        sandbox.control.configure(speed=10_000)
-        sandbox.control.fail(STATUS, status=400, code="TaskExecuting", after=1)
-        run = start(task)
+        sandbox.control.configure(run_seconds=10_000)
+        run = start(
+            task,
+            execution_timeout=timedelta(seconds=3),
+            on_retry_callback=lambda context: sandbox.control.advance(20_000),
+        )
 
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
@@ -193,6 +219,7 @@ class TestCrashes:
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
 
+    @pytest.mark.usefixtures("short_checks")
     def test_a_start_that_was_lost_on_the_way_is_sent_again_by_a_retry(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
@@ -202,6 +229,35 @@ class TestCrashes:
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 2
         assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
+
+    def test_a_start_that_took_effect_and_is_not_shown_yet_is_not_sent_again(
+        self, sandbox: Sandbox, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not has_memory():
+            pytest.skip("this Airflow cannot remember that a start may have been sent")
+        monkeypatch.setattr("airflow_provider_webcollect.operators.start.CHECK_INTERVAL", 0.2)
+        first = [subtask["subtask_id"] for subtask in task["subtasks"]]
+        store = Store()
+        with make_dag():
+            operator = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"])
+        context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2), "task": operator}
+        # the process was gone after the service had acted: neither the status nor the sub-tasks show it yet
+        before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
+        result = {
+            "collection_task_id": task["task_id"],
+            "started": first,
+            "after": msgspec.to_builtins(before),
+        }
+        _Memory(context).keep(_Start(began=time.time(), result={**seen, "started": first}))
+        with once(
+            lambda: len(sandbox.control.requests(SUBTASKS)) > 1,
+            WebCollectHook().start_subtasks,
+            task["task_id"],
+            first,
+        ):
+            assert operator.execute(context)["started"] == first
+
+        assert starts(sandbox) == 1
 
     @pytest.mark.parametrize(
         ("refusal", "arguments"),

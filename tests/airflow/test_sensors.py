@@ -349,37 +349,15 @@ def test_an_execution_timeout_is_for_retries(endless: dict[str, Any]) -> None:
     assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 2})
 
 
-@pytest.mark.parametrize("mode", ["poke", "reschedule"])
-def test_a_passing_trouble_skips_a_sensor_that_never_fails(
-    mode: str, running: dict[str, Any], sandbox: Sandbox
-) -> None:
-    sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
-    run = wait(WebCollectTaskStatusSensor, mode, running, never_fail=True)
-
-    assert run.states == {"wait": "skipped"}
-
-
-def test_a_passing_trouble_is_for_retries_when_poking(running: dict[str, Any], sandbox: Sandbox) -> None:
-    # an error that the client does not repeat by itself
-    sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
-    run = wait(WebCollectTaskStatusSensor, "poke", running, **RETRIES)
-
-    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 2})
-
-
-def test_a_passing_trouble_is_swallowed_by_a_silent_sensor(running: dict[str, Any], sandbox: Sandbox) -> None:
-    sandbox.control.fail(STATUS_PATHS["task"], status=400, code="TaskExecuting")
-    run = wait(WebCollectTaskStatusSensor, "poke", running, silent_fail=True)
-
-    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
-
-
+@each_mode
 @each_sensor
-def test_a_passing_trouble_is_waited_out_when_deferred(
-    kind: str, running: dict[str, Any], sandbox: Sandbox
+@pytest.mark.parametrize("lenient", [{}, {"never_fail": True}, {"soft_fail": True}])
+def test_a_passing_trouble_ends_no_wait(
+    kind: str, mode: str, lenient: dict[str, Any], running: dict[str, Any], sandbox: Sandbox
 ) -> None:
+    # an error that the client does not repeat by itself
     sandbox.control.fail(STATUS_PATHS[kind], status=400, code="TaskExecuting")
-    run = wait(SENSORS[kind], "deferrable", running, **RETRIES)
+    run = wait(SENSORS[kind], mode, running, **lenient)
 
     assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
 

@@ -159,19 +159,6 @@ class TestLists:
             assert len(driver.run(paging.all_subtasks(driver.context, "t"))) == 20
             assert len(server.received) == 2
 
-    def test_statuses_come_in_batches_and_those_that_are_left_out_are_absent(
-        self, driver: Driver, sandbox: Sandbox
-    ) -> None:
-        tasks = [sandbox.control.add_task(state="Finished", rows=1)["task_id"] for _ in range(7)]
-        found = driver.run(paging.all_statuses(driver.context, [*tasks, "none"], 3))
-        assert list(found) == tasks
-        assert {status.status for status in found.values()} == {"Finished"}
-        sizes = [
-            len(json.loads(request["body"])["taskIds"])
-            for request in sandbox.control.requests("/cloudextraction/statuses/v2")
-        ]
-        assert sizes == [3, 3, 2]
-
     def test_all_analytics_come(
         self, driver: Driver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -8,9 +8,7 @@ from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.client.exchange import exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_provider_webcollect.service.api.records import AnalyticsRow, SubTask, TaskStatus
+    from airflow_provider_webcollect.service.api.records import AnalyticsRow, SubTask
     from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.flow import Flow
 
@@ -41,15 +39,3 @@ def all_analytics(context: ClientContext, **query: Any) -> Flow[list[AnalyticsRo
         if not result.rows or len(rows) >= result.total:
             return rows
         page += 1
-
-
-def all_statuses(
-    context: ClientContext, task_ids: Sequence[str], batch_size: int
-) -> Flow[dict[str, TaskStatus]]:
-    """Read the states of tasks, ``batch_size`` of them per query, by id; those left out are absent."""
-    found: dict[str, TaskStatus] = {}
-    for start in range(0, len(task_ids), batch_size):
-        batch = task_ids[start : start + batch_size]
-        statuses = yield from exchange(endpoints.get_task_statuses_v2(batch), context)
-        found.update((status.task_id, status) for status in statuses)
-    return found

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.triggers.whole_wait import _WholeWait
+    from airflow_provider_webcollect.triggers.end_from_trigger import _EndTrigger
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
@@ -49,7 +49,7 @@ def start(
     then: Callable[[Any], Any] = id,
     dag: DAG | None = None,
     **arguments: Any,
-) -> _WholeWait:
+) -> _EndTrigger:
     """Return a sensor's trigger, ready to run.
 
     :param waited: how long ago Airflow began the wait, in seconds.
@@ -68,7 +68,7 @@ def start(
     stored = Trigger(task.start_trigger_args.trigger_cls, task.start_trigger_args.trigger_kwargs)
     module, _, name = stored.classpath.rpartition(".")
     kwargs = {name: smart_decode_trigger_kwargs(value) for name, value in stored.kwargs.items()}
-    trigger: _WholeWait = getattr(importlib.import_module(module), name)(**kwargs)
+    trigger: _EndTrigger = getattr(importlib.import_module(module), name)(**kwargs)
     trigger.task_instance = SimpleNamespace(task=task, task_id="wait")  # type: ignore[assignment]
     limits = [task.start_trigger_args.timeout, task.execution_timeout]
     trigger.timeout_after = (
@@ -79,7 +79,7 @@ def start(
     return trigger
 
 
-def render(trigger: _WholeWait, results: dict[str, Any] | None = None, **params: Any) -> _WholeWait:
+def render(trigger: _EndTrigger, results: dict[str, Any] | None = None, **params: Any) -> _EndTrigger:
     """Render a trigger's arguments as the triggerer does; ``results`` are those of other tasks."""
 
     def pull(*, task_ids: str, key: str, map_indexes: int) -> Any:
@@ -91,14 +91,14 @@ def render(trigger: _WholeWait, results: dict[str, Any] | None = None, **params:
     return trigger
 
 
-async def ending(trigger: _WholeWait) -> TriggerEvent:
+async def ending(trigger: _EndTrigger) -> TriggerEvent:
     """Run a trigger as the triggerer does, and return its one event."""
     async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
         (event,) = [event async for event in events]
     return event
 
 
-async def state(trigger: _WholeWait) -> str | None:
+async def state(trigger: _EndTrigger) -> str | None:
     """Return the state in which a trigger ends its task; None if it leaves that to a worker."""
     return getattr(await ending(trigger), "task_instance_state", None)
 
@@ -258,10 +258,8 @@ class TestArguments:
         trigger = start(kind, retries=1, dag=dag, **arguments)
         event = await ending(render(trigger, {"one": None}))
 
-        assert event.payload == {
-            "outcome": "refused",
-            "reason": f"`{name}` is None; it was given, but there is no such result",
-        }
+        assert event.payload["outcome"] == "refused"
+        assert event.payload["reason"] == f"`{name}` is None; it was given, but there is no such result"
         assert sandbox.control.requests() == []
 
     @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
-"""What a sensor's arguments ask for, checked, as what the service's states are judged by.
-
-They are given by name, with their templates rendered, be it by a worker or by the triggerer.
-"""
+"""What the arguments of sensors mean, checked. They are given with their templates rendered."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,18 +10,19 @@ import msgspec
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.waiting.conditions import Baseline, SubTaskWait, TaskWait
+from airflow_provider_webcollect.waiting.baseline import Baseline
+from airflow_provider_webcollect.waiting.conditions import Capacity, SubTaskStates, TaskStates
 
-#: Instead of what was seen before a run: the sensor looks itself.
+#: As `after`: the status is queried when the wait begins.
 NOW = "now"
 #: Why no triggerer begins a wait with :data:`NOW`.
-NOW_IS_FOR_A_WORKER = "what the status shows now is for a worker to see"
-#: In the triggerer's arguments, the one key of a mapping that stands for a result of another task.
+NOW_IS_FOR_A_WORKER = "what the status shows now is for a worker to query"
+#: In arguments that a triggerer gets, the one key of a mapping that stands for a result of another task.
 XCOM_PULL = "xcom_pull"
 
 
-def check_given(arguments: Mapping[str, Any]) -> None:
-    """Check arguments that were given: a result that is not there must not make the wait another one.
+def refuse_none(arguments: Mapping[str, Any]) -> None:
+    """Refuse a None among arguments that were given: without its result, a wait would be another one.
 
     :raises InvalidArgument: if one of them is None.
     """
@@ -33,7 +31,7 @@ def check_given(arguments: Mapping[str, Any]) -> None:
             raise InvalidArgument(name, None, "it was given, but there is no such result")
 
 
-def task_wait(
+def task_states(
     *,
     collection_task_id: Any = None,
     collection_task_ids: Any = None,
@@ -43,8 +41,8 @@ def task_wait(
     after: Any = None,
     settle: Any,
     missing_timeout: Any,
-) -> TaskWait:
-    """Return what ``WebCollectTaskStatusSensor`` waits for.
+) -> TaskStates:
+    """Return what ``WebCollectTaskStatusSensor`` waits for; with :data:`NOW`, as if without ``after``.
 
     :raises InvalidArgument: if an argument breaks a rule.
     """
@@ -58,42 +56,34 @@ def task_wait(
         ids = [validation.text("collection_task_id", collection_task_id)]
     else:
         ids = validation.texts("collection_task_ids", _decoded(collection_task_ids))
-    if wait_for not in ("all", "any"):
-        raise InvalidArgument("wait_for", wait_for, "it must be one of all, any")
-    return TaskWait(
+    validation.one_of("wait_for", wait_for, ("all", "any"))
+    return TaskStates(
         task_ids=tuple(dict.fromkeys(ids)),
         how_many=wait_for,
         target_states=tuple(validation.words("target_states", target_states, TaskState)),
         failure_states=tuple(
             validation.words("failure_states", failure_states, TaskState, may_be_empty=True)
         ),
-        after={} if after is None else _baselines(after),
+        after={} if after is None or after == NOW else dict(_baselines(after, ids)),
         settle=validation.seconds("settle", settle, may_be_zero=True),
         missing_timeout=validation.seconds("missing_timeout", missing_timeout, may_be_zero=True),
     )
 
 
-def task_result(records: list[dict[str, Any]], *, many: bool) -> Any:
-    """Return what ``WebCollectTaskStatusSensor`` returns: the last records, or the one of its one task."""
-    if many:
-        return records
-    return records[0] if records else None
-
-
-def subtask_wait(
+def subtask_states(
     *,
     collection_task_id: Any,
     sub_task_ids: Any = None,
     target_states: Any,
     failure_states: Any,
     missing_timeout: Any,
-) -> SubTaskWait:
+) -> SubTaskStates:
     """Return what ``WebCollectSubTaskStatusSensor`` waits for.
 
     :raises InvalidArgument: if an argument breaks a rule.
     """
     ids = None if sub_task_ids is None else validation.texts("sub_task_ids", _decoded(sub_task_ids))
-    return SubTaskWait(
+    return SubTaskStates(
         task_id=validation.text("collection_task_id", collection_task_id),
         subtask_ids=None if ids is None else tuple(dict.fromkeys(ids)),
         target_states=tuple(validation.words("target_states", target_states, SubTaskState)),
@@ -104,23 +94,40 @@ def subtask_wait(
     )
 
 
-def _baselines(after: Any) -> dict[str, Baseline]:
-    """Read ``after``: what the start operator returned, once or as a list."""
+def capacity(**limits: Any) -> Capacity:
+    """Return what ``WebCollectCapacitySensor`` waits for.
+
+    :param limits: ``max_active_tasks`` and ``max_active_sub_tasks``, each may be None.
+    :raises InvalidArgument: if an argument breaks a rule.
+    """
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    if not given:
+        raise InvalidArgument(
+            "max_active_tasks", None, "`max_active_tasks`, `max_active_sub_tasks` or both must be given"
+        )
+    return Capacity(**{name: validation.integer(name, limit, 1) for name, limit in given.items()})
+
+
+def _baselines(after: Any, task_ids: Collection[str]) -> Iterator[tuple[str, Baseline]]:
+    """Read ``after``, what the start operator returned, once or as a list: yield tasks, and what was seen."""
     given = _decoded(after)
-    starts = [given] if isinstance(given, Mapping) else given
     try:
-        baselines = dict(map(_baseline, starts))
+        starts = [_start(each) for each in ([given] if isinstance(given, Mapping) else given)]
     except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
-        baselines = {}
-    # without any, a final state of whichever run would end the wait
-    if not baselines:
+        starts = []
+    if not starts:
+        # without any, a final state of whichever run would end the wait
         raise InvalidArgument(
             "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
         )
-    return baselines
+    known = {task_id.lower(): task_id for task_id in task_ids}
+    ours = [(known[task_id.lower()], seen) for task_id, seen in starts if task_id.lower() in known]
+    if not ours:
+        raise InvalidArgument("after", after, f"it must be of a task that is waited for: {list(task_ids)}")
+    yield from ours
 
 
-def _baseline(start: Any) -> tuple[str, Baseline]:
+def _start(start: Any) -> tuple[str, Baseline]:
     start = _decoded(start)
     # every field of a baseline has a default: an empty mapping would pass for one
     seen = msgspec.convert(start["after"] or None, Baseline)

@@ -1,0 +1,127 @@
+"""Waiting in a worker, and how the end of a wait ends a task, whichever way it waited."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
+from airflow_provider_webcollect.waiting.baseline import Baseline
+from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.waiting.conditions import Condition
+    from airflow_provider_webcollect.waiting.watch import Watch
+
+Records = list[dict[str, Any]]
+
+#: Seconds before a refusal by the service is put to the test again; the last one counts.
+CONFIRMING = (2.0, 4.0)
+
+
+class RunFailed(AirflowFailException):
+    """The run has ended in a failure state; a retry of the wait cannot help."""
+
+
+def poll(conn_id: str, watch: Watch, log: Any) -> Ended | None:
+    """Query the service once, from a worker, and return the end of the wait, or None if it goes on.
+
+    Trouble that may pass is logged, and ends no wait. A refusal by the service ends it if it is repeated with
+    the connection read again.
+
+    :param conn_id: the Airflow connection of the service.
+    :param log: a logger.
+    """
+    for pause in (*CONFIRMING, None):
+        try:
+            ended = watch.judge(query(conn_id, watch.condition))
+            # one odd answer must not end a wait, and a rescheduled sensor does not know its earlier polls
+            return watch.judge(query(conn_id, watch.condition)) if watch.is_in_doubt else ended
+        except WebCollectError as error:
+            if not error.permanent:
+                log.warning("The status query failed; the wait goes on. %s", error)
+                return None
+            if pause is None or isinstance(error, ConnectionIncomplete | InvalidArgument):
+                return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
+            log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
+            time.sleep(pause)
+    raise AssertionError("the last refusal counts")
+
+
+def query(conn_id: str, condition: Condition) -> dict[str, Any]:
+    """Return what the service shows of a condition's keys; None for one that it leaves out.
+
+    :param conn_id: the Airflow connection of the service, which is read again each time.
+    :raises WebCollectError: if the service cannot be queried, or an answer cannot be read.
+    """
+    hook = WebCollectHook(conn_id)
+    most = condition.query.batch_size(hook.connection.status_batch_size)
+    seen: dict[str, Any] = dict.fromkeys(condition.keys)
+    with contextlib.closing(hook.client) as client:
+        for start in range(0, len(condition.keys), most):
+            seen |= client.run(condition.query.ask(client.context, condition.keys[start : start + most]))
+    for state in seen.values():
+        if isinstance(state, WebCollectError):
+            raise state
+    return seen
+
+
+def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
+    """Return what the status of tasks shows now, by id; a task that two answers leave out has never run.
+
+    :param conn_id: the Airflow connection of the service.
+    :raises WebCollectError: if the service cannot be queried, or an answer cannot be read.
+    """
+    tasks = TaskStates(task_ids=tuple(task_ids))
+    seen = query(conn_id, tasks)
+    if tasks.absent(seen):
+        seen = query(conn_id, tasks)
+    return {task_id: Baseline.of(status) for task_id, status in seen.items()}
+
+
+def wait_in_worker(conn_id: str, watch: Watch, *, poll_interval: float, log: Any) -> Ended:
+    """Poll every ``poll_interval`` seconds until the wait is over, and return how it ended."""
+    while (ended := poll(conn_id, watch, log)) is None:
+        time.sleep(poll_interval)
+    return ended
+
+
+def end_of_event(event: Any) -> Ended:
+    """Return the end of the wait that a trigger's event tells of.
+
+    :raises WebCollectError: if it tells of none.
+    """
+    try:
+        ended = msgspec.convert(event, Ended)
+    except msgspec.ValidationError:
+        ended = None
+    if ended is None or (ended.outcome is Outcome.DONE and ended.records is None):
+        raise WebCollectError(f"the trigger ended without an outcome: {event!r}")
+    return ended
+
+
+def result_of(ended: Ended) -> Records:
+    """Return the last records of a wait that ended well.
+
+    :raises RunFailed: if what was waited for cannot happen any more.
+    :raises AirflowSensorTimeout: if the time for it was over.
+    :raises AirflowFailException: if the wait cannot be finished until a person acts.
+    :raises WebCollectError: if another try may help.
+    """
+    match ended.outcome:
+        case Outcome.DONE:
+            return ended.records or []
+        case Outcome.FAILED:
+            raise RunFailed(ended.reason)
+        case Outcome.TIMEOUT:
+            raise AirflowSensorTimeout(ended.reason)
+        case Outcome.ERROR if not ended.permanent:
+            raise WebCollectError(ended.reason)
+    raise AirflowFailException(ended.reason)

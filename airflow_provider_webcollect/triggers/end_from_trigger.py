@@ -1,0 +1,216 @@
+"""Waits that the triggerer holds from their beginning to the end of their task, on Airflow 3.3 and later.
+
+No worker has a part in them, with three exceptions. Airflow does two things rightly only there: failing a
+task that has retries without a retry, and handing on a result that other tasks are mapped over. And if
+``after`` turns out to be "now", a worker begins the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import XCOM_RETURN_KEY, XCom
+from airflow.triggers.base import (
+    BaseTrigger,
+    TaskFailedEvent,
+    TaskSkippedEvent,
+    TaskSuccessEvent,
+    TriggerEvent,
+)
+
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.triggers.webcollect import end_of
+from airflow_provider_webcollect.waiting.arguments import (
+    NOW,
+    NOW_IS_FOR_A_WORKER,
+    XCOM_PULL,
+    refuse_none,
+    subtask_states,
+    task_states,
+)
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import jinja2
+    from airflow.providers.common.compat.sdk import DAG, Context
+
+    from airflow_provider_webcollect.waiting.conditions import Condition
+
+Records = list[dict[str, Any]]
+
+#: For the triggerer to take the last lines of a log.
+LOG_SECONDS = 1.0
+
+
+class _EndTrigger(BaseTrigger):
+    """What the waits for tasks and for sub-tasks share.
+
+    :param timeout: seconds after which the wait has failed.
+    :param soft_fail: skip the task if the wait fails.
+    :param never_fail: skip the task also if the wait is ended by any error.
+    :param arguments: those of the sensor's arguments that were given to say what is waited for. The triggerer
+        renders those that are named like template fields of the sensor.
+    """
+
+    #: When Airflow is going to end the wait itself; the triggerer sets it.
+    timeout_after: datetime.datetime
+    _condition: Callable[..., Condition]
+
+    def __init__(
+        self,
+        *,
+        webcollect_conn_id: str,
+        poke_interval: float,
+        timeout: float,
+        soft_fail: bool,
+        never_fail: bool,
+        **arguments: Any,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
+        self.webcollect_conn_id = webcollect_conn_id
+        self.poke_interval = poke_interval
+        self.timeout = timeout
+        self.soft_fail = soft_fail
+        self.never_fail = never_fail
+        for name, value in arguments.items():
+            setattr(self, name, value)
+        self._names = tuple(arguments)
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class's path and the arguments; they hold no secret."""
+        return f"{__name__}.{type(self).__name__}", {
+            "webcollect_conn_id": self.webcollect_conn_id,
+            "poke_interval": self.poke_interval,
+            "timeout": self.timeout,
+            "soft_fail": self.soft_fail,
+            "never_fail": self.never_fail,
+            **self._arguments,
+        }
+
+    def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
+        """Return an environment in which templates are rendered as in a worker's."""
+        from jinja2 import StrictUndefined
+
+        environment: jinja2.Environment = super().get_template_env(dag)
+        # by default what a template names and is not there would be an empty text here
+        environment.undefined = StrictUndefined
+        environment.add_extension("jinja2.ext.do")
+        return environment
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Render templates, and get a result of another task as it is: as a text it could be another one."""
+        if isinstance(content, dict) and XCOM_PULL in content:
+            return context["ti"].xcom_pull(**content[XCOM_PULL])
+        return super().render_template(content, context, jinja_env, seen_oids)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, and end the task."""
+        yield await self._end(await self._wait())
+
+    async def _wait(self) -> Ended:
+        arguments = self._arguments
+        if arguments.get("after") == NOW:
+            return Ended(outcome=Outcome.LEFT, reason=NOW_IS_FOR_A_WORKER)
+        try:
+            refuse_none({"webcollect_conn_id": self.webcollect_conn_id, **arguments})
+            condition = self._condition(**arguments)
+        except InvalidArgument as error:
+            return Ended(outcome=Outcome.REFUSED, reason=str(error))
+        began = self._began()
+        try:
+            async with asyncio.timeout(began + self.timeout - time.time()):
+                return await end_of(
+                    condition,
+                    began=began,
+                    poke_interval=self.poke_interval,
+                    conn_id=self.webcollect_conn_id,
+                    log=self.log,
+                )
+        except TimeoutError:
+            reason = f"the wait was not over after {self.timeout:.0f} s"
+            return Ended(outcome=Outcome.TIMEOUT, reason=reason)
+
+    async def _end(self, ended: Ended) -> TriggerEvent:
+        """Return the event that ends the task, or hands it to a worker."""
+        match ended.outcome:
+            case Outcome.LEFT:
+                return TriggerEvent(ended.as_event())
+            case Outcome.DONE:
+                return await self._done(ended)
+            case Outcome.REFUSED:
+                is_skipped = False
+            case Outcome.TIMEOUT:
+                is_skipped = self.soft_fail
+            case Outcome.ERROR if not ended.permanent:
+                is_skipped = self.never_fail
+            case _:
+                is_skipped = self.soft_fail or self.never_fail
+        if is_skipped:
+            self.log.warning("Skipping the task: %s", ended.reason)
+        else:
+            self.log.error("%s", ended.reason)
+        # what a trigger logs right before it ends can be lost: the triggerer may see the end first
+        await asyncio.sleep(LOG_SECONDS)
+        if is_skipped:
+            return TaskSkippedEvent()
+        task: Any = self.task
+        may_be_retried = ended.outcome is Outcome.ERROR and not ended.permanent
+        return TriggerEvent(ended.as_event()) if task.retries and not may_be_retried else TaskFailedEvent()
+
+    async def _done(self, ended: Ended) -> TriggerEvent:
+        instance: Any = self.task_instance
+        if next(instance.task.iter_mapped_dependants(), None) is not None:
+            return TriggerEvent(ended.as_event())
+        result = self._result(ended.records or [])
+        if instance.task.do_xcom_push and result is not None:
+            # what an end event itself carries would be stored as a text of JSON
+            await XCom.aset(
+                XCOM_RETURN_KEY,
+                result,
+                dag_id=instance.dag_id,
+                task_id=instance.task_id,
+                run_id=instance.run_id,
+                map_index=instance.map_index,
+            )
+        return TaskSuccessEvent()
+
+    def _began(self) -> float:
+        """Return when Airflow began the wait: it tells the triggerer only when it is going to end it."""
+        task: Any = self.task
+        limits = (task.start_trigger_args.timeout, task.execution_timeout)
+        began: datetime.datetime = self.timeout_after - min(limit for limit in limits if limit)
+        return began.timestamp()
+
+    def _result(self, records: Records) -> Any:
+        return records
+
+
+class TaskStatusEndTrigger(_EndTrigger):
+    """Holds the wait of a ``WebCollectTaskStatusSensor``."""
+
+    _condition = staticmethod(task_states)
+
+    def _result(self, records: Records) -> Any:
+        return records if "collection_task_ids" in self._names else next(iter(records), None)
+
+
+class SubTaskStatusEndTrigger(_EndTrigger):
+    """Holds the wait of a ``WebCollectSubTaskStatusSensor``."""
+
+    _condition = staticmethod(subtask_states)

@@ -1,0 +1,158 @@
+"""Which run a status belongs to: the one that is waited for, or the one before.
+
+A run that has just been started may still show the status of the run before it for a minute, in part or as a
+whole, and ``executedTimes`` may count starts or ends (assumptions.md, Status). So a final state counts as the
+end of this run only on evidence. The table of docs/waiting.md, "This run, not the one before", is
+:func:`is_end`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from enum import Enum
+
+import msgspec
+
+from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.service.api.states import TaskState
+
+#: Seconds for which a status may still be that of the run before.
+SETTLE = 90.0
+#: Seconds after which a status that contradicts itself is all that the service is going to show.
+LONGEST_CONTRADICTION = 600.0
+
+#: States in which a run is going on.
+ACTIVE_STATES = (TaskState.WAITING, TaskState.EXTRACTING)
+#: States in which a run is over.
+FINAL_STATES = (TaskState.FINISHED, TaskState.STOPPED)
+
+
+class Evidence(Enum):
+    """What a status in a final state says about whose end it shows."""
+
+    #: An end after the baseline's.
+    LATER_END = "later end"
+    #: No end, or nothing to compare it with.
+    UNKNOWN_END = "no end to compare"
+    #: The end of the baseline, or one before it.
+    SAME_END = "same end"
+    #: An end before its own start: the state is of the run before the one that the start is of.
+    CONTRADICTION = "end before its start"
+
+
+def is_end(evidence: Evidence, *, active: bool, quiet: float, settle: float = SETTLE) -> bool:
+    """Return whether a final state is the end of the run that began after the baseline.
+
+    :param active: an active state was seen since the run was started.
+    :param quiet: seconds since the start, or since an active state was seen last.
+    :param settle: seconds for which a status may still be that of the run before.
+    """
+    match evidence:
+        case Evidence.LATER_END:
+            return True
+        case Evidence.UNKNOWN_END:
+            return active or quiet >= settle
+        case Evidence.SAME_END:
+            return quiet >= settle
+        case Evidence.CONTRADICTION:
+            return quiet >= max(settle, LONGEST_CONTRADICTION)
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task's status showed before a start.
+
+    :ivar start_execute_time: ISO 8601, as all times here.
+    :ivar end_execute_time: when the run that was shown ended; None while it goes on, and if that is unknown.
+    :ivar running: a run is going on, and what is started joins it: that run's end counts.
+    """
+
+    executed_times: int | None = None
+    start_execute_time: str | None = None
+    end_execute_time: str | None = None
+    running: bool = False
+
+    @classmethod
+    def of(cls, status: TaskStatus | None) -> Baseline:
+        """Return what to remember of ``status``; a task without one has never run."""
+        if status is None:
+            return cls(executed_times=0)
+        started, ended = status.start_execute_time, status.end_execute_time
+        knows_end = ended and status.status in FINAL_STATES and not _contradicts(status)
+        return cls(
+            executed_times=status.executed_times,
+            start_execute_time=started.isoformat() if started else None,
+            end_execute_time=ended.isoformat() if ended and knows_end else None,
+            running=status.status in ACTIVE_STATES,
+        )
+
+    def evidence(self, status: TaskStatus) -> Evidence:
+        """Return what ``status`` says about whose end it shows."""
+        began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
+        before_began, before_ended = _clock(self.start_execute_time), _clock(self.end_execute_time)
+        if status.status not in FINAL_STATES:
+            return Evidence.SAME_END
+        if ended is None:
+            return Evidence.UNKNOWN_END
+        if _contradicts(status):
+            return Evidence.CONTRADICTION
+        if before_ended is not None:
+            return Evidence.LATER_END if ended > before_ended else Evidence.SAME_END
+        if before_began is None and self.executed_times == 0:
+            return Evidence.LATER_END  # nothing ran before
+        if began is None or before_began is None:
+            return Evidence.UNKNOWN_END
+        later = began >= before_began if self.running else began > before_began
+        return Evidence.LATER_END if later else Evidence.SAME_END
+
+    def differs_from(self, status: TaskStatus) -> bool:
+        """Return whether ``status`` shows a sign of another run: another count, start or end."""
+        pairs = (
+            (self.executed_times, status.executed_times),
+            (_clock(self.start_execute_time), _clock(status.start_execute_time)),
+            (_clock(self.end_execute_time), _clock(status.end_execute_time)),
+        )
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+
+
+class RunEnd:
+    """Tells the end of the run after a baseline from the statuses that are seen one after the other.
+
+    :param since: Unix time of the start; None if nothing was started: then a sign of another run comes first.
+    """
+
+    __slots__ = ("_active", "_baseline", "_since", "_was_started")
+
+    def __init__(self, baseline: Baseline, since: float | None) -> None:
+        self._baseline = baseline
+        self._since = since
+        self._was_started = since is not None
+        self._active = baseline.running
+
+    def belongs(self, status: TaskStatus, now: float, settle: float) -> bool:
+        """Return whether ``status`` is of the run after the baseline; to be called with each that is seen.
+
+        :param now: Unix time.
+        :param settle: seconds for which a status may still be that of the run before.
+        """
+        if status.status in ACTIVE_STATES:
+            self._active, self._since = True, now
+            return True
+        evidence = self._baseline.evidence(status)
+        begun = self._was_started or self._active or evidence is Evidence.LATER_END
+        if not begun and not self._baseline.differs_from(status):
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = now
+        return is_end(evidence, active=self._active, quiet=now - self._since, settle=settle)
+
+
+def _contradicts(status: TaskStatus) -> bool:
+    began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
+    return began is not None and ended is not None and ended < began
+
+
+def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
+    """Return a time as the service tells it: a change of the connection's `timezone` changes no run."""
+    moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
+    return moment.replace(tzinfo=None) if moment else None

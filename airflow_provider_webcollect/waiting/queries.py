@@ -1,0 +1,75 @@
+"""What waits ask the service, as client logic for both drivers: by key, what an answer lacks is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.api.results import STATUSES_BY_TASK
+from airflow_provider_webcollect.service.client import paging
+from airflow_provider_webcollect.service.client.exchange import exchange
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
+    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.errors import MalformedAnswer
+    from airflow_provider_webcollect.service.flow import Flow
+
+#: The one key of the account's running counts.
+ACCOUNT = "account"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What waits ask the service about keys, such as tasks.
+
+    :ivar ask: gives what is known of some keys; an error in place of a state counts against that key alone.
+    :ivar is_batched: many keys fit into a request.
+    """
+
+    ask: Callable[[ClientContext, Sequence[str]], Flow[Mapping[str, Any]]]
+    is_batched: bool = False
+
+    def batch_size(self, status_batch_size: int) -> int:
+        """Return how many keys to ask about at once.
+
+        :param status_batch_size: as the connection says.
+        """
+        return status_batch_size if self.is_batched else 1
+
+
+def _task_statuses(
+    context: ClientContext, task_ids: Sequence[str]
+) -> Flow[Mapping[str, TaskStatus | MalformedAnswer]]:
+    call: Call[Any] = endpoints.get_task_statuses_v2(list(task_ids))
+    call = dataclasses.replace(call, result=STATUSES_BY_TASK)
+    found = yield from exchange(call, context)
+    # the service may spell an id in another letter case than the caller
+    by_id = {task_id.lower(): status for task_id, status in found.items()}
+    return {task_id: by_id[task_id.lower()] for task_id in task_ids if task_id.lower() in by_id}
+
+
+def _subtasks(context: ClientContext, task_ids: Sequence[str]) -> Flow[Mapping[str, list[SubTask]]]:
+    found = {}
+    for task_id in task_ids:
+        # a batch without sub-tasks is as good as none
+        if batch := (yield from paging.all_subtasks(context, task_id)):
+            found[task_id] = batch
+    return found
+
+
+def _running_counts(context: ClientContext, accounts: Sequence[str]) -> Flow[Mapping[str, RunningCounts]]:
+    counts = yield from exchange(endpoints.get_running_counts(), context)
+    return dict.fromkeys(accounts, counts)
+
+
+#: The states of tasks, at most 100 of them at once (contract.md, endpoint 13).
+TASK_STATUSES = Query(_task_statuses, is_batched=True)
+#: All sub-tasks of a task's latest batch (contract.md, endpoint 14).
+SUBTASKS = Query(_subtasks)
+#: The account's running counts (contract.md, endpoint 16); the key is :data:`ACCOUNT`.
+RUNNING_COUNTS = Query(_running_counts)

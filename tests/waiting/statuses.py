@@ -1,0 +1,50 @@
+"""Statuses of a task, as the service shows them, and a clock that tests set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pendulum
+
+from airflow_provider_webcollect.service.api.records import TaskStatus
+
+#: When runs begin and end: in minutes after this.
+EPOCH = pendulum.naive(2026, 1, 1)
+
+
+class Clock:
+    """Tells the time that it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Log:
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str, *values: object) -> None:
+        self.lines.append(line % values)
+
+
+def shown(
+    state: str, task_id: str = "a", began: int | None = None, ended: int | None = None, **fields: Any
+) -> TaskStatus:
+    """Return a task's status; its run began and ended so many minutes after :data:`EPOCH`."""
+    return TaskStatus(
+        task_id=task_id,
+        status=state,
+        start_execute_time=None if began is None else EPOCH.add(minutes=began),
+        end_execute_time=None if ended is None else EPOCH.add(minutes=ended),
+        **fields,
+    )
+
+
+def by_id(task_ids: Iterable[str], *statuses: TaskStatus) -> dict[str, TaskStatus | None]:
+    """Return what a poll of tasks shows."""
+    return dict.fromkeys(task_ids) | {status.task_id: status for status in statuses}

@@ -1,0 +1,252 @@
+"""What conditions make of what polls show, one after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
+from airflow_provider_webcollect.waiting import history
+from airflow_provider_webcollect.waiting.baseline import Baseline
+from airflow_provider_webcollect.waiting.conditions import Capacity, Condition, SubTaskStates, TaskStates
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.watch import Watch
+from tests.waiting.statuses import Clock, Log, by_id, shown
+
+DONE, FAILED = Outcome.DONE, Outcome.FAILED
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(history.time, "time", clock)
+    return clock
+
+
+class Wait:
+    """A wait from the Unix time 0 on."""
+
+    def __init__(self, condition: Condition, clock: Clock) -> None:
+        self.watch = Watch(condition, 0.0, Log())
+        self.clock = clock
+
+    def at(self, now: float, seen: dict[str, Any]) -> Ended | None:
+        """Return the end of the wait by what a poll shows now; None if it goes on."""
+        self.clock.now = now
+        return self.watch.judge(seen)
+
+
+@pytest.fixture
+def tasks(clock: Clock) -> Callable[..., Outcome | None]:
+    """Gives the outcome of a wait for tasks, by what one poll shows of them."""
+
+    def outcome(condition: TaskStates, *statuses: TaskStatus) -> Outcome | None:
+        ended = Wait(condition, clock).at(0, by_id(condition.task_ids, *statuses))
+        return ended and ended.outcome
+
+    return outcome
+
+
+@pytest.fixture
+def subtasks(clock: Clock) -> Callable[..., Outcome | None]:
+    """Gives the outcome of a wait for sub-tasks, by what one poll shows of them."""
+
+    def outcome(condition: SubTaskStates, **states: str) -> Outcome | None:
+        ended = Wait(condition, clock).at(0, {"t": batch(**states)})
+        return ended and ended.outcome
+
+    return outcome
+
+
+def batch(**states: str) -> list[SubTask]:
+    return [SubTask(sub_task_id=name, status=state) for name, state in states.items()]
+
+
+Judge = Callable[..., Outcome | None]
+
+
+class TestOneTask:
+    @pytest.mark.parametrize(
+        ("state", "expected"),
+        [
+            ("Finished", DONE),
+            ("Stopped", FAILED),
+            ("Waiting", None),
+            ("Extracting", None),
+            ("Unexecuted", None),
+            ("Hibernating", None),
+        ],
+    )
+    def test_a_final_state_ends_the_wait_and_any_other_word_goes_on(
+        self, state: str, expected: Outcome | None, tasks: Judge
+    ) -> None:
+        assert tasks(TaskStates(task_ids=("a",)), shown(state)) is expected
+
+    def test_target_and_failure_states_can_be_chosen(self, tasks: Judge) -> None:
+        condition = TaskStates(task_ids=("a",), target_states=("Extracting",), failure_states=())
+        assert tasks(condition, shown("Extracting")) is DONE
+        assert tasks(condition, shown("Stopped")) is None
+
+    def test_unexecuted_can_be_a_target_state_or_a_failure_state(self, tasks: Judge) -> None:
+        never_ran = shown("Unexecuted")
+        assert tasks(TaskStates(task_ids=("a",), target_states=("Unexecuted",)), never_ran) is DONE
+        assert tasks(TaskStates(task_ids=("a",), failure_states=("Unexecuted",)), never_ran) is FAILED
+
+    def test_a_state_that_is_both_is_a_target_state(self, tasks: Judge) -> None:
+        either = TaskStates(task_ids=("a",), target_states=("Finished", "Stopped"))
+        assert tasks(either, shown("Stopped")) is DONE
+
+
+class TestManyTasks:
+    def test_all_must_reach_the_state_and_one_failure_fails_the_wait(self, tasks: Judge) -> None:
+        condition = TaskStates(task_ids=("a", "b"))
+        assert tasks(condition, shown("Finished"), shown("Extracting", "b")) is None
+        assert tasks(condition, shown("Finished"), shown("Finished", "b")) is DONE
+        assert tasks(condition, shown("Extracting"), shown("Stopped", "b")) is FAILED
+        assert tasks(condition, shown("Stopped", "b")) is FAILED
+
+    def test_any_is_enough_and_only_all_failures_fail_the_wait(self, tasks: Judge) -> None:
+        condition = TaskStates(task_ids=("a", "b"), how_many="any")
+        assert tasks(condition, shown("Finished"), shown("Extracting", "b")) is DONE
+        assert tasks(condition, shown("Stopped"), shown("Extracting", "b")) is None
+        assert tasks(condition, shown("Stopped"), shown("Stopped", "b")) is FAILED
+
+    def test_the_reason_names_the_bad_ones_first(self, clock: Clock) -> None:
+        ended = Wait(TaskStates(task_ids=("a", "b")), clock).at(
+            0, by_id("ab", shown("Finished"), shown("Stopped", "b"))
+        )
+        assert ended
+        assert ended.reason == "b is Stopped; a is Finished"
+
+
+class TestSubTasks:
+    def test_all_of_the_batch_must_finish(self, subtasks: Judge) -> None:
+        assert subtasks(SubTaskStates(task_id="t"), a="Finished", b="Extracting") is None
+        assert subtasks(SubTaskStates(task_id="t"), a="Finished", b="Finished") is DONE
+
+    def test_the_counts_are_logged_when_they_change(self, clock: Clock) -> None:
+        log = Log()
+        watch = Watch(SubTaskStates(task_id="t"), 0.0, log)
+        for states in ({"a": "Finished", "b": "Sent"}, {"a": "Finished", "b": "Sent"}, {"a": "Finished"}):
+            watch.judge({"t": batch(**states)})
+        assert log.lines == ["1/2 Finished, 1 Sent", "1/1 Finished"]
+
+    def test_a_stopped_one_fails_the_wait_also_beside_a_missing_one(self, subtasks: Judge) -> None:
+        assert subtasks(SubTaskStates(task_id="t"), a="Finished", b="Stopped") is FAILED
+        named = SubTaskStates(task_id="t", subtask_ids=("a", "b"))
+        assert subtasks(named, b="Stopped") is FAILED
+
+    def test_a_state_that_is_both_is_a_target_state(self, subtasks: Judge) -> None:
+        either = SubTaskStates(task_id="t", target_states=("Finished", "Stopped"))
+        assert subtasks(either, a="Finished", b="Stopped") is DONE
+
+    def test_only_the_named_ones_count_in_whatever_letter_case(self, subtasks: Judge) -> None:
+        assert subtasks(SubTaskStates(task_id="t", subtask_ids=("A",)), a="Finished", b="Stopped") is DONE
+
+
+class TestCapacity:
+    @pytest.mark.parametrize(("active", "expected"), [(4, DONE), (5, None)])
+    def test_it_is_there_below_the_limit(self, clock: Clock, active: int, expected: Outcome | None) -> None:
+        counts = RunningCounts(extracting_count=active - 1, waiting_count=1)
+        ended = Wait(Capacity(max_active_tasks=5), clock).at(0, {"account": counts})
+        assert (ended and ended.outcome) is expected
+
+    def test_a_count_that_stays_away_ends_the_wait_after_ten_minutes(self, clock: Clock) -> None:
+        wait = Wait(Capacity(max_active_tasks=5), clock)
+        odd = {"account": RunningCounts(extracting_count=1)}
+        assert [wait.at(now, odd) for now in (1, 60, 599)] == [None] * 3
+        ended = wait.at(600, odd)
+        assert ended
+        assert ended.outcome is FAILED
+        assert "does not say how many tasks are active" in ended.reason
+
+
+#: Conditions that miss something, what they are shown when it is missing, and when it is there.
+ABSENCES = {
+    "a missing task": (
+        TaskStates(task_ids=("a",), missing_timeout=100),
+        {"a": None},
+        {"a": shown("Extracting")},
+    ),
+    "a task that was never run": (
+        TaskStates(task_ids=("a",), missing_timeout=100),
+        {"a": shown("Unexecuted")},
+        {"a": shown("Extracting")},
+    ),
+    "a missing sub-task": (
+        SubTaskStates(task_id="t", subtask_ids=("x",), missing_timeout=100),
+        {"t": batch(y="Finished")},
+        {"t": batch(x="Sent")},
+    ),
+    "an empty batch": (SubTaskStates(task_id="t", missing_timeout=100), {"t": None}, {"t": batch(x="Sent")}),
+}
+
+
+@pytest.mark.parametrize(("condition", "missing", "there"), ABSENCES.values(), ids=ABSENCES)
+class TestWhatIsMissing:
+    def test_it_ends_the_wait_once_it_was_missing_for_so_long_without_interruption(
+        self, condition: Condition, missing: Any, there: Any, clock: Clock
+    ) -> None:
+        wait = Wait(condition, clock)
+        for now, seen in ((5000, there), (5060, missing), (5120, missing), (5150, there), (5200, missing)):
+            assert wait.at(now, seen) is None
+        assert wait.at(5299, missing) is None
+        ended = wait.at(5300, missing)
+        assert ended
+        assert ended.outcome is FAILED
+        assert "since 100 s" in ended.reason
+        assert "`missing_timeout`" in ended.reason
+
+    def test_what_is_missing_from_the_start_is_so_since_the_wait_began(
+        self, condition: Condition, missing: Any, there: Any, clock: Clock
+    ) -> None:
+        wait = Wait(condition, clock)
+        assert wait.at(5000, missing) is None
+        assert wait.watch.is_in_doubt
+        ended = wait.at(5001, missing)
+        assert ended
+        assert ended.outcome is FAILED
+
+    def test_one_odd_answer_counts_for_nothing_however_long_the_wait(
+        self, condition: Condition, missing: Any, there: Any, clock: Clock
+    ) -> None:
+        wait = Wait(condition, clock)
+        for now, seen in ((5000, missing), (5060, there), (9000, missing), (9060, there)):
+            assert wait.at(now, seen) is None
+        assert not wait.watch.is_in_doubt
+
+
+def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
+    wait = Wait(TaskStates(task_ids=("a", "b"), missing_timeout=100, how_many="any"), clock)
+    assert wait.at(1, by_id("ab", shown("Extracting", "b"))) is None
+    assert wait.at(200, by_id("ab")) is None
+    assert wait.at(299, by_id("ab")) is None
+    ended = wait.at(300, by_id("ab"))
+    assert ended
+    assert ended.outcome is FAILED
+
+
+def test_a_poll_of_one_task_does_not_confirm_that_another_is_missing(clock: Clock) -> None:
+    watch = Watch(TaskStates(task_ids=("a", "b"), missing_timeout=0), 0.0, Log())
+    clock.now = 10.0
+    assert watch.judge(by_id("ab", shown("Extracting", "b")), ["a", "b"]) is None
+    assert watch.judge(by_id("ab", shown("Extracting", "b")), ["b"]) is None
+    ended = watch.judge(by_id("ab", shown("Extracting", "b")), ["a"])
+    assert ended
+    assert ended.outcome is FAILED
+
+
+def test_a_condition_survives_the_way_through_json() -> None:
+    condition = TaskStates(task_ids=("a",), after={"a": Baseline(executed_times=1)}, how_many="any")
+    plain = json.loads(json.dumps(condition.as_json()))
+    assert TaskStates.from_json(plain) == condition
+    assert set(plain) == {"task_ids", "after", "how_many"}
+
+
+def test_a_wait_for_the_next_run_that_the_version_before_has_stored_is_understood() -> None:
+    stored = {"task_ids": ["a"], "after": {"a": {"executed_times": 3}}, "settle": 1e9}
+    condition = TaskStates.from_json(stored)
+    assert (condition.was_started, condition.settle) == (False, TaskStates(task_ids=("a",)).settle)

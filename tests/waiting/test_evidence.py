@@ -1,0 +1,223 @@
+"""When a final state counts as the end of this run: each cell of the table in docs/waiting.md."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.waiting import history
+from airflow_provider_webcollect.waiting.arguments import task_states
+from airflow_provider_webcollect.waiting.baseline import Baseline
+from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
+from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.watch import Watch
+from tests.waiting.statuses import Clock, Log, by_id, shown
+
+DOCS = Path(__file__).parents[2] / "docs" / "waiting.md"
+ACTIVE_COLUMN, QUIET_COLUMN = "an active state was seen since the start", "none was seen"
+#: The status before the start, and what each row of the table is about.
+BEFORE = shown("Finished", began=10, ended=20, executed_times=3)
+ROWS = {
+    "an end later than before the start": {"began": 30, "ended": 40},
+    "no end, or nothing to compare it with": {"began": 30},
+    "the end from before the start": {"began": 10, "ended": 20},
+    "an end before its own start": {"began": 30, "ended": 20},
+}
+SETTLE, LONGEST = 90, 600
+QUIET = (0, SETTLE - 1, SETTLE, LONGEST - 1, LONGEST)
+#: The count is a hint alone: services may count a run when it starts or when it ends.
+COUNTS = (3, 4, None)
+
+
+def table() -> dict[str, dict[str, int]]:
+    """Return the table: for each row and column, after how many seconds the state counts."""
+    lines = [re.split(r"\s*\|\s*", line.strip("| ")) for line in DOCS.read_text().splitlines()]
+    start = next(number for number, line in enumerate(lines) if QUIET_COLUMN in line)
+    cells = itertools.takewhile(lambda line: len(line) == 3, lines[start + 2 :])
+    seconds = {"counts": 0, "counts after `settle`": SETTLE, f"counts after {LONGEST} s": LONGEST}
+    return {
+        row: {ACTIVE_COLUMN: seconds[active], QUIET_COLUMN: seconds[quiet]} for row, active, quiet in cells
+    }
+
+
+each_cell = pytest.mark.parametrize(
+    ("row", "column"), [*itertools.product(ROWS, (ACTIVE_COLUMN, QUIET_COLUMN))]
+)
+each_count = pytest.mark.parametrize("count", COUNTS)
+each_state = pytest.mark.parametrize(
+    ("state", "outcome"), [("Finished", Outcome.DONE), ("Stopped", Outcome.FAILED)]
+)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(history.time, "time", clock)
+    return clock
+
+
+def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
+    """Return what a sensor with ``after`` waits for: what was started when ``before`` was shown."""
+    start = {"collection_task_id": "a", "after": msgspec.to_builtins(Baseline.of(before))}
+    usual = {
+        "wait_for": "all",
+        "target_states": ["Finished"],
+        "failure_states": ["Stopped"],
+        "settle": SETTLE,
+        "missing_timeout": 10_000,
+    }
+    return task_states(collection_task_id="a", after=start, **{**usual, **arguments})
+
+
+class Wait:
+    """A wait from the Unix time 0 on."""
+
+    def __init__(self, clock: Clock, condition: TaskStates) -> None:
+        self.clock = clock
+        self.watch = Watch(condition, 0.0, Log())
+
+    def at(self, now: float, status: TaskStatus | None) -> Outcome | None:
+        """Return how the wait has ended by what is shown now; None if it goes on."""
+        self.clock.now = now
+        ended = self.watch.judge(by_id("a", *([status] if status else [])))
+        return ended and ended.outcome
+
+
+def test_the_docs_have_a_line_for_each_kind_of_evidence() -> None:
+    assert set(table()) == set(ROWS)
+
+
+@each_cell
+@each_count
+@each_state
+@pytest.mark.parametrize("quiet", QUIET)
+def test_a_wait_after_a_start_ends_as_the_table_says(
+    clock: Clock, row: str, column: str, count: int | None, state: str, outcome: Outcome, quiet: int
+) -> None:
+    wait = Wait(clock, after_start(BEFORE))
+    started = 0.0
+    if column == ACTIVE_COLUMN:
+        started = 5000.0
+        assert wait.at(started, shown("Extracting", began=30)) is None
+    counts = quiet >= table()[row][column]
+
+    assert wait.at(started + quiet, shown(state, executed_times=count, **ROWS[row])) == (
+        outcome if counts else None
+    )
+
+
+@each_cell
+@pytest.mark.parametrize(
+    ("active_count", "count"), [(4, 4), (3, 3), (3, 4), (None, None)], ids=["starts", "lags", "ends", "none"]
+)
+@pytest.mark.parametrize("state", ["Finished", "Stopped"])
+@pytest.mark.parametrize("quiet", QUIET)
+def test_the_event_of_a_finished_run_comes_as_the_table_says(
+    row: str, column: str, active_count: int | None, count: int | None, state: str, quiet: int
+) -> None:
+    last = shown(state, executed_times=count, **ROWS[row])
+    mark, _ = follow(None, "a", BEFORE, ["Finished", "Stopped"])
+    if column == ACTIVE_COLUMN:
+        active = shown("Extracting", began=30, executed_times=active_count)
+        mark, ended = follow(mark, "a", active, ["Finished", "Stopped"])
+        assert ended is None
+    # another end of the same run is a sign of a run too, unless the answer lacks the count
+    is_sign = column == ACTIVE_COLUMN or mark.is_before(Mark.of(last)) or (state == "Stopped" and count)
+    _, ended = follow(mark, "a", last, ["Finished", "Stopped"], quiet)
+
+    assert (ended is not None) == bool(is_sign and quiet >= table()[row][column])
+
+
+class TestTheNextRun:
+    """With ``after="now"`` nothing was started: a sign of another run comes first, whenever that is."""
+
+    @pytest.fixture
+    def wait(self, clock: Clock) -> Wait:
+        condition = msgspec.structs.replace(after_start(BEFORE), was_started=False)
+        return Wait(clock, condition)
+
+    def test_the_run_before_does_not_count_however_long_it_is_shown(self, wait: Wait) -> None:
+        for now in (0, 100, 1e6):
+            assert wait.at(now, BEFORE) is None
+
+    @each_state
+    def test_a_later_end_counts_at_once(self, wait: Wait, state: str, outcome: Outcome) -> None:
+        assert wait.at(1e6, shown(state, began=30, ended=40, executed_times=4)) is outcome
+
+    @pytest.mark.parametrize("count", [4, 0, 1], ids=["later", "from 0 again", "from 1 again"])
+    def test_another_count_alone_counts_after_the_time_for_which_a_status_may_lag(
+        self, wait: Wait, count: int
+    ) -> None:
+        other = shown("Finished", began=10, ended=20, executed_times=count)
+        assert [wait.at(now, other) for now in (1000, 1089, 1090)] == [None, None, Outcome.DONE]
+
+    def test_a_sign_that_is_gone_was_none(self, wait: Wait) -> None:
+        other = shown("Finished", began=10, ended=20, executed_times=2)
+        assert [wait.at(now, status) for now, status in ((0, other), (60, BEFORE), (120, other))] == [
+            None
+        ] * 3
+
+    def test_a_run_that_is_active_is_the_one(self, clock: Clock) -> None:
+        active = shown("Extracting", began=30, executed_times=4)
+        wait = Wait(clock, msgspec.structs.replace(after_start(active), was_started=False))
+        assert wait.at(1e6, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
+
+
+class TestOddOrders:
+    """Answers of several servers need not come in order."""
+
+    def test_an_answer_from_before_does_not_end_the_wait_once_the_run_is_active(self, clock: Clock) -> None:
+        wait = Wait(clock, after_start(BEFORE))
+        for now in range(0, 7200, 60):
+            status = BEFORE if now % 180 == 0 else shown("Extracting", began=30, executed_times=4)
+            assert wait.at(now, status) is None
+        assert wait.at(7200, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
+
+    def test_a_task_that_never_ran_ends_with_its_first_run(self, clock: Clock) -> None:
+        for before in (None, shown("Unexecuted", executed_times=0)):
+            wait = Wait(clock, after_start(before))
+            assert wait.at(1, shown("Finished", began=30, ended=40, executed_times=1)) is Outcome.DONE
+
+    def test_a_run_that_ended_right_before_the_start_is_not_the_one(self, clock: Clock) -> None:
+        ending = msgspec.structs.replace(Baseline.of(shown("Extracting", began=10)), running=False)
+        wait = Wait(clock, msgspec.structs.replace(after_start(BEFORE), after={"a": ending}))
+        assert wait.at(1, shown("Finished", began=10, ended=20)) is None
+        assert wait.at(2, shown("Finished", began=30, ended=40)) is Outcome.DONE
+
+    def test_the_end_of_a_run_that_the_start_joined_counts(self, clock: Clock) -> None:
+        joined = shown("Waiting", began=10, ended=5, executed_times=3)
+        for end in ({"began": 10, "ended": 20}, {"executed_times": 3}):
+            assert Wait(clock, after_start(joined)).at(1, shown("Finished", **end)) is Outcome.DONE
+        assert Wait(clock, after_start(joined)).at(1, shown("Finished", began=1, ended=5)) is None
+
+    def test_the_zone_of_the_connection_does_not_make_another_run(self, clock: Clock) -> None:
+        here = BEFORE.start_execute_time.in_timezone("UTC"), BEFORE.end_execute_time.in_timezone("UTC")  # type: ignore[union-attr]
+        there = [time.set(tz="Asia/Shanghai") for time in here]
+        wait = Wait(clock, after_start(BEFORE))
+        moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
+        assert wait.at(1, moved) is None
+
+    def test_what_the_version_before_has_stored_of_a_start_is_understood(self, clock: Clock) -> None:
+        stored = {"executed_times": 3, "start_execute_time": "2026-01-01T00:10:00", "running": False}
+        condition = task_states(
+            collection_task_id="A",
+            after={"collection_task_id": "a", "after": stored},
+            wait_for="all",
+            target_states=["Finished"],
+            failure_states=[],
+            settle=SETTLE,
+            missing_timeout=0,
+        )
+        watch = Watch(condition, 0.0, Log())
+        clock.now = 1.0
+        assert watch.judge({"A": BEFORE}) is None
+        ended = watch.judge({"A": shown("Finished", began=30, ended=40)})
+        assert ended
+        assert ended.outcome is Outcome.DONE
