@@ -17,10 +17,19 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     :param names: the arguments that it reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
-    mapped = getattr(operator, "_BaseOperator__from_mapped", False)
     names = operator.template_fields if names is None else names
-    if not mapped and all(_is_literal(getattr(operator, name, None)) for name in names):
+    if not is_unmapped(operator) and all(_is_literal(getattr(operator, name, None)) for name in names):
         check()
+
+
+def is_unmapped(operator: BaseOperator) -> bool:
+    """Return whether Airflow makes the operator of a mapped one, which it does in a worker.
+
+    An error in its constructor would cost the task a retry, and on Airflow 2 its ``on_failure_callback``.
+    """
+    dag = operator.get_dag()
+    # the mapped one keeps the place in the DAG
+    return dag is not None and dag.task_dict.get(operator.task_id) is not operator
 
 
 def _is_literal(value: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect.common.arguments import is_unmapped
 from airflow_provider_webcollect.waiting.arguments import NOW, NOW_IS_FOR_A_WORKER, XCOM_PULL
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _check(sensor: WaitSensor) -> None:
         raise NotFromTrigger(NOW_IS_FOR_A_WORKER)
     if not AIRFLOW_V_3_3_PLUS:
         raise NotFromTrigger("Airflow before 3.3 cannot render its arguments in the triggerer")
-    if getattr(sensor, "_BaseOperator__from_mapped", False) or sensor.get_closest_mapped_task_group():
+    if is_unmapped(sensor) or sensor.get_closest_mapped_task_group():
         raise NotFromTrigger("Airflow cannot start mapped tasks in the triggerer")
     if sensor.outlets:
         raise NotFromTrigger("it has outlets, and a task that ends in the triggerer makes no asset events")

@@ -1,0 +1,56 @@
+"""When arguments are checked: while the DAG is parsed, or by the task where they are not known before."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import TaskGroup
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import make_dag, run_dag
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+ENDED: list[str] = []
+
+
+def note_end(context: Any) -> None:
+    ENDED.append(context["ti"].task_id)
+
+
+@pytest.mark.usefixtures("airflow_database", "connected")
+def test_a_wrong_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(sandbox: Sandbox) -> None:
+    mapped: dict[str, Any] = {
+        "retries": 2,
+        "retry_delay": timedelta(0),
+        "on_failure_callback": note_end,
+    }
+    with make_dag() as dag:
+        WebCollectMarkExportedOperator.partial(task_id="alone", **mapped).expand(collection_task_id=[""])
+        with TaskGroup("group"):
+            WebCollectMarkExportedOperator.partial(task_id="in", **mapped).expand(collection_task_id=[""])
+    ENDED.clear()
+    run = run_dag(dag)
+
+    assert run.states == {"alone[0]": "failed", "group.in[0]": "failed"}
+    assert run.tries == {"alone[0]": 1, "group.in[0]": 1}
+    assert sorted(ENDED) == ["alone", "group.in"]
+    assert sandbox.control.requests() == []
+
+
+@pytest.mark.parametrize("where", ["in a DAG", "in a group", "in no DAG"])
+def test_a_literal_one_is_checked_while_the_dag_is_parsed(where: str) -> None:
+    wrong: Any = {"task_id": "wrong", "collection_task_id": ""}
+    with pytest.raises(InvalidArgument, match="`collection_task_id`"):
+        match where:
+            case "in a DAG":
+                WebCollectMarkExportedOperator(**wrong, dag=make_dag())
+            case "in a group":
+                with make_dag(), TaskGroup("group"):
+                    WebCollectMarkExportedOperator(**wrong)
+            case _:
+                WebCollectMarkExportedOperator(**wrong)
