@@ -145,16 +145,22 @@ def _began(sensor: BaseSensorOperator, context: Context) -> float:
     began = None
     if sensor.reschedule:
         ti = context["ti"]
-        if AIRFLOW_V_3_0_PLUS:
-            began = ti.get_first_reschedule_date(context)
-        else:
-            from airflow.sensors.base import _orig_start_date
-
-            began = _orig_start_date(
-                dag_id=ti.dag_id,
-                task_id=ti.task_id,
-                run_id=ti.run_id,
-                map_index=ti.map_index,
-                try_number=(ti.max_tries or 0) - (sensor.retries or 0) + 1,
-            )
+        began = ti.get_first_reschedule_date(context) if AIRFLOW_V_3_0_PLUS else _first_poke(ti)
     return began.timestamp() if began else time.time()
+
+
+def _first_poke(ti: Any) -> datetime.datetime | None:
+    """Return when Airflow 2 first poked in this try; None if it has not yet.
+
+    The task instance's own ``start_date`` is that of this poke, since the scheduler has queued it anew.
+    """
+    from airflow.models.taskreschedule import TaskReschedule
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    pokes = {name: getattr(ti, name) for name in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
+    with create_session() as session:
+        first: datetime.datetime | None = session.scalar(
+            select(func.min(TaskReschedule.start_date)).filter_by(**pokes)
+        )
+    return first
