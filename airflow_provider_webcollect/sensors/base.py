@@ -106,20 +106,17 @@ class WaitSensor(BaseSensorOperator):
 
         Airflow before 3.3 retries after a timeout, and ignores ``never_fail`` here.
         """
-        match next_kwargs:
-            case {"error": str(reason)} if next_method == "__fail__" and "timeout" in reason:
-                raise self._timed_out()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except AirflowSkipException as skip:
-            # Airflow lets `soft_fail` skip an error that has ended a trigger; when poking, that is retried
-            if skip.__cause__ and not (self.never_fail or isinstance(skip.__cause__, AirflowFailException)):
-                raise skip.__cause__ from None
-            raise
         except Exception as error:
-            if self.never_fail:
-                raise AirflowSkipException(str(error)) from error
-            raise
+            # Airflow lets `soft_fail` skip whatever has ended a trigger; when poking, errors are retried
+            skipped = error.__cause__ if isinstance(error, AirflowSkipException) else None
+            ended = skipped or error
+            if _is_timeout(ended):
+                raise self._timed_out() from ended
+            if self.never_fail or (self.soft_fail and isinstance(ended, AirflowFailException)):
+                raise AirflowSkipException(str(ended)) from ended
+            raise ended from ended.__cause__
 
     def _timed_out(self) -> BaseException:
         if self.execution_timeout and self.execution_timeout.total_seconds() < self.timeout:
@@ -138,6 +135,14 @@ class WaitSensor(BaseSensorOperator):
     def _result(self, records: Records) -> Any:
         """Return the task's result from the last records."""
         return records
+
+
+def _is_timeout(error: BaseException) -> bool:
+    """Return whether Airflow has ended the wait in the triggerer because its time was over."""
+    if AIRFLOW_V_3_0_PLUS:
+        return isinstance(error, AirflowSensorTimeout)
+    # Airflow 2 has no error of its own for it: only the words of its scheduler (`check_trigger_timeouts`)
+    return str(error) == "Trigger/execution timeout"
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:
