@@ -6,28 +6,19 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_webcollect.common.errors import fail_if_permanent
+from airflow_provider_webcollect.common.errors import fail_if_permanent, fail_without_retries
 from airflow_provider_webcollect.common.retry import respect_retry_after
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
-from airflow_provider_webcollect.service.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-
-#: What Airflow 2 must get unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow checks whether
-#: the task's state was set by a user. Airflow 3 handles them as any failure, or raises nothing at all.
-_FROM_OUTSIDE: tuple[type[BaseException], ...] = ()
-if not AIRFLOW_V_3_0_PLUS:
-    from airflow.exceptions import AirflowTaskTerminated
-
-    _FROM_OUTSIDE = (KeyboardInterrupt, AirflowTaskTerminated)
+    from airflow_provider_webcollect.service.errors import OutcomeUnknown
 
 
 class WebCollectOperator(BaseOperator):
@@ -79,20 +70,14 @@ class WebCollectOperator(BaseOperator):
             if unknown is None:
                 fail_if_permanent(error)
             elif not self.retry_unknown_outcome:
-                self._end(unknown, error)
+                fail_without_retries(self, self._advice(unknown), error)
             raise
 
-    def _end(self, unknown: OutcomeUnknown, error: BaseException) -> None:
-        """End the task without retries."""
+    def _advice(self, unknown: OutcomeUnknown) -> str:
         hint = " ".join(filter(None, (str(unknown), self.what_to_check())))
-        message = (
+        return (
             f"{hint} Clear the task to repeat it, or set `retry_unknown_outcome=True` to have retries do so."
         )
-        if isinstance(error, _FROM_OUTSIDE):
-            self.log.error("%s", message)
-            self.retries = 0
-            return
-        raise AirflowFailException(message) from error
 
     def perform(self, hook: WebCollectHook) -> Any:
         """Do the operation and return its result as plain JSON."""

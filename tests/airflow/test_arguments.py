@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.sandbox import Sandbox
 
 ENDED: list[str] = []
@@ -42,15 +45,10 @@ def test_a_wrong_one_that_is_mapped_fails_the_task_once_and_its_callback_is_call
     assert sandbox.control.requests() == []
 
 
-@pytest.mark.parametrize("where", ["in a DAG", "in a group", "in no DAG"])
-def test_a_literal_one_is_checked_while_the_dag_is_parsed(where: str) -> None:
-    wrong: Any = {"task_id": "wrong", "collection_task_id": ""}
-    with pytest.raises(InvalidArgument, match="`collection_task_id`"):
-        match where:
-            case "in a DAG":
-                WebCollectMarkExportedOperator(**wrong, dag=make_dag())
-            case "in a group":
-                with make_dag(), TaskGroup("group"):
-                    WebCollectMarkExportedOperator(**wrong)
-            case _:
-                WebCollectMarkExportedOperator(**wrong)
+@pytest.mark.parametrize("places", [[], [make_dag], [make_dag, lambda: TaskGroup("group")]])
+def test_a_literal_one_is_checked_while_the_dag_is_parsed(places: list[Callable[[], Any]]) -> None:
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            stack.enter_context(place())
+        with pytest.raises(InvalidArgument, match="`collection_task_id`"):
+            WebCollectMarkExportedOperator(task_id="wrong", collection_task_id="")

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
-from airflow_provider_webcollect.operators.base import _FROM_OUTSIDE
+from airflow_provider_webcollect.common.errors import INTERRUPTS
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCopyTaskOperator,
     WebCollectCopyTasksOperator,
@@ -352,7 +352,7 @@ class TestErrors:
         shutdown = threading.Timer(2, shut_down, [dag.dag_id, marked])
         shutdown.start()
         # `dag.test()` of Airflow 2 ends with it
-        with contextlib.suppress(*_FROM_OUTSIDE):
+        with contextlib.suppress(*INTERRUPTS):
             run_dag(dag)
         shutdown.join()
 

@@ -1,4 +1,4 @@
-"""What Airflow says of a sensor's time: that a deferred wait is over, and when a rescheduled one began."""
+"""What becomes of a deferred sensor whose time is over, by what Airflow's scheduler has it resume with."""
 
 from __future__ import annotations
 
