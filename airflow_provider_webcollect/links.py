@@ -1,7 +1,8 @@
 """Links from a task in Airflow's UI to the service's web page of the collection task, and to landed rows.
 
 The web server must not read connections, so a task stores its links as XComs when it runs; a link that was
-not stored is not shown.
+not stored is not shown. The DAGs that Airflow 2 has stored name these classes by their path, and a web server
+shows no link at all of an operator with one whose path it does not know.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _StoredLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the stored URL, or an empty text for no link."""
-        url = getattr(operator, "__dict__", {}).get(f"_{self.key}")
+        url = getattr(operator, self.key, None)
         if url is None:
             # in another process than the task's, or after a wait in the triggerer
             url = XCom.get_value(ti_key=ti_key, key=self.key)
@@ -46,7 +47,7 @@ class _StoredLink(BaseOperatorLink):
         """Show ``url`` from now on, also while the task is still running or deferred; empty for no link."""
         operator = context["task"]
         # Airflow 3 asks for the link when the task has ended, and logs an XCom that is not there as an error
-        vars(operator)[f"_{cls.key}"] = url
+        setattr(operator, cls.key, url)
         if url or getattr(operator, "deferrable", False):
             context["ti"].xcom_push(key=cls.key, value=url)
 
