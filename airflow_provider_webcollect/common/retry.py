@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import BaseOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.landing.errors import SomeFailed
@@ -13,19 +14,10 @@ from airflow_provider_webcollect.service.errors import WebCollectError
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperator, Context
+    from airflow.providers.common.compat.sdk import Context
 
 #: Seconds; a service that asks for more is assumed to be mistaken.
 LONGEST = 3600.0
-
-
-def respect_retry_after(operator: BaseOperator) -> None:
-    """Let the operator's retries wait at least as long as the service asks for.
-
-    A retry policy that the user has set stays. Before Airflow 3.3, the task's own delay decides alone.
-    """
-    if AIRFLOW_V_3_3_PLUS and getattr(operator, "retry_policy", None) is None:
-        operator.retry_policy = RetryAfterPolicy()
 
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
@@ -55,6 +47,27 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
         def deserialize(cls, data: dict[str, Any]) -> RetryAfterPolicy:
             """Return the policy."""
             return cls()
+
+    RETRY_AFTER = RetryAfterPolicy()
+
+
+class RetryAfterOperator(BaseOperator):
+    """Base of what calls the service: its retries wait at least as long as the service asks for.
+
+    :param retry_policy: Airflow's argument, on Airflow 3.3 and later alone. By default a retry waits as long
+        as the service asks for (``Retry-After``) where that is longer than the task's own delay; None for
+        the task's own delay alone. Before Airflow 3.3.2, mapped tasks get None unless it is given.
+    """
+
+    if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
+        # where Airflow finds the default for mapped tasks, and that `default_args` may set it
+        def __init__(self, *, retry_policy: RetryPolicy | None = RETRY_AFTER, **kwargs: Any) -> None:
+            super().__init__(retry_policy=retry_policy, **kwargs)
+
+    else:
+        # without it, Airflow puts the one of BaseOperator here, and sensors skip that of BaseSensorOperator
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
 
 
 def _asked(exception: BaseException) -> float:

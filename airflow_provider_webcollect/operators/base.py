@@ -6,10 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseOperator
-
 from airflow_provider_webcollect.common.errors import fail_if_permanent, fail_without_retries
-from airflow_provider_webcollect.common.retry import respect_retry_after
+from airflow_provider_webcollect.common.retry import RetryAfterOperator
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.api import validation
@@ -21,15 +19,17 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.errors import OutcomeUnknown
 
 
-class WebCollectOperator(BaseOperator):
+class WebCollectOperator(RetryAfterOperator):
     """Base of the operators: the connection, and how errors end the task.
 
-    On Airflow 3.3 and later, a retry waits at least as long as the service asks for (``Retry-After``),
-    unless the task has its own ``retry_policy``. Literal arguments are checked while the DAG is parsed.
+    Literal arguments are checked while the DAG is parsed.
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_unknown_outcome: retry also if it is not known whether an operation that must not be repeated
         blindly took effect; by default the task then fails without retries.
+    :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
+        service asks for (``Retry-After``), see
+        :class:`~airflow_provider_webcollect.common.retry.RetryAfterOperator`.
     :raises InvalidArgument: while the DAG is parsed, if a literal argument is wrong.
     :raises AirflowFailException: if a retry cannot help, such as for a wrong argument or a refused
         credential; and if an outcome is unknown, unless ``retry_unknown_outcome`` is set.
@@ -48,7 +48,6 @@ class WebCollectOperator(BaseOperator):
         super().__init__(**kwargs)
         self.webcollect_conn_id = webcollect_conn_id
         self.retry_unknown_outcome = retry_unknown_outcome
-        respect_retry_after(self)
 
     def execute(self, context: Context) -> Any:
         """Do the operation; an error that a retry cannot fix fails the task without retries."""

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
-from airflow_provider_webcollect.common.retry import respect_retry_after
+from airflow_provider_webcollect.common.retry import RetryAfterOperator
 from airflow_provider_webcollect.common.waits import Records, end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.waiting.watch import Watch
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.conditions import Condition
 
 
-class WaitSensor(BaseSensorOperator):
+class WaitSensor(RetryAfterOperator, BaseSensorOperator):
     """Base of the sensors: waits for a state of the service.
-
-    On Airflow 3.3 and later, a retry waits at least as long as the service asks for (``Retry-After``).
 
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
+        service asks for (``Retry-After``), see
+        :class:`~airflow_provider_webcollect.common.retry.RetryAfterOperator`.
     """
 
     ui_color = "#d7ecdf"
@@ -55,7 +56,6 @@ class WaitSensor(BaseSensorOperator):
             else deferrable
         )
         self.webcollect_conn_id = webcollect_conn_id
-        respect_retry_after(self)
         self._watch: Watch | None = None
 
     def execute(self, context: Context) -> Any:

@@ -7,11 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, get_args
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.errors import airflow_errors
-from airflow_provider_webcollect.common.retry import respect_retry_after
+from airflow_provider_webcollect.common.retry import RetryAfterOperator
 from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 32
 
 
-class WebCollectToObjectStorageOperator(BaseOperator):
+class WebCollectToObjectStorageOperator(RetryAfterOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
     The folder gets ``part-….jsonl`` files and, written last, ``_manifest.json``, which lists them: readers
@@ -107,6 +107,9 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         wait. A ``full`` landing of the whole history without a mark does not wait while the source shows
         older batches: give ``lotno`` to wait for the rows of one.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
+        service asks for (``Retry-After``), see
+        :class:`~airflow_provider_webcollect.common.retry.RetryAfterOperator`.
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
     :raises LandingError: for any other error of the landing; the task is retried.
@@ -191,7 +194,6 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         self.settle = settle
         self.webcollect_conn_id = webcollect_conn_id
         self._transferred: list[lineage.Transferred] = []
-        respect_retry_after(self)
         check_now(self, self._check)
 
     def _check(self) -> None:

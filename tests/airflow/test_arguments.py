@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.sdk import TaskGroup
+from airflow.providers.common.compat.sdk import AirflowException, TaskGroup
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -52,3 +53,9 @@ def test_a_literal_one_is_checked_while_the_dag_is_parsed(places: list[Callable[
             stack.enter_context(place())
         with pytest.raises(InvalidArgument, match="`collection_task_id`"):
             WebCollectMarkExportedOperator(task_id="wrong", collection_task_id="")
+
+
+@pytest.mark.skipif(AIRFLOW_V_3_3_PLUS, reason="Airflow has the argument")
+def test_a_retry_policy_is_refused_by_an_airflow_that_has_none() -> None:
+    with make_dag(), pytest.raises(AirflowException, match="retry_policy"):
+        WebCollectMarkExportedOperator(task_id="a", collection_task_id="t", retry_policy=None)

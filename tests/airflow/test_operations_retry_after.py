@@ -59,15 +59,6 @@ def test_of_many_sources_the_longest_wish_counts() -> None:
     assert decided(SomeFailed({"d": OSError("disk full")}, of=9), retry_delay=delay) is None
 
 
-def test_the_transfer_and_the_sensors_wait_as_asked_too() -> None:
-    with make_dag():
-        each = (
-            WebCollectToObjectStorageOperator(task_id="a", collection_task_id="t", destination="file:///a"),
-            WebCollectCapacitySensor(task_id="b", max_active_tasks=1),
-        )
-    assert [type(operator.retry_policy) for operator in each] == [RetryAfterPolicy] * 2
-
-
 def test_growing_delays_are_taken_into_account() -> None:
     growing: dict[str, Any] = {"retry_delay": timedelta(seconds=60), "retry_exponential_backoff": True}
 
@@ -79,14 +70,48 @@ def test_growing_delays_are_taken_into_account() -> None:
     )
 
 
-def test_a_policy_of_the_users_own_stays() -> None:
-    own = policies.ExceptionRetryPolicy(rules=[])
-    with make_dag(default_args={"retry_policy": own}):
-        by_default = WebCollectMarkExportedOperator(task_id="a", collection_task_id="t")
-        given = WebCollectMarkExportedOperator(task_id="b", collection_task_id="t", retry_policy=own)
+each_base = pytest.mark.parametrize(
+    ("operator", "needed"),
+    [
+        (WebCollectMarkExportedOperator, {"collection_task_id": "t"}),
+        (WebCollectCapacitySensor, {"max_active_tasks": 1}),
+        (WebCollectToObjectStorageOperator, {"collection_task_id": "t", "destination": "file:///a"}),
+    ],
+)
 
-    assert by_default.retry_policy is own
-    assert given.retry_policy is own
+
+@each_base
+def test_operators_transfer_and_sensors_wait_as_asked(operator: Any, needed: dict[str, Any]) -> None:
+    with make_dag():
+        assert isinstance(operator(task_id="a", **needed).retry_policy, RetryAfterPolicy)
+
+
+@each_base
+@pytest.mark.parametrize("own", [policies.ExceptionRetryPolicy(rules=[]), None])
+def test_a_policy_of_the_users_own_or_none_stays(operator: Any, needed: dict[str, Any], own: Any) -> None:
+    with make_dag():
+        given = operator(task_id="a", **needed, retry_policy=own)
+        default_of_task = operator(task_id="b", **needed, default_args={"retry_policy": own})
+    with make_dag(default_args={"retry_policy": own}):
+        default_of_dag = operator(task_id="a", **needed)
+        given_beside = operator(task_id="b", **needed, retry_policy=retry.RETRY_AFTER)
+
+    assert [each.retry_policy for each in (given, default_of_task, default_of_dag)] == [own] * 3
+    assert given_beside.retry_policy is retry.RETRY_AFTER
+
+
+@each_base
+def test_mapped_tasks_have_the_policy_too(operator: Any, needed: dict[str, Any]) -> None:
+    argument, value = next(iter(needed.items()))
+    rest = {name: needed[name] for name in needed if name != argument}
+    own = policies.ExceptionRetryPolicy(rules=[])
+    with make_dag(default_args={"owner": "me"}):
+        mapped = operator.partial(task_id="a", **rest).expand(**{argument: [value]})
+        without = operator.partial(task_id="b", **rest, retry_policy=None).expand(**{argument: [value]})
+        with_own = operator.partial(task_id="c", **rest, retry_policy=own).expand(**{argument: [value]})
+
+    made = [each.unmap({argument: value}).retry_policy for each in (mapped, without, with_own)]
+    assert made == [retry.RETRY_AFTER, None, own]
 
 
 def test_a_dag_with_it_can_be_stored_and_read() -> None:

@@ -248,7 +248,7 @@ class TestCrashes:
             "started": first,
             "after": msgspec.to_builtins(before),
         }
-        _Memory(context).keep(_Start(began=time.time(), result={**seen, "started": first}))
+        _Memory(context).keep(_Start(began=time.time(), result=result))
         with once(
             lambda: len(sandbox.control.requests(SUBTASKS)) > 1,
             WebCollectHook().start_subtasks,
