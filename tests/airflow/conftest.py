@@ -9,6 +9,8 @@ import os
 import secrets
 import sys
 import tempfile
+import threading
+import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -130,3 +132,22 @@ def destination(tmp_path: Path) -> str:
 def task(sandbox: Sandbox) -> dict[str, Any]:
     """A task that ran once and has 30 rows."""
     return sandbox.control.add_task(lots=[30], subtasks=3, loop_items=["one", "two"])
+
+
+@pytest.fixture
+def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
+    """Has something done as soon as the service was asked so often: ``(count, path, action, *arguments)``."""
+    threads: list[threading.Thread] = []
+
+    def wait_and_do(count: int, path: str, action: Callable[..., None], *arguments: Any) -> None:
+        while sum(sandbox.control.counters().get(path, {}).values()) < count:
+            time.sleep(0.02)
+        action(*arguments)
+
+    def plan(*arguments: Any) -> None:
+        threads.append(threading.Thread(target=wait_and_do, args=arguments))
+        threads[-1].start()
+
+    yield plan
+    for thread in threads:
+        thread.join()

@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import json
 import re
-import threading
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument, WebColle
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
@@ -78,25 +77,6 @@ def running(sandbox: Sandbox) -> dict[str, Any]:
 
 
 @pytest.fixture
-def after_looks(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
-    """Has something done as soon as a sensor has looked so many times."""
-    threads: list[threading.Thread] = []
-
-    def wait_and_do(looks: int, path: str, action: Callable[..., None], *arguments: Any) -> None:
-        while sum(sandbox.control.counters().get(path, {}).values()) < looks:
-            time.sleep(0.02)
-        action(*arguments)
-
-    def plan(*arguments: Any) -> None:
-        threads.append(threading.Thread(target=wait_and_do, args=arguments))
-        threads[-1].start()
-
-    yield plan
-    for thread in threads:
-        thread.join()
-
-
-@pytest.fixture
 def stopped(sandbox: Sandbox) -> dict[str, Any]:
     """A task whose run was stopped."""
     return sandbox.control.add_task(state="Stopped")
@@ -113,9 +93,9 @@ def endless(sandbox: Sandbox) -> dict[str, Any]:
 @each_sensor
 class TestBothSensors:
     def test_a_run_that_ends_well_ends_the_wait_well(
-        self, kind: str, mode: str, endless: dict[str, Any], sandbox: Sandbox, after_looks: Any
+        self, kind: str, mode: str, endless: dict[str, Any], sandbox: Sandbox, after_requests: Any
     ) -> None:
-        after_looks(1, STATUS_PATHS[kind], sandbox.control.advance, 10_000)
+        after_requests(1, STATUS_PATHS[kind], sandbox.control.advance, 10_000)
         run = wait(SENSORS[kind], mode, endless)
 
         assert run.states == {"wait": "success"}
@@ -196,9 +176,9 @@ def test_a_wait_that_takes_too_long_ends(
 
 
 @each_mode
-def test_a_status_that_is_not_known_means_going_on(mode: str, sandbox: Sandbox, after_looks: Any) -> None:
+def test_a_status_that_is_not_known_means_going_on(mode: str, sandbox: Sandbox, after_requests: Any) -> None:
     task = sandbox.control.add_task(state="Dreaming")
-    after_looks(1, STATUS_PATHS["task"], sandbox.control.mark_state, task["task_id"], "Finished")
+    after_requests(1, STATUS_PATHS["task"], sandbox.control.mark_state, task["task_id"], "Finished")
     run = wait(WebCollectTaskStatusSensor, mode, task)
 
     assert run.states == {"wait": "success"}
@@ -320,9 +300,9 @@ def test_only_the_named_subtasks_are_waited_for(mode: str, sandbox: Sandbox) -> 
 
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
 def test_the_log_tells_of_changes_only(
-    mode: str, sandbox: Sandbox, endless: dict[str, Any], after_looks: Any, said: Callable[[], str]
+    mode: str, sandbox: Sandbox, endless: dict[str, Any], after_requests: Any, said: Callable[[], str]
 ) -> None:
-    after_looks(5, STATUS_PATHS["subtask"], sandbox.control.advance, 10_000)
+    after_requests(5, STATUS_PATHS["subtask"], sandbox.control.advance, 10_000)
     run = wait(WebCollectSubTaskStatusSensor, mode, endless)
 
     told = said()
@@ -538,10 +518,10 @@ class TestAfterNow:
     """The sensor takes the baseline itself: whoever starts the task, the run before does not count."""
 
     @pytest.mark.parametrize("mode", ["poke", "deferrable"])
-    def test_the_next_run_is_waited_for(self, mode: str, sandbox: Sandbox, after_looks: Any) -> None:
+    def test_the_next_run_is_waited_for(self, mode: str, sandbox: Sandbox, after_requests: Any) -> None:
         sandbox.control.configure(wait_seconds=0, run_seconds=0)
         task = sandbox.control.add_task(lots=[1])
-        after_looks(3, STATUS_PATHS["task"], sandbox.control.start_task, task["task_id"])
+        after_requests(3, STATUS_PATHS["task"], sandbox.control.start_task, task["task_id"])
         # by then a start's run before would count
         run = wait(WebCollectTaskStatusSensor, mode, task, after="now", settle=0)
 
@@ -604,10 +584,10 @@ class TestStartingFromTheTriggerer:
 
     @each_sensor
     def test_where_airflow_cannot_do_it_the_wait_is_deferred(
-        self, kind: str, sandbox: Sandbox, endless: dict[str, Any], after_looks: Any
+        self, kind: str, sandbox: Sandbox, endless: dict[str, Any], after_requests: Any
     ) -> None:
         # `dag.test()` runs every task in a worker, and so does Airflow before 3.3
-        after_looks(1, STATUS_PATHS[kind], sandbox.control.advance, 10_000)
+        after_requests(1, STATUS_PATHS[kind], sandbox.control.advance, 10_000)
         run = wait(SENSORS[kind], "poke", endless, start_from_trigger=True)
 
         assert run.states == {"wait": "success"}

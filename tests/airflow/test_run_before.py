@@ -1,0 +1,142 @@
+"""No run is mistaken for the one before it, whatever a service counts, and shows right after a start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
+from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(
+        enforce_limits=False, stale_seconds=0.8, wait_seconds=1.0, run_seconds=0.6, subtasks=2
+    ),
+]
+
+STATUS = "/cloudextraction/statuses/v2"
+#: What services may do: see docs/reference/assumptions.md, Status.
+SERVICES: dict[str, dict[str, Any]] = {
+    "shows the new run late": {},
+    "counts a run at once": {"stale_shows": ["executed_times"]},
+    "counts a run and shows its start at once": {"stale_shows": ["executed_times", "start_time"]},
+    "shows a start at once": {"stale_shows": ["start_time"]},
+    "counts ended runs": {"counted_runs": "ended"},
+    "shows no ends": {"hide_end_times": True, "stale_shows": ["executed_times"]},
+    "spells ids otherwise": {"echo_ids": "upper"},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "poke": {"mode": "poke"},
+    "reschedule": {"mode": "reschedule"},
+    "deferrable": {"deferrable": True},
+}
+each_service = pytest.mark.parametrize("service", SERVICES)
+each_way = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture
+def task_id(sandbox: Sandbox, service: str) -> str:
+    """A task that ran once, on one of the services."""
+    sandbox.control.configure(**SERVICES[service])
+    return str(sandbox.control.add_task(lots=[10], rows=20)["task_id"])
+
+
+@each_service
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_start_ends_with_its_own_run(deferrable: bool, task_id: str, sandbox: Sandbox) -> None:
+    run = run_tasks(
+        lambda: WebCollectStartSubTasksOperator(
+            task_id="start",
+            collection_task_id=task_id,
+            wait_for_completion=True,
+            deferrable=deferrable,
+            poll_interval=0.1,
+        )
+    )
+
+    assert run.states == {"start": "success"}
+    assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert run.xcoms["start"]["status"]["current_total_extract_count"] >= 20
+
+
+@each_service
+@each_way
+def test_a_sensor_after_a_start_ends_with_that_run(
+    way: str, service: str, task_id: str, sandbox: Sandbox
+) -> None:
+    # what no earlier poke can tell a rescheduled sensor, it knows only after `settle` seconds
+    settle = 3.0 if (service, way) == ("shows no ends", "reschedule") else 90.0
+    with make_dag() as dag:
+        start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task_id)
+        WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=task_id,
+            after=start.output,
+            settle=settle,
+            poke_interval=0.1,
+            **WAYS[way],
+        )
+    run = run_dag(dag)
+
+    assert run.states == {"start": "success", "wait": "success"}
+    assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert run.xcoms["wait"]["current_total_extract_count"] >= 20
+
+
+@pytest.mark.parametrize(
+    ("service", "offset"), [(name, 0) for name in SERVICES] + [("counts a run at once", -1)]
+)
+@pytest.mark.parametrize("way", ["poke", "deferrable"])
+def test_a_sensor_after_now_ends_with_the_next_run(
+    offset: int, way: str, task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
+) -> None:
+    def start() -> None:
+        sandbox.control.start_task(task_id)
+        # the count may begin again at 0 with it
+        sandbox.control.configure(executed_times_offset=offset)
+
+    after_requests(1, STATUS, start)
+    run = run_tasks(
+        lambda: WebCollectTaskStatusSensor(
+            task_id="wait", collection_task_id=task_id, after="now", poke_interval=0.1, **WAYS[way]
+        )
+    )
+
+    assert run.states == {"wait": "success"}
+    assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert run.xcoms["wait"]["current_total_extract_count"] >= 20
+
+
+@each_service
+async def test_a_finished_run_is_reported_once_and_not_before_its_end(task_id: str, sandbox: Sandbox) -> None:
+    reported: list[tuple[dict[str, Any], str]] = []
+
+    async def watch() -> None:
+        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.1)
+        async for event in trigger.run():
+            reported.append((event.payload, sandbox.control.task(task_id)["state"]))
+
+    watching = asyncio.create_task(watch())
+    async with asyncio.timeout(60):
+        for number in (2, 3):
+            while len(sandbox.control.requests(STATUS)) < 3 * number:
+                await asyncio.sleep(0.05)
+            sandbox.control.start_task(task_id)
+            while len(reported) < number - 1:
+                await asyncio.sleep(0.05)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+    assert [state for _, state in reported] == ["Finished", "Finished"]
+    assert [(event["first_run"], event["run"]) for event, _ in reported] == [(2, 2), (3, 3)]
+    assert all(event["rows"] >= 20 for event, _ in reported)
