@@ -96,7 +96,7 @@ async def _read(conn_id: str) -> WebCollectHook:
 
 
 class _CurrentClient:
-    """Asks the service as the connection says now: when a question fails, the connection is read anew.
+    """Asks the service as the connection says now: when a question fails, the connection is read again.
 
     A feed may live for weeks, and a person may have put a new credential into the connection meanwhile.
     """
@@ -137,7 +137,7 @@ class _CurrentClient:
                 try:
                     hook = await _read(self._hook.webcollect_conn_id)
                 except Exception as error:  # of a secrets backend, say; what is known has to do
-                    log.warning("The connection cannot be read anew. %s", error)
+                    log.warning("The connection cannot be read again. %s", error)
                     return False
                 if hook.connection != self._hook.connection:
                     self._hook = hook

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_provider_webcollect.waiting.poller import Poll
+from airflow_provider_webcollect.waiting.poller import Poll, See
 from airflow_provider_webcollect.waiting.queries import RUNNING_COUNTS, SUBTASKS, TASK_STATUSES, Query
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class StatusFeed:
         query: Query,
         keys: Sequence[str],
         interval: float,
-        see: Callable[[Mapping[str, Any], Any], T | None],
+        see: See[Any, T],
     ) -> T:
         """Poll in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
 

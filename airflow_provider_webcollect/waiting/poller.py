@@ -1,20 +1,19 @@
-"""One poll for all who wait: what is asked for in batches is shared by every wait of an event loop.
+"""One poll for all waits of an event loop: keys are asked about in batches, whoever waits for them.
 
-A trouble that passes ends no wait. It may be the whole service's or one key's, and a question that fails does
-not tell whose:
+A question that fails does not tell whether that is due to the service or to one of its keys:
 
-- It stops the whole poll, for a pause that doubles from failure to failure. The question after a pause is
-  about a single key. So a service that fails is asked once in a pause, however many keys are waited for.
-- Once the service is seen to answer, the keys of the question that had failed are asked about again, half as
-  many at a time; after each further failure half of those. So a key that fails on its own costs the others
-  a few short pauses, once: as many as a batch can be halved. From then on it is asked about alone, with
-  pauses of its own that double.
-- Where the answer itself says which keys failed, beside others that did not, only these are put off.
+- Its keys are put off, while other questions go on. Then they are asked about half as many at a time, until
+  the key that fails on its own is found. That one is asked about alone, with pauses that double.
+- If two questions in a row fail, or one meets a rate limit or no connection, the whole poll pauses. After the
+  pause one question about a single key is asked. If that fails, the pause doubles.
+- A refusal for good ends waits only if it has come three times in a row, with a pause before each repetition:
+  the waits for a key that was refused alone, or else all waits of the poll.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import heapq
 import logging
@@ -26,7 +25,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, WebCollectError
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    RequestRejected,
+    WebCollectError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,34 +42,39 @@ R = TypeVar("R")
 #: Half of the longest pause after a first failure, in seconds; doubles with every further failure.
 FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
-#: Seconds after which a key that an answer has left out is asked about again, before anybody is shown that.
-CONFIRMING = 2.0
-#: A key that is due within this share of its interval goes along with those that are due now, where there is
-#: room: so waits that began at different times come to fill batches together.
+#: Refusals for good in a row, with pauses between them, that end a wait.
+CONFIRMED = 3
+#: Questions in flight at once, so that an answer that takes long to arrive does not delay the others.
+QUESTIONS_AT_ONCE = 4
+#: Seconds between two questions. The service allows 5 status queries a second for one address. This makes at
+#: most 2 in any second, so two triggerers stay below that at whatever moments each of them asks.
+SPACING = 0.55
+#: Share of their interval over which questions are spread if SPACING would take longer than that; the rest is
+#: for questions that are repeated.
+SPREAD = 0.8
+#: A key that is due within this share of its interval goes along with those that are due now, up to the batch
+#: size: so waits that began at different times come to fill batches together.
 EARLY_SHARE = 0.5
 #: Seconds that a new wait is held back, so that those who come together are asked about together.
 GATHERING = 0.25
 #: Seconds of judging after which the rest of the event loop has its turn.
 LONGEST_TURN = 0.01
-#: Refusals that may be due to a single key of a batch.
-_ABOUT_ONE_KEY = (NotFound, RequestRejected)
+#: Refusals that keys of the question are the reason for, surely or possibly.
+_ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
+_MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
+#: Refusals of this side, which need no confirmation.
+_LOCAL = (InvalidArgument, ConnectionIncomplete)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+See: TypeAlias = Callable[[Mapping[str, T | None], Collection[str]], R | None]
 
 
 class _Wait(Generic[T]):
-    """One wait: what it is about, how often it wants to look, and what it makes of what is seen.
-
-    There may be tens of thousands, so it holds no more than it needs.
-    """
+    """One wait. There may be tens of thousands, so it holds no more than it needs."""
 
     __slots__ = ("context", "future", "interval", "keys", "see", "seen")
 
-    def __init__(
-        self,
-        keys: tuple[str, ...],
-        interval: float,
-        see: Callable[[Mapping[str, T | None], Collection[str]], Any],
-    ) -> None:
+    def __init__(self, keys: tuple[str, ...], interval: float, see: See[T, Any]):
         self.keys = keys
         self.interval = interval
         self.see = see
@@ -72,60 +83,66 @@ class _Wait(Generic[T]):
         self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def look(self, news: Mapping[str, T | None]) -> None:
-        """Take note of what was seen of some keys; once all were seen, judge."""
-        seen = {**self.seen, **news}
-        if len(self.keys) > 1:  # else all there is to know comes anew each time
+    def show(self, states: Mapping[str, T | None]) -> None:
+        """Take note of the states of some keys; once all were seen, judge."""
+        seen = {**self.seen, **states}
+        if len(self.keys) > 1:  # else every answer holds all there is to know
             self.seen = seen
         if len(seen) < len(self.keys):
             return
         try:
-            result = self.context.run(self.see, seen, news.keys())
+            if (result := self.context.run(self.see, seen, states.keys())) is not None:
+                self.future.set_result(result)
         except Exception as error:  # it is the waiter's, and ends its wait alone
             self.future.set_exception(error)
-            return
-        if result is not None:
-            self.future.set_result(result)
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """What failed lately about a key.
+class _Failures:
+    """Failures in a row, of all questions or of those about one key; ``refusals`` are the last of them."""
 
-    :ivar room: how many keys a question with this one may be about.
-    :ivar failures: how often in a row this key has failed on its own.
-    """
+    batch_size: int  # keys per question with this one, until it succeeds
+    count: int = 0
+    refusals: int = 0
 
-    room: int
-    failures: int = 0
+    def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
+        """Count one more; return whether it is a refusal that is confirmed."""
+        self.count += 1
+        self.refusals = self.refusals + 1 if is_refusal else 0
+        return is_refusal and (self.refusals >= CONFIRMED or isinstance(error, _LOCAL))
 
 
 class _Watched(Generic[T]):
-    """A key that somebody waits for, and when it is due; infinity while it is being asked about."""
+    """A key that somebody waits for.
 
-    __slots__ = ("due", "waits")
+    :ivar due: when to ask about it; infinity while nothing is planned.
+    :ivar asked: while a question about it is in flight, the waits that were there when it was asked: its
+        answer may be older than what a later wait is to see.
+    """
+
+    __slots__ = ("asked", "due", "failures", "waits")
 
     def __init__(self) -> None:
         self.waits: list[_Wait[T]] = []
+        self.asked: tuple[_Wait[T], ...] = ()
         self.due = math.inf
+        self.failures: _Failures | None = None
 
     @property
     def interval(self) -> float:
-        return min(wait.interval for wait in self.waits)
+        return min((wait.interval for wait in self.waits), default=math.inf)
 
 
-#: The keys of a question, each with the waits that were there when it was asked: an answer to an older
-#: question says nothing of what happened before a wait began.
-_Batch: TypeAlias = dict[str, tuple[_Wait[T], ...]]
+_Batch: TypeAlias = dict[str, _Watched[T]]
 
 
 class Poll(Generic[T]):
     """Asks about all keys that are waited for, in batches, and shows each waiter what concerns it.
 
-    It runs while somebody waits. Waits with different intervals share their looks; the shortest decides.
+    It runs while somebody waits. If waits for a key have different intervals, the shortest decides.
 
-    :param ask: asks about a batch of keys. What it leaves out of its answer twice in a row is seen as None;
-        an error in place of an answer counts against that key alone.
+    :param ask: asks about a batch of keys. What its answer leaves out is seen as None; an error in place of a
+        state counts against that key alone.
     :param batch_size: keys per question.
     """
 
@@ -134,24 +151,20 @@ class Poll(Generic[T]):
     ) -> None:
         self._ask = ask
         self._batch_size = batch_size
-        self._watched: dict[str, _Watched[T]] = {}
+        self._watched: defaultdict[str, _Watched[T]] = defaultdict(_Watched)
         self._due: list[tuple[float, str]] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
-        self._pauses = 0
-        self._troubles: dict[str, _Trouble] = {}
-        self._left_out: set[str] = set()
+        self._questions: set[asyncio.Task[None]] = set()
+        self._earliest = 0.0
+        self._probe: str | None = None
+        self._recovered()
 
-    async def until(
-        self,
-        keys: Sequence[str],
-        interval: float,
-        see: Callable[[Mapping[str, T | None], Collection[str]], R | None],
-    ) -> R:
-        """Look in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
+    async def until(self, keys: Sequence[str], interval: float, see: See[T, R]) -> R:
+        """Poll in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
 
-        :param see: called with what is known of all keys, and with those just polled, whenever some were.
-        :raises WebCollectError: if the service refuses for good (credential, plan, argument).
+        :param see: called with the last states of all keys, and with the keys that were just asked about.
+        :raises WebCollectError: if the service refuses for good (credential, plan, id), which was confirmed.
         :raises ValueError: if there is no key.
         """
         if not keys:
@@ -163,203 +176,197 @@ class Poll(Generic[T]):
             # in a context of its own: it outlives the waiter that happened to come first
             self._runner = asyncio.create_task(self._run(), context=contextvars.Context())
         try:
-            result: R = await wait.future
-            return result
+            return await wait.future  # type: ignore[no-any-return]
         finally:
             for key in wait.keys:
                 self._leave(key, wait)
 
     async def aclose(self) -> None:
         """Stop asking."""
-        if self._runner is not None:
-            self._runner.cancel()
-            await asyncio.gather(self._runner, return_exceptions=True)
+        tasks = [task for task in (self._runner, *self._questions) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _watch(self, key: str, wait: _Wait[T]) -> None:
-        watched = self._watched.get(key)
-        if watched is None:
-            watched = self._watched[key] = _Watched()
+        watched = self._watched[key]
         watched.waits.append(wait)
-        self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
+        if watched.asked or not watched.failures:
+            self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
 
     def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
         """Plan to ask about ``key``; an earlier plan stays."""
         if due >= watched.due:
             return
         watched.due = due
-        entry = (due, key)
-        heapq.heappush(self._due, entry)
-        if self._due[0] is entry:
-            self._news.set()
+        if not watched.asked:  # two questions about one key could be answered in the wrong order
+            heapq.heappush(self._due, (due, key))
+            if self._due[0] == (due, key):
+                self._changed.set()
+
+    def _ask_again(self, key: str, watched: _Watched[T], due: float) -> None:
+        """Plan the next question about ``key`` after one that has ended."""
+        watched.asked, watched.due = (), math.inf
+        if watched.waits:
+            self._schedule(key, watched, due)
 
     def _leave(self, key: str, wait: _Wait[T]) -> None:
         watched = self._watched[key]
         watched.waits.remove(wait)
         if not watched.waits:
             del self._watched[key]
-            self._troubles.pop(key, None)
-            self._left_out.discard(key)
             if not self._watched:
-                self._news.set()
+                self._changed.set()
 
     async def _run(self) -> None:
-        while self._watched:
-            self._news.clear()
-            try:
-                if batch := self._take_due():
-                    await self._look_at(batch)
-                else:
-                    await self._until_due()
-            except Exception as error:
-                # nobody must wait for what is not asked any more; who comes meanwhile is asked about next
-                log.exception("A status query broke down.")
-                await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
+        try:
+            await self._ask_all()
+        except Exception as error:
+            # nobody must wait for what is not asked any more
+            log.exception("The poll broke down.")
+            await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
         self._due.clear()
+        self._recovered()
+
+    async def _ask_all(self) -> None:
+        """Ask about what is due while somebody waits."""
+        while self._watched or self._questions:
+            self._changed.clear()
+            moment = self._next_moment()
+            if moment <= _now():
+                self._begin(self._take_probe() if self._paused else self._take_due())
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(moment if math.isfinite(moment) else None):
+                    await self._changed.wait()
+
+    def _next_moment(self) -> float:
+        """Return when to ask the next question; infinity if something has to happen before."""
+        first = self._first_due()
+        if first is None or len(self._questions) >= QUESTIONS_AT_ONCE or self._probe:
+            return math.inf
+        return max(self._earliest, self._pause_ends if self._paused else first[0])
+
+    def _first_due(self) -> tuple[float, str] | None:
+        """Return the earliest plan, after dropping those that hold no more."""
+        while self._due:
+            due, key = self._due[0]
+            if key in self._watched and self._watched[key].due == due:
+                return due, key
+            heapq.heappop(self._due)
+        return None
 
     def _take_due(self) -> _Batch[T]:
-        """Return what to ask about: nothing before a key is due, and then also those that are due soon."""
+        """Return what to ask about: the first key that is due, and others that are or will be soon."""
         now = _now()
         batch: _Batch[T] = {}
-        room = 1 if self._pauses else self._batch_size
-        while self._due and len(batch) < room:
-            due, key = self._due[0]
-            watched = self._watched.get(key)
-            if watched is not None and watched.due == due:
-                if due > now + (watched.interval * EARLY_SHARE if batch else 0.0):
-                    break
-                room = min(room, self._room(key))
-                if len(batch) >= room:
-                    break
-                batch[key] = tuple(watched.waits)
-                watched.due = math.inf
-            # else it is an entry of a wait that has ended or was brought forward
+        size = self._batch_size
+        while len(batch) < size and (first := self._first_due()):
+            due, key = first
+            watched = self._watched[key]
+            early = 0.0 if watched.failures or not batch else watched.interval * EARLY_SHARE
+            size = min(size, watched.failures.batch_size) if watched.failures else size
+            if due > now + early or len(batch) >= size:
+                break
+            batch[key] = watched
             heapq.heappop(self._due)
         return batch
 
-    def _room(self, key: str) -> int:
-        trouble = self._troubles.get(key)
-        return trouble.room if trouble else self._batch_size
+    def _take_probe(self) -> _Batch[T]:
+        """Return a key to ask about after a pause, due or not: best one that has not failed on its own."""
+        _, _, self._probe = min(
+            (watched.failures.count if watched.failures else 0, watched.due, key)
+            for key, watched in self._watched.items()
+            if not watched.asked
+        )
+        return {self._probe: self._watched[self._probe]}
 
-    async def _until_due(self) -> None:
-        wait = max(0.0, self._due[0][0] - _now()) if self._due else None
-        try:
-            async with asyncio.timeout(wait):
-                await self._news.wait()
-        except TimeoutError:
-            return
+    def _begin(self, batch: _Batch[T]) -> None:
+        """Ask a question, and plan the earliest moment of the next one."""
+        interval = min(watched.interval for watched in batch.values())
+        batches = math.ceil(len(self._watched) / self._batch_size)
+        self._earliest = _now() + min(SPACING, SPREAD * interval / batches)
+        for watched in batch.values():
+            watched.asked, watched.due = tuple(watched.waits), math.inf
+        question = asyncio.create_task(self._question(batch))
+        self._questions.add(question)
+        question.add_done_callback(self._questions.discard)
+        question.add_done_callback(lambda _: self._changed.set())
 
-    async def _look_at(self, batch: _Batch[T]) -> None:
+    async def _question(self, batch: _Batch[T]) -> None:
+        asked_at = _now()
         try:
             answer = await self._ask(list(batch))
+            errors = {key: state for key in batch if isinstance(state := answer.get(key), WebCollectError)}
         except WebCollectError as error:
-            await self._failed(batch, error)
-            return
-        errors: dict[str, WebCollectError] = {}
-        seen: dict[str, T | None] = {}
-        for key in batch:
-            told = answer.get(key)
-            if isinstance(told, WebCollectError):
-                errors[key] = told
-            else:
-                seen[key] = told
-        if seen:
-            self._pauses = 0
-            await self._show(batch, seen)
-        if errors:
-            await self._partly_failed(batch, errors)
+            await self._failed(batch, error, asked_at)
+        except Exception as error:
+            log.exception("A status query failed in a way that is not foreseen.")
+            await self._failed(batch, WebCollectError(type(error).__name__), asked_at)
+        else:
+            self._recovered()
+            for key, unreadable in errors.items():
+                await self._put_off({key: batch.pop(key)}, unreadable)
+            await self._show(batch, answer)
 
-    async def _show(self, batch: _Batch[T], seen: Mapping[str, T | None]) -> None:
+    async def _show(self, batch: _Batch[T], answer: Mapping[str, Any]) -> None:
         now = _now()
-        news: defaultdict[_Wait[T], dict[str, T | None]] = defaultdict(dict)
-        for key, state in seen.items():
-            watched = self._watched.get(key)
-            self._troubles.pop(key, None)
-            if watched and state is None and key not in self._left_out:
-                # an odd answer now and then must not pass for a task that is not there
-                self._left_out.add(key)
-                self._schedule(key, watched, now + min(CONFIRMING, watched.interval))
-                continue
-            if watched:
-                self._schedule(key, watched, now + watched.interval)
-            if state is not None:
-                self._left_out.discard(key)
-            for wait in batch[key]:
-                news[wait][key] = state
-        await _each(news, lambda wait: wait.look(news[wait]))
+        states: defaultdict[_Wait[T], dict[str, T | None]] = defaultdict(dict)
+        for key, watched in batch.items():
+            for wait in watched.asked:
+                states[wait][key] = answer.get(key)
+            watched.failures = None
+            self._ask_again(key, watched, min(watched.due, now + watched.interval))
+        await _each(states, lambda wait: wait.show(states[wait]))
 
-    async def _partly_failed(self, batch: _Batch[T], errors: dict[str, WebCollectError]) -> None:
-        """Deal with an answer that has errors in place of answers."""
-        passing: dict[str, WebCollectError] = {}
-        for key, error in errors.items():
-            if error.permanent:
-                await _fail(batch[key], error)
-            else:
-                passing[key] = error
-        # a limit, or no connection, is not about a key
-        common = next((error for error in passing.values() if error.unsent), None)
-        if common is None and len(errors) == len(batch) and not self._fail_on_their_own(passing):
-            common = next(iter(passing.values()))
-        if common:
-            await self._failed({key: batch[key] for key in passing}, common)
-        else:
-            for key, error in passing.items():
-                self._put_off(key, error)
+    def _recovered(self) -> None:
+        """Take note that the service answers."""
+        self._failures = _Failures(self._batch_size)
+        self._paused = False
+        self._pause_ends = 0.0
+        self._probe = None
 
-    async def _failed(self, batch: _Batch[T], error: WebCollectError) -> None:
+    async def _failed(self, batch: _Batch[T], error: WebCollectError, asked_at: float) -> None:
         """Deal with a question that was not answered."""
-        if error.permanent:
-            await self._refused(batch, error)
-        elif not error.unsent and self._fail_on_their_own(batch):
-            for key in batch:
-                self._put_off(key, error)
+        ends_all = False
+        if isinstance(error, _ABOUT_KEYS):
+            self._recovered()
+        elif asked_at < self._pause_ends:
+            self._paused = True  # two in a row, though this one was asked too early to confirm the first
         else:
-            if not error.unsent and not self._pauses:
-                # the service worked just before
-                for key in self._watched.keys() & batch:
-                    self._troubles[key] = _Trouble(max(1, len(batch) // 2))
-            await self._pause(error)
-            now = _now()
-            for key in batch:
-                if watched := self._watched.get(key):
-                    self._schedule(key, watched, now)
+            # a batch may be denied because one of its keys is somebody else's
+            is_refusal = error.permanent and (len(batch) == 1 or not isinstance(error, PermissionDenied))
+            ends_all = self._failures.add(error, is_refusal=is_refusal)
+            self._paused = self._failures.count > 1 or (error.unsent and not error.permanent)
+            self._pause_ends = _now() + _backoff(self._failures.count, error)
+        await self._put_off(batch, error, ends_all=ends_all)
 
-    async def _refused(self, batch: _Batch[T], error: WebCollectError) -> None:
-        if len(batch) > 1 and isinstance(error, _ABOUT_ONE_KEY):
-            # one bad id must not end the waits on the others
-            keys = list(batch)
-            middle = len(keys) // 2
-            for half in (keys[:middle], keys[middle:]):
-                await self._look_at({key: batch[key] for key in half})
-        else:
-            await _fail([wait for waits in batch.values() for wait in waits], error)
-
-    def _fail_on_their_own(self, keys: Collection[str]) -> bool:
-        """Return whether the failure of a question about ``keys`` is theirs, by what has failed before."""
-        troubles = [self._troubles.get(key) for key in keys]
-        return all(each and (each.failures or each.room == len(keys) == 1) for each in troubles)
-
-    def _put_off(self, key: str, error: WebCollectError) -> None:
-        """Back off from one key."""
-        if watched := self._watched.get(key):
-            trouble = self._troubles.setdefault(key, _Trouble(self._batch_size))
-            trouble.failures += 1
-            pause = _backoff(trouble.failures, error)
-            log.warning("%s: a status query failed; the next one follows in %.0f s. %s", key, pause, error)
-            self._schedule(key, watched, _now() + pause)
-
-    async def _pause(self, error: WebCollectError) -> None:
-        """Back off from the service."""
-        self._pauses += 1
-        pause = _backoff(self._pauses, error)
-        log.warning("A status query failed; the next one follows in %.0f s. %s", pause, error)
-        await asyncio.sleep(pause)
+    async def _put_off(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
+        """Plan when to ask again about keys that a question failed for; end the waits that are refused."""
+        due = max(now := _now(), self._pause_ends)
+        alone, probed = len(batch) == 1, self._probe in batch
+        refused: list[_Wait[T]] = []
+        for key, watched in batch.items():
+            failures = watched.failures = watched.failures or _Failures(self._batch_size)
+            if alone and failures.add(error, is_refusal=isinstance(error, _MAYBE_ABOUT_KEYS)):
+                refused.extend(watched.asked)
+            if not probed and (error.permanent or not error.unsent):
+                failures.batch_size = max(1, len(batch) // 2)
+                due = max(due, now + _backoff(failures.count, error)) if alone else due
+            self._ask_again(key, watched, due)
+        if probed:
+            self._probe = None
+        about = "" if self._paused else f" about {key if alone else f'these {len(batch)}'}"
+        log.warning("A status query failed; the next one%s follows in %.0f s. %s", about, due - now, error)
+        if ends_all and not refused:
+            refused = [wait for watched in self._watched.values() for wait in watched.waits]
+        await _fail(refused, error)
 
 
 def _backoff(failures: int, error: WebCollectError) -> float:
     # the exponent has a bound, since a service may fail for weeks
     longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(failures, 30))
-    asked = min(error.retry_after or 0.0, LONGEST_BACKOFF)
-    return max(asked, random.uniform(longest / 2, longest))
+    return max(min(error.retry_after or 0.0, LONGEST_BACKOFF), random.uniform(longest / 2, longest))
 
 
 def _now() -> float:

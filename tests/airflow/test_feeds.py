@@ -102,6 +102,35 @@ class TestChangedConnection:
         assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
         assert await asyncio.to_thread(work)
 
+    async def test_a_new_credential_is_taken_up_while_a_refusal_is_being_confirmed(
+        self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
+    ) -> None:
+        sandbox.control.fail(STATUS, times=2, status=403, code="PermissionDenied", message="plan")
+        while len(refused(sandbox)) < 2:
+            await asyncio.sleep(0.02)
+        sandbox.control.fail(STATUS, times=2, status=403, code="PermissionDenied", message="plan")
+        set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
+        while len(refused(sandbox)) < 4:
+            await asyncio.sleep(0.02)
+        sandbox.control.advance(20_000)
+        assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
+
+    async def test_a_refusal_is_confirmed_with_the_connection_read_again_each_time(
+        self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
+    ) -> None:
+        asked_when_read: list[int] = []
+        read = WebCollectHook.aload
+
+        async def aload(hook: WebCollectHook) -> None:
+            asked_when_read.append(len(refused(sandbox)))
+            await read(hook)
+
+        monkeypatch.setattr(WebCollectHook, "aload", aload)
+        sandbox.control.fail(STATUS, times=None, status=403, code="PermissionDenied", message="plan")
+        event = await asyncio.wait_for(waiting, 20)
+        assert "HTTP 403 PermissionDenied" in event["reason"]
+        assert asked_when_read == [1, 2, 3]
+
     async def test_a_service_that_has_moved_is_found(
         self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
     ) -> None:
@@ -111,13 +140,18 @@ class TestChangedConnection:
             while not elsewhere.control.requests(STATUS):
                 await asyncio.sleep(0.02)
 
-    async def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(
+    async def test_a_connection_that_cannot_be_read_again_is_used_as_it_was(
         self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
     ) -> None:
         monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
         sandbox.control.fail(STATUS, times=1, status=503)
         sandbox.control.advance(20_000)
         assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
+
+
+def refused(sandbox: Sandbox) -> list[Any]:
+    """Return the status queries that were refused."""
+    return [request for request in sandbox.control.requests(STATUS) if request["status"] == 403]
 
 
 def new_refresh_token(sandbox: Sandbox) -> str:

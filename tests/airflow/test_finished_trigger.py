@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
+from airflow_provider_webcollect.waiting import poller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -258,11 +259,14 @@ class TestTheWatch:
         store: Store | None,
         set_connection: Callable[..., None],
         caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.02)
         set_connection(extra={"access_token": "a-wrong-token"})
         async with triggerer(watching(task_id), store) as running:
-            await looks(sandbox, 2)
-            assert "cannot be watched" in caplog.text
+            async with asyncio.timeout(60):
+                while "cannot be watched" not in caplog.text:
+                    await asyncio.sleep(0.01)
             assert "a-wrong-token" not in caplog.text
             set_connection()
             sandbox.control.clear_requests()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.service.client.aio import AsyncClient
-from airflow_provider_webcollect.service.errors import NotFound, PermissionDenied
+from airflow_provider_webcollect.service.errors import PermissionDenied, WebCollectError
 from airflow_provider_webcollect.service.settings import Retries
 from airflow_provider_webcollect.waiting import poller
 from airflow_provider_webcollect.waiting.feed import StatusFeed
+from airflow_provider_webcollect.waiting.queries import SUBTASKS, TASK_STATUSES
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.client.sync import Client
 
 V2 = "/cloudextraction/statuses/v2"
-SUBTASKS = "/cloudextraction/task/subtasks"
+SUBTASKS_PATH = "/cloudextraction/task/subtasks"
 Feeds = Callable[..., Any]
 
 
@@ -30,7 +31,7 @@ Feeds = Callable[..., Any]
 def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> Feeds:
     """Opens feeds on the sandbox that try each call twice and back off for moments only."""
     monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.02)
-    monkeypatch.setattr(poller, "CONFIRMING", 0.02)
+    monkeypatch.setattr(poller, "SPACING", 0.0)
     context = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).context
 
     @asynccontextmanager
@@ -43,11 +44,11 @@ def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def first(feed: StatusFeed, *task_ids: str) -> dict[str, TaskStatus | None]:
-    return await feed.tasks.until(task_ids, 60, dict)
+    return await feed.until(TASK_STATUSES, task_ids, 60, lambda seen, _: dict(seen))
 
 
 async def first_subtasks(feed: StatusFeed, task_id: str) -> int:
-    return await feed.subtasks.until([task_id], 60, lambda seen: len(seen[task_id] or []))
+    return await feed.until(SUBTASKS, [task_id], 60, lambda seen, _: len(seen[task_id] or []))
 
 
 def asked(sandbox: Sandbox) -> list[list[str]]:
@@ -71,13 +72,13 @@ async def test_a_wait_sees_a_task_change(sandbox: Sandbox, feed_of: Feeds) -> No
     (task_id,) = tasks(sandbox, 1)
     states = []
 
-    def see(seen: dict[str, TaskStatus]) -> bool | None:
+    def see(seen: dict[str, TaskStatus], polled: object) -> bool | None:
         states.append(seen[task_id].status)
         sandbox.control.mark_state(task_id, "Hibernating")
         return True if len(states) == 2 else None
 
     async with feed_of() as feed:
-        await feed.tasks.until([task_id], 0.05, see)
+        await feed.until(TASK_STATUSES, [task_id], 0.05, see)
     assert states == ["Unexecuted", "Hibernating"]
 
 
@@ -88,13 +89,36 @@ async def test_a_task_that_the_service_leaves_out_is_seen_as_none(sandbox: Sandb
         assert await first(feed, task_id) == {task_id: None}
 
 
-@pytest.mark.parametrize("fault", [{"status": 503}, {"status": 429}, {"kind": "html"}, {"kind": "drop"}])
+REFUSALS = [
+    {"status": 403},
+    {"status": 400, "code": "InvalidTaskId"},
+    {"status": 400, "code": "SomethingNew"},
+    {"kind": "redirect", "to": "http://elsewhere.invalid/"},
+]
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 503}, {"status": 429}, {"kind": "html"}, {"kind": "drop"}, *REFUSALS]
+)
 async def test_a_failing_service_is_survived(sandbox: Sandbox, feed_of: Feeds, fault: dict[str, Any]) -> None:
     (task_id,) = tasks(sandbox, 1)
-    # more failures than one call tries
-    sandbox.control.fail(V2, times=3, **fault)
+    # more failures than one call tries, and not enough to confirm a refusal
+    sandbox.control.fail(V2, times=3 if fault not in REFUSALS else 2, **fault)
     async with feed_of() as feed:
         assert await first(feed, task_id)
+
+
+@pytest.mark.parametrize("fault", REFUSALS)
+async def test_a_refusal_that_comes_three_times_in_a_row_ends_a_wait(
+    sandbox: Sandbox, feed_of: Feeds, fault: dict[str, Any]
+) -> None:
+    (task_id,) = tasks(sandbox, 1)
+    sandbox.control.fail(V2, times=3, **fault)
+    async with feed_of() as feed:
+        with pytest.raises(WebCollectError) as refusal:
+            await first(feed, task_id)
+    assert refusal.value.permanent
+    assert len(sandbox.control.requests(V2)) == 3
 
 
 async def test_a_refusal_for_good_reaches_everybody(sandbox: Sandbox, feed_of: Feeds) -> None:
@@ -105,28 +129,18 @@ async def test_a_refusal_for_good_reaches_everybody(sandbox: Sandbox, feed_of: F
     assert [type(failure) for failure in failures] == [PermissionDenied] * 3
 
 
-async def test_one_bad_id_does_not_end_the_waits_on_the_others(sandbox: Sandbox, feed_of: Feeds) -> None:
-    ids = tasks(sandbox, 4)
-    # the whole batch, its first half, and the first of that
-    sandbox.control.fail(V2, times=3, status=400, code="InvalidTaskId", message="no such task")
-    async with feed_of() as feed:
-        ended = await asyncio.gather(*(first(feed, task_id) for task_id in ids), return_exceptions=True)
-    assert isinstance(ended[0], NotFound)
-    assert [list(answer) for answer in ended[1:]] == [[task_id] for task_id in ids[1:]]
-
-
 async def test_subtask_waits_on_one_task_share_their_pages(sandbox: Sandbox, feed_of: Feeds) -> None:
     (task_id,) = tasks(sandbox, 1, subtasks=45)
     async with feed_of() as feed:
         assert await asyncio.gather(*(first_subtasks(feed, task_id) for _ in range(10))) == [45] * 10
-    assert len(sandbox.control.requests(SUBTASKS)) == 3
+    assert len(sandbox.control.requests(SUBTASKS_PATH)) == 3
 
 
 async def test_subtask_waits_survive_a_failing_service_and_end_on_a_refusal(
     sandbox: Sandbox, feed_of: Feeds
 ) -> None:
     ids = tasks(sandbox, 2)
-    sandbox.control.fail(SUBTASKS, times=6, status=503)
+    sandbox.control.fail(SUBTASKS_PATH, times=6, status=503)
     async with feed_of() as feed:
         assert await asyncio.gather(*(first_subtasks(feed, task_id) for task_id in ids)) == [4, 4]
         sandbox.control.configure(tier="Flagship")

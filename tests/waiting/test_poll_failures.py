@@ -1,0 +1,474 @@
+"""What a poll does about questions that fail, and when it asks, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import selectors
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    GrantRejected,
+    InvalidArgument,
+    MalformedAnswer,
+    NotFound,
+    PermissionDenied,
+    ProxyUnusable,
+    RedirectRefused,
+    RequestRejected,
+    ServiceFailure,
+    ServiceUnreachable,
+    TokenRejected,
+    TooManyRequests,
+)
+from airflow_provider_webcollect.waiting.poller import LONGEST_BACKOFF, QUESTIONS_AT_ONCE, Poll
+
+CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
+KEY_REFUSALS = [NotFound, RequestRejected]
+PASSING = [ServiceFailure, MalformedAnswer, TooManyRequests, ServiceUnreachable, RuntimeError]
+
+
+class SimulatedTime(selectors.DefaultSelector):
+    """Lets an event loop's time pass as soon as there is nothing else to do."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "everybody waits for something that never comes"
+        self.now += timeout
+        return super().select(0)
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in simulated time."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        time = SimulatedTime()
+        loop = asyncio.SelectorEventLoop(time)
+        loop.time = lambda: time.now  # type: ignore[method-assign]
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(test(*arguments, **named))
+
+    return run
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Service:
+    """Answers questions, and remembers when it was asked what.
+
+    :ivar trouble: returns what a question about some keys fails with, or None.
+    :ivar takes: returns the seconds that its answer takes.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, list[str]]] = []
+        self.trouble: Callable[[list[str]], Exception | None] = lambda keys: None
+        self.takes: Callable[[list[str]], float] = lambda keys: 0.05
+
+    async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
+        self.asked.append((now(), keys))
+        # what it finds when it is asked, not when it has answered
+        error = self.trouble(keys)
+        await asyncio.sleep(self.takes(keys))
+        if error:
+            raise error.with_traceback(None)
+        return dict.fromkeys(keys, "Extracting")
+
+    def fail(self, error: Exception, times: float = float("inf"), about: Iterable[str] = ()) -> None:
+        """Fail some of the coming questions, those about certain keys or all."""
+        keys_in_trouble, left = set(about), times
+
+        def trouble(keys: list[str]) -> Exception | None:
+            nonlocal left
+            if left <= 0 or (keys_in_trouble and not keys_in_trouble & set(keys)):
+                return None
+            left -= 1
+            return error
+
+        self.trouble = trouble
+
+    def recover(self) -> None:
+        self.trouble = lambda keys: None
+
+    def gaps(self) -> list[float]:
+        """Return the seconds between questions."""
+        return [later - earlier for (earlier, _), (later, _) in itertools.pairwise(self.asked)]
+
+
+class Waits:
+    """Waits that never see enough, each for one key."""
+
+    def __init__(self, poll: Poll[Any]) -> None:
+        self._poll = poll
+        self.began: dict[str, float] = {}
+        self.seen: defaultdict[str, list[float]] = defaultdict(list)
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+
+    def begin(self, keys: Iterable[str], interval: float = 60.0) -> None:
+        for key in keys:
+            see = functools.partial(self._see, key)
+            self.began.setdefault(key, now())
+            self.tasks[f"{key} {len(self.tasks)}"] = asyncio.create_task(
+                self._poll.until([key], interval, see)
+            )
+
+    def _see(self, key: str, seen: Mapping[str, Any], polled: object) -> None:
+        self.seen[key].append(now())
+
+    def longest_gap(self, keys: Iterable[str]) -> float:
+        """Return the most seconds between two polls of a key, from the beginning of its wait until now."""
+        return max(
+            later - earlier
+            for key in keys
+            for earlier, later in itertools.pairwise([self.began[key], *self.seen[key], now()])
+        )
+
+    @property
+    def ended(self) -> dict[str, BaseException | None]:
+        """The keys of the waits that have ended, and what with."""
+        return {name.split()[0]: task.exception() for name, task in self.tasks.items() if task.done()}
+
+
+@asynccontextmanager
+async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Waits]:
+    poll: Poll[Any] = Poll(service, batch_size)
+    waits = Waits(poll)
+    yield waits
+    for task in waits.tasks.values():
+        task.cancel()
+    await asyncio.gather(*waits.tasks.values(), return_exceptions=True)
+    await poll.aclose()
+
+
+def keys(count: int) -> list[str]:
+    return [f"k{number:05}" for number in range(count)]
+
+
+class TestOthersGoOn:
+    """What is wrong with one question delays no other."""
+
+    @simulated
+    async def test_beside_an_answer_that_takes_long(self) -> None:
+        service = Service()
+        slow, *others = keys(20)
+        service.takes = lambda asked: 120.0 if slow in asked else 0.05
+        async with polling(service, batch_size=5) as waits:
+            waits.begin([slow, *others], 10.0)
+            await asyncio.sleep(100)
+            assert waits.longest_gap(others[4:]) < 11.5
+
+    @simulated
+    async def test_only_so_many_answers_are_awaited_at_once(self) -> None:
+        service = Service()
+        service.takes = lambda asked: 120.0
+        async with polling(service, batch_size=1) as waits:
+            waits.begin(keys(20))
+            await asyncio.sleep(100)
+            assert len(service.asked) == QUESTIONS_AT_ONCE
+
+    @pytest.mark.parametrize(
+        "error", [ServiceFailure("down"), RuntimeError("a bug"), PermissionDenied("not yours")]
+    )
+    @simulated
+    async def test_beside_a_key_that_always_fails(self, error: Exception) -> None:
+        service = Service()
+        bad, *others = keys(300)
+        service.fail(error, about=[bad])
+        async with polling(service) as waits:
+            waits.begin([bad, *others], 20.0)
+            await asyncio.sleep(300)
+            assert waits.longest_gap(others[99:]) < 22
+            # the halvings of its batch
+            assert waits.longest_gap(others[:99]) < 20 + 7 * 5
+            assert bad not in waits.seen
+            assert set(waits.ended) <= {bad}
+
+    @simulated
+    async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(self) -> None:
+        service = Service()
+        bad, *others = keys(100)
+        service.fail(ServiceFailure("internal"), about=[bad])
+        async with polling(service) as waits:
+            waits.begin([bad, *others])
+            await asyncio.sleep(3600)
+            with_others = [asked for _, asked in service.asked if bad in asked and len(asked) > 1]
+            alone = [moment for moment, asked in service.asked if asked == [bad]]
+            assert [len(asked) for asked in with_others] == [100, 50, 25, 12, 6, 3]
+            assert len(alone) < 8 + 3600 / (LONGEST_BACKOFF / 2)
+            assert alone[-1] - alone[-2] > LONGEST_BACKOFF / 2
+            service.recover()
+            await asyncio.sleep(LONGEST_BACKOFF + 60)
+            assert len(waits.seen[bad]) >= 1
+
+    @simulated
+    async def test_a_wait_with_a_long_interval_is_not_delayed_by_the_only_other_one(self) -> None:
+        service = Service()
+        service.fail(ServiceFailure("internal"), about=["bad"])
+        async with polling(service) as waits:
+            waits.begin(["good"], 60.0)
+            await asyncio.sleep(1)
+            waits.begin(["bad"], 60.0)
+            await asyncio.sleep(3600)
+            assert waits.longest_gap(["good"]) < 60 + 10
+
+    @simulated
+    async def test_an_error_in_place_of_a_state_counts_against_its_key_alone(self) -> None:
+        asked: list[list[str]] = []
+
+        async def ask(some: list[str]) -> Mapping[str, Any]:
+            asked.append(some)
+            return {key: MalformedAnswer("unreadable") if key == "bad" else "Extracting" for key in some}
+
+        poll: Poll[Any] = Poll(ask, 100)
+        waits = Waits(poll)
+        waits.begin(["good", "bad"], 10.0)
+        await asyncio.sleep(300)
+        assert waits.longest_gap(["good"]) < 11
+        assert "bad" not in waits.seen
+        assert asked.count(["bad"]) + asked.count(["good", "bad"]) < 12
+        await poll.aclose()
+        for task in waits.tasks.values():
+            task.cancel()
+
+
+class TestServiceDown:
+    @pytest.mark.parametrize("kind", PASSING)
+    @simulated
+    async def test_it_is_asked_once_a_pause_and_the_pauses_double(self, kind: type[Exception]) -> None:
+        service = Service()
+        service.fail(kind("down"))
+        async with polling(service) as waits:
+            waits.begin(keys(1000))
+            await asyncio.sleep(3600)
+            first = next(number for number, (_, asked) in enumerate(service.asked) if len(asked) == 1)
+            assert first <= 2
+            assert {len(asked) for _, asked in service.asked[first:]} == {1}
+            pauses = service.gaps()[first:]
+            assert all(
+                pause >= min(LONGEST_BACKOFF / 2, 2.0 * 2**number) for number, pause in enumerate(pauses)
+            )
+            # about another key each time
+            assert len({asked[0] for _, asked in service.asked[first:]}) == len(service.asked) - first
+            assert waits.ended == {}
+
+            service.recover()
+            asked_before = len(service.asked)
+            await asyncio.sleep(LONGEST_BACKOFF + 60)
+            assert waits.seen.keys() == set(keys(1000))
+            # one to see that it answers, and those halves that had failed at first
+            assert len([asked for _, asked in service.asked[asked_before:] if len(asked) < 100]) <= 1 + 2 * 3
+
+    @simulated
+    async def test_a_failure_that_nobody_foresaw_is_logged_with_its_traceback(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        service = Service()
+        service.fail(RuntimeError("a bug"), times=1)
+        async with polling(service) as waits:
+            waits.begin(["a"])
+            await asyncio.sleep(60)
+            assert waits.seen["a"]
+        (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert record.exc_info
+        assert "a bug" in str(record.exc_info[1])
+
+    @simulated
+    async def test_retry_after_is_heeded(self) -> None:
+        service = Service()
+        service.fail(TooManyRequests("slowly", retry_after=40.0), times=1)
+        async with polling(service) as waits:
+            waits.begin(keys(200))
+            await asyncio.sleep(120)
+            assert service.gaps()[0] >= 40
+
+
+class TestRefusals:
+    """A refusal for good ends waits once it was confirmed."""
+
+    @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
+    @simulated
+    async def test_two_in_a_row_end_nothing(self, kind: type[Exception]) -> None:
+        service = Service()
+        async with polling(service) as waits:
+            waits.begin(["a", "b"], 10.0)
+            for _ in range(20):
+                service.fail(kind("no"), times=2)
+                await asyncio.sleep(60)
+            assert waits.ended == {}
+            assert waits.longest_gap("ab") < 30
+
+    @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
+    @simulated
+    async def test_the_third_in_a_row_ends_the_wait(self, kind: type[Exception]) -> None:
+        service = Service()
+        service.fail(kind("no"))
+        async with polling(service) as waits:
+            waits.begin(["a"])
+            await asyncio.sleep(60)
+            assert [type(error) for error in waits.ended.values()] == [kind]
+            assert len(service.asked) == 3
+            first, second = service.gaps()
+            assert first >= 2
+            assert second >= 4
+
+    @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
+    @simulated
+    async def test_one_of_the_connection_ends_all_waits(self, kind: type[Exception]) -> None:
+        service = Service()
+        async with polling(service) as waits:
+            waits.begin(keys(1000))
+            await asyncio.sleep(90)
+            service.fail(kind("no"))
+            asked_before = len(service.asked)
+            await asyncio.sleep(180)
+            assert waits.ended.keys() == set(keys(1000))
+            assert {type(error) for error in waits.ended.values()} == {kind}
+            assert len(service.asked) - asked_before <= 6
+
+    @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
+    @simulated
+    async def test_many_at_the_same_time_are_one(self, kind: type[Exception]) -> None:
+        service = Service()
+        service.takes = lambda asked: 5.0
+        service.fail(kind("no"), times=QUESTIONS_AT_ONCE)
+        async with polling(service) as waits:
+            waits.begin(keys(1000))
+            await asyncio.sleep(180)
+            assert waits.ended == {}
+            assert waits.seen.keys() == set(keys(1000))
+
+    @simulated
+    async def test_those_of_waits_that_begin_one_after_the_other_do_not_confirm_each_other(self) -> None:
+        service = Service()
+        service.fail(NotFound("no"))
+        async with polling(service) as waits:
+            for _ in range(5):
+                waits.begin(["a"])
+                await asyncio.sleep(0.4)
+            service.recover()
+            await asyncio.sleep(60)
+            assert waits.ended == {}
+            assert waits.seen["a"]
+
+    @pytest.mark.parametrize("kind", [PermissionDenied, *KEY_REFUSALS])
+    @pytest.mark.parametrize("count", [2, 10, 300])
+    @simulated
+    async def test_one_of_a_key_ends_its_wait_alone(self, kind: type[Exception], count: int) -> None:
+        service = Service()
+        *others, bad = keys(count)
+        service.fail(kind("not yours"), about=[bad])
+        async with polling(service) as waits:
+            waits.begin(others)
+            # while the others are not due
+            await asyncio.sleep(40)
+            waits.begin([bad])
+            await asyncio.sleep(300)
+            assert waits.ended.keys() == {bad}
+            assert isinstance(waits.ended[bad], kind)
+
+    @simulated
+    async def test_some_foreign_keys_among_few_end_their_waits_alone(self) -> None:
+        service = Service()
+        everybody = keys(10)
+        foreign = {everybody[0], everybody[7]}
+        service.fail(PermissionDenied("not yours"), about=foreign)
+        async with polling(service) as waits:
+            waits.begin(everybody)
+            await asyncio.sleep(300)
+            assert waits.ended.keys() == foreign
+
+    @simulated
+    async def test_a_bad_key_is_found_quickly(self) -> None:
+        service = Service()
+        bad, *others = keys(100)
+        service.fail(NotFound("no such task"), about=[bad])
+        async with polling(service) as waits:
+            waits.begin([bad, *others])
+            await asyncio.sleep(10)
+            assert waits.seen.keys() == set(others)
+            await asyncio.sleep(20)
+            assert waits.ended.keys() == {bad}
+
+    @simulated
+    async def test_a_connection_that_lacks_something_ends_all_waits_at_once(self) -> None:
+        service = Service()
+        service.fail(ConnectionIncomplete("no credential"))
+        async with polling(service) as waits:
+            waits.begin(keys(200))
+            await asyncio.sleep(2)
+            assert waits.ended.keys() == set(keys(200))
+            assert len(service.asked) == 1
+
+    @simulated
+    async def test_an_argument_that_cannot_be_sent_ends_its_wait_alone(self) -> None:
+        service = Service()
+        bad, *others = keys(100)
+        service.fail(InvalidArgument("task_ids", "", "it must not be empty"), about=[bad])
+        async with polling(service) as waits:
+            waits.begin([bad, *others])
+            await asyncio.sleep(10)
+            assert waits.ended.keys() == {bad}
+            assert [asked for _, asked in service.asked].count([bad]) == 1
+            assert waits.seen.keys() == set(others)
+
+
+class TestSpacing:
+    """A round of questions is spread over its interval."""
+
+    @simulated
+    async def test_two_polls_of_5_000_keys_stay_below_five_questions_a_second(self) -> None:
+        service = Service()
+        async with polling(service) as one, polling(service) as other:
+            one.begin(keys(5000))
+            await asyncio.sleep(0.2)
+            other.begin(keys(5000))
+            await asyncio.sleep(300)
+            moments = [moment for moment, _ in service.asked]
+            assert all(later - earlier > 1 for earlier, later in zip(moments, moments[4:], strict=False))
+            assert len(moments) == 2 * 50 * 5
+            assert max(one.longest_gap(keys(5000)), other.longest_gap(keys(5000))) < 61
+
+    @simulated
+    async def test_10_000_keys_have_their_turn_within_the_interval(self) -> None:
+        service = Service()
+        async with polling(service) as waits:
+            waits.begin(keys(10_000))
+            await asyncio.sleep(300)
+            assert waits.longest_gap(keys(10_000)) < 61
+            assert len(service.asked) == 5 * 100
+
+    @simulated
+    async def test_a_short_interval_is_kept(self) -> None:
+        service = Service()
+        async with polling(service, batch_size=1) as waits:
+            waits.begin(keys(2), 0.2)
+            await asyncio.sleep(10)
+            assert waits.longest_gap(keys(2)) < 0.4
+
+
+@simulated
+async def test_a_key_is_in_one_question_at_a_time() -> None:
+    """Else a later answer could arrive before an earlier one."""
+    service = Service()
+    service.takes = lambda asked: 10.0
+    async with polling(service) as waits:
+        waits.begin(["a"])
+        await asyncio.sleep(5)
+        waits.begin(["a"])
+        await asyncio.sleep(20)
+        assert len(service.asked) == 2
+        assert service.gaps()[0] >= 10
+        # the second wait does not see the first answer
+        assert len(waits.seen["a"]) == 1 + 2
