@@ -1,7 +1,8 @@
-"""What becomes of a deferred sensor whose time is over, by what Airflow's scheduler has it resume with."""
+"""What Airflow says of a wait's time: that a deferred one is over, and when a rescheduled one began."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,20 @@ from airflow.jobs.job import Job
 from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 from airflow.models.taskinstance import TaskInstance
 from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     AirflowTaskTimeout,
 )
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import select, update
 
-from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
-from tests.airflow.dag_runs import run_tasks
+from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectCapacitySensor,
+    WebCollectTaskStatusSensor,
+)
+from tests.airflow.dag_runs import make_dag, run_tasks
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -63,3 +69,27 @@ def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking(
 
     with pytest.raises(ending, match=r"not over after (90 s|the execution timeout, 0:01:00)"):
         sensor.resume_execution(*timed_out, context={})
+
+
+@pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 gives tasks the time of the first poke")
+@pytest.mark.parametrize(("minutes", "state"), [(0, "up_for_reschedule"), (10, "failed")])
+def test_a_rescheduled_wait_began_with_its_first_poke(minutes: int, state: str) -> None:
+    from airflow.models.taskreschedule import TaskReschedule
+
+    with make_dag() as dag:
+        sensor = WebCollectTaskStatusSensor(
+            task_id="wait", collection_task_id="gone", mode="reschedule", missing_timeout=60
+        )
+    now = datetime.datetime.now(datetime.UTC)
+    run = dag.create_dagrun(run_id="run", run_type="manual", state="running", execution_date=now)
+    instance = run.get_task_instance("wait")
+    instance.refresh_from_task(sensor)
+    first = now - minutes * MINUTE
+    with Session() as session:
+        session.add(TaskReschedule("wait", dag.dag_id, "run", instance.try_number, first, first, first))
+        session.execute(update(TaskInstance).where(TaskInstance.run_id == "run").values(state="queued"))
+        session.commit()
+    with contextlib.suppress(AirflowFailException):
+        instance.run()
+
+    assert instance.state == state
