@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import importlib
 import json
-from contextlib import aclosing
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,20 +12,13 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from jinja2 import UndefinedError
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
-from airflow_provider_webcollect.sensors.webcollect import (
-    WebCollectSubTaskStatusSensor,
-    WebCollectTaskStatusSensor,
-)
 from tests.airflow.dag_runs import make_dag
+from tests.airflow.end_triggers import SENSORS, ending, render, start, state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow.providers.common.compat.sdk import DAG
-    from airflow.triggers.base import TriggerEvent
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.triggers.end_from_trigger import _EndTrigger
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
@@ -36,71 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow before 3.3 cannot start such a wait"),
 ]
 
-SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
 STATUS_PATHS = {"task": "/cloudextraction/statuses/v2", "subtask": "/cloudextraction/task/subtasks"}
 each_sensor = pytest.mark.parametrize("kind", SENSORS)
-
-
-def start(
-    kind: str,
-    collection_task_id: Any,
-    *,
-    waited: float = 0.0,
-    then: Callable[[Any], Any] = id,
-    dag: DAG | None = None,
-    **arguments: Any,
-) -> _EndTrigger:
-    """Return a sensor's trigger, ready to run.
-
-    :param waited: how long ago Airflow began the wait, in seconds.
-    :param then: adds tasks after the sensor.
-    :param dag: holds the tasks whose results are among the arguments.
-    """
-    from airflow.models.trigger import Trigger
-    from airflow.serialization.decoders import smart_decode_trigger_kwargs
-    from airflow.serialization.serialized_objects import DagSerialization
-
-    # the result is stored by Airflow's triggerer, which is not here
-    usual = {"poke_interval": 0.2, "timeout": 60, "do_xcom_push": False, "start_from_trigger": True}
-    with dag or make_dag() as dag:
-        then(SENSORS[kind](task_id="wait", collection_task_id=collection_task_id, **{**usual, **arguments}))
-    task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("wait")
-    stored = Trigger(task.start_trigger_args.trigger_cls, task.start_trigger_args.trigger_kwargs)
-    module, _, name = stored.classpath.rpartition(".")
-    kwargs = {name: smart_decode_trigger_kwargs(value) for name, value in stored.kwargs.items()}
-    trigger: _EndTrigger = getattr(importlib.import_module(module), name)(**kwargs)
-    trigger.task_instance = SimpleNamespace(task=task, task_id="wait")  # type: ignore[assignment]
-    limits = [task.start_trigger_args.timeout, task.execution_timeout]
-    trigger.timeout_after = (
-        datetime.datetime.now(datetime.UTC)
-        + min(limit for limit in limits if limit)
-        - datetime.timedelta(seconds=waited)
-    )
-    return trigger
-
-
-def render(trigger: _EndTrigger, results: dict[str, Any] | None = None, **params: Any) -> _EndTrigger:
-    """Render a trigger's arguments as the triggerer does; ``results`` are those of other tasks."""
-
-    def pull(*, task_ids: str, key: str, map_indexes: int) -> Any:
-        assert (key, map_indexes) == ("return_value", -1)
-        return (results or {})[task_ids]
-
-    ti = SimpleNamespace(xcom_pull=pull)
-    trigger.render_template_fields({"params": params, "ti": ti})  # type: ignore[typeddict-item,typeddict-unknown-key]
-    return trigger
-
-
-async def ending(trigger: _EndTrigger) -> TriggerEvent:
-    """Run a trigger as the triggerer does, and return its one event."""
-    async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
-        (event,) = [event async for event in events]
-    return event
-
-
-async def state(trigger: _EndTrigger) -> str | None:
-    """Return the state in which a trigger ends its task; None if it leaves that to a worker."""
-    return getattr(await ending(trigger), "task_instance_state", None)
 
 
 @pytest.fixture
