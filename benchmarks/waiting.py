@@ -1,9 +1,13 @@
-"""Ten thousand waits in one event loop: ``python -m benchmarks.waiting [--quick]``.
+"""Ten thousand waits: ``python -m benchmarks.waiting [--quick]``.
 
-A sandbox that enforces the service's limits runs in a process of its own. The first measurement runs the
-provider's triggers as Airflow's triggerer does, for four rounds: one in which they arrive, one of nothing but
-waiting, one in which some tasks finish at random moments, and one more in which the last of those is noticed.
-The second is the common way, a request for each wait and look, on the same server.
+A sandbox that enforces the service's limits runs in a process of its own. Four measurements follow:
+
+- the provider's triggers in one event loop, as Airflow's triggerer runs them, for four rounds: one in which
+  they arrive, one of nothing but waiting, one in which some tasks finish at random moments, and one more in
+  which the last of those is noticed;
+- the same while 3 % of the answers are odd: what ends must have ended, and nothing else may;
+- half of the waits in each of two processes, as two triggerers on one address have them;
+- the common way, a request for each wait and poll, on the same server.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import os
 import random
 import resource
 import selectors
+import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
@@ -30,7 +35,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.service.client.rate_limit import STATUS_INTERVALS, RateLimit
+from airflow_provider_webcollect.waiting.poller import SPACING, SPREAD
 from benchmarks.machine import machine
 from benchmarks.server import sandbox
 
@@ -41,8 +46,18 @@ Row: TypeAlias = tuple[str, str, str, bool | None]
 STATUS = "/cloudextraction/statuses/v2"
 BATCH = 100
 ROUNDS = 4
+ODD_ROUNDS = 8
+TRIGGERER_ROUNDS = 3
 #: Of the waits, those whose task finishes.
 FINISHING = 0.01
+#: Of the answers, those that are odd, in equal parts of these kinds.
+ODD = 0.03
+ODD_KINDS: tuple[dict[str, Any], ...] = (
+    {"kind": "html", "status": 502},
+    {"kind": "cut_body"},
+    {"kind": "broken_json"},
+    {"kind": "status", "status": 401},
+)
 SEED = 4
 #: Seconds for which the event loop may be blocked.
 LONGEST_BLOCK = 0.05
@@ -53,7 +68,7 @@ class Plan:
     """How much is measured.
 
     :ivar waits: waits at once.
-    :ivar interval: seconds between two looks of a wait, which is the length of a round.
+    :ivar interval: seconds between two polls of a wait, which is the length of a round.
     """
 
     waits: int
@@ -70,20 +85,26 @@ class Plan:
 
         The requests of a round take only a part of it; half of the rest lies before them, half after.
         """
-        return (self.interval - self.least * STATUS_INTERVALS[RateLimit.STATUS_V2]) / 2
+        return (self.interval - self.least * min(SPACING, SPREAD * self.interval / self.least)) / 2
 
 
 FULL = Plan(waits=10_000, interval=60.0)
 QUICK = Plan(waits=1_000, interval=15.0)
+#: With odd answers, the rounds are as short as the limits allow, so that there are many answers.
+FULL_ODD = Plan(waits=10_000, interval=30.0)
+QUICK_ODD = Plan(waits=1_000, interval=3.0)
 
 
 def main() -> None:
-    """Start a sandbox, measure both ways, print the tables."""
+    """Start a sandbox, measure everything, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="1,000 waits, and two minutes instead of six")
-    plan = QUICK if parser.parse_args().quick else FULL
+    parser.add_argument(
+        "--quick", action="store_true", help="1,000 waits, and four minutes instead of thirteen"
+    )
+    quick = parser.parse_args().quick
+    plan, odd_plan = (QUICK, QUICK_ODD) if quick else (FULL, FULL_ODD)
     random.seed(SEED)
-    print(f"{machine()}\n\n{plan.waits:,} waits, each with a look every {plan.interval:.0f} s.\n", flush=True)
+    print(f"{machine()}\n\n{plan.waits:,} waits, each with a poll every {plan.interval:.0f} s.\n", flush=True)
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         nothing = process.submit(bare, plan.waits).result()
     quiet_logs()
@@ -96,6 +117,9 @@ def main() -> None:
         connect(url)
         seen = in_loop(lambda turns: shared(plan, control, ids, turns))
         print_shared(plan, seen, nothing)
+        control.clear_requests()
+        asyncio.run(odd(odd_plan, control, ids))
+        two_triggerers(plan, control, url, ids)
         control.clear_requests()
         in_loop(lambda turns: common(plan, control, url, ids))
 
@@ -155,7 +179,7 @@ class Longest:
 
 
 class Turns(selectors.DefaultSelector):
-    """Measures how long the event loop takes from one look at its sockets to the next, all turns of it."""
+    """Measures how long the event loop takes from one poll of its sockets to the next, all turns of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +188,7 @@ class Turns(selectors.DefaultSelector):
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.longest = Longest()
         self._begin()
 
@@ -172,7 +196,7 @@ class Turns(selectors.DefaultSelector):
         """End a turn, wait, and begin the next one."""
         now, used = time.perf_counter(), time.thread_time()
         turn = Block(now - self._since, used - self._cpu_since, self._garbage)
-        # most turns are far too short to be looked at
+        # most turns are far too short to matter
         if turn.seconds > 0.001:
             self.longest = self.longest.and_also(turn)
         try:
@@ -232,6 +256,21 @@ async def leave(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+#: What a trigger's event said, and when it came.
+Event: TypeAlias = tuple[float, dict[str, Any]]
+
+
+async def run_trigger(task_id: str, interval: float, events: dict[str, Event]) -> None:
+    """Wait for a task as the triggerer does, and note the event."""
+    from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
+
+    trigger = WebCollectTaskStatusTrigger(
+        wait={"task_ids": [task_id]}, poke_interval=interval, webcollect_conn_id="webcollect_default"
+    )
+    async for event in trigger.run():
+        events[task_id] = time.time(), event.payload
+
+
 @dataclass
 class Bare:
     """What triggers cost that do nothing at all, which is what Airflow and asyncio take for each."""
@@ -280,21 +319,11 @@ class Seen:
 
 async def shared(plan: Plan, control: Control, ids: list[str], turns: Turns) -> Seen:
     """Run a trigger for each task, and let some tasks finish meanwhile."""
-    from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
-
     seen = Seen()
-    noticed: dict[str, float] = {}
-
-    async def run(task_id: str) -> None:
-        trigger = WebCollectTaskStatusTrigger(
-            wait={"task_ids": [task_id]}, poke_interval=plan.interval, webcollect_conn_id="webcollect_default"
-        )
-        async for event in trigger.run():
-            assert event.payload["outcome"] == "done", event.payload
-            noticed[task_id] = time.time()
+    events: dict[str, Event] = {}
 
     # what the first wait of a process brings with it (imports, looking up the connection) is nobody's cost
-    await run(demo.FINISHED_TASK_ID)
+    await run_trigger(demo.FINISHED_TASK_ID, plan.interval, events)
     control.clear_requests()
     before = resident()
     turns.forget()
@@ -304,7 +333,7 @@ async def shared(plan: Plan, control: Control, ids: list[str], turns: Turns) -> 
     async def round_ends(number: int) -> None:
         await asyncio.sleep(began + number * plan.interval - plan.lead - time.monotonic())
 
-    waits = await arrive(run(task_id) for task_id in ids)
+    waits = await arrive(run_trigger(task_id, plan.interval, events) for task_id in ids)
     await round_ends(1)
     seen.arriving = turns.longest
     seen.bytes_per_wait = (resident() - before) / plan.waits
@@ -317,12 +346,19 @@ async def shared(plan: Plan, control: Control, ids: list[str], turns: Turns) -> 
     await round_ends(4)
     seen.waiting = turns.longest
     seen.finished = len(finished)
-    seen.delays = [noticed[task_id] - moment for task_id, moment in finished.items() if task_id in noticed]
+    seen.delays = [
+        events[task_id][0] - moment for task_id, moment in finished.items() if is_done(events, task_id)
+    ]
     for request in control.requests(STATUS):
         seen.requests[int((request["time"] - clock + plan.lead) // plan.interval)] += 1
         seen.refused += request["status"] == 429
     await leave(waits)
     return seen
+
+
+def is_done(events: dict[str, Event], task_id: str) -> bool:
+    """Return whether the wait for a task has ended, and as it should."""
+    return task_id in events and events[task_id][1]["outcome"] == "done"
 
 
 async def finish_some(control: Control, ids: list[str], until: float) -> dict[str, float]:
@@ -372,8 +408,109 @@ def print_shared(plan: Plan, seen: Seen, nothing: Bare) -> None:
     print_table("this provider's triggers", rows)
 
 
+async def odd(plan: Plan, control: Control, ids: list[str]) -> None:
+    """Wait while some answers are odd and some tasks finish."""
+    for task_id in ids:
+        await asyncio.to_thread(control.mark_state, task_id, "Extracting")
+    for kind in ODD_KINDS:
+        control.fail(STATUS, times=None, probability=ODD / len(ODD_KINDS), **kind)
+    events: dict[str, Event] = {}
+    began = time.monotonic()
+    waits = await arrive(run_trigger(task_id, plan.interval, events) for task_id in ids)
+    finished = await finish_some(control, ids, began + (ODD_ROUNDS - 3) * plan.interval)
+    await asyncio.sleep(began + ODD_ROUNDS * plan.interval - time.monotonic())
+    control.clear_faults()
+    requests = control.requests(STATUS)
+    await leave(waits)
+    ended = {task_id for task_id in ids if task_id in events}
+    done = {task_id for task_id in finished if is_done(events, task_id)}
+    delays = [events[task_id][0] - finished[task_id] for task_id in done]
+    statuses = Counter(request["status"] for request in requests)
+    known = statuses[502] + statuses[401]
+    rows: list[Row] = [
+        ("answers", "", f"{len(requests)}", None),
+        ("of them a gateway's page, a 401", "", f"{statuses[502]}, {statuses[401]}", None),
+        ("of them cut or unreadable", "", f"{repeated(requests, plan.interval) - known}", None),
+        ("answers 429", "0", f"{statuses[429]}", not statuses[429]),
+        ("waits that ended early or wrongly", "0", f"{len(ended - done)}", not ended - done),
+        ("finished tasks noticed", f"{len(finished)}", f"{len(done)}", len(done) == len(finished)),
+        ("noticed after, median", "", f"{statistics.median(delays):.1f} s", None),
+        ("noticed after at most", "", f"{max(delays):.1f} s", None),
+    ]
+    print_table(f"{plan.waits:,} waits, a poll every {plan.interval:.0f} s, 3 % odd answers", rows)
+
+
+def repeated(requests: list[dict[str, Any]], interval: float) -> int:
+    """Return how many requests were followed by one that begins with the same task, before that was due."""
+    last: dict[str, float] = {}
+    count = 0
+    for request in requests:
+        first = json.loads(request["body"])["taskIds"][0]
+        count += request["time"] - last.get(first, -math.inf) < interval / 2
+        last[first] = request["time"]
+    return count
+
+
+def two_triggerers(plan: Plan, control: Control, url: str, ids: list[str]) -> None:
+    """Wait in two processes at once, each for half of the tasks, and count their requests."""
+    for task_id in ids:
+        control.mark_state(task_id, "Extracting")
+    halves = ids[: len(ids) // 2], ids[len(ids) // 2 :]
+    seconds = TRIGGERER_ROUNDS * plan.interval
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        # imports come first, so that both begin at the same time
+        list(processes.map(prepare, [url] * 2))
+        control.clear_requests()
+        began = time.time()
+        list(processes.map(triggerer, halves, [plan.interval] * 2, [seconds] * 2))
+    # a round of requests begins as soon as the triggers have come
+    requests = [request for request in control.requests(STATUS) if request["time"] < began + seconds]
+    of_first = set(halves[0])
+    counts = Counter(json.loads(request["body"])["taskIds"][0] in of_first for request in requests)
+    moments = [request["time"] for request in requests]
+    most = max(sum(moment <= other < moment + 1 for other in moments) for moment in moments)
+    refused = sum(request["status"] == 429 for request in requests)
+    least = math.ceil(plan.waits / 2 / BATCH) * 60 / plan.interval
+    rows: list[Row] = [
+        (
+            f"requests per minute of triggerer {name}",
+            f"{least:.0f}",
+            f"{counts[key] / seconds * 60:.1f}",
+            counts[key] <= least * seconds / 60,
+        )
+        for name, key in (("A", True), ("B", False))
+    ]
+    rows += [
+        ("most requests of both in any second", "≤ 5", f"{most}", most <= 5),
+        ("answers 429", "0", f"{refused}", not refused),
+    ]
+    print_table(f"two triggerers, {plan.waits // 2:,} waits each, for {seconds / 60:.0f} min", rows)
+
+
+def prepare(url: str) -> None:
+    """Make this process ready to wait."""
+    from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger  # noqa: F401
+
+    quiet_logs()
+    connect(url)
+    # the other process is to have its turn as well
+    time.sleep(1)
+
+
+def triggerer(ids: list[str], interval: float, seconds: float) -> None:
+    """Wait for tasks in this process for some time."""
+
+    async def run() -> None:
+        began = time.monotonic()
+        waits = await arrive(run_trigger(task_id, interval, {}) for task_id in ids)
+        await asyncio.sleep(began + seconds - time.monotonic())
+        await leave(waits)
+
+    asyncio.run(run())
+
+
 async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None:
-    """Look at each task with a request of its own, as providers commonly do, for one round.
+    """Poll each task with a request of its own, as providers commonly do, for one round.
 
     The waits begin evenly spread over the round, which is the best that can happen to them.
     """
@@ -382,7 +519,7 @@ async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None
     # httpx's own queue for connections takes longer the longer it is
     free = asyncio.Semaphore(50)
 
-    async def look(client: httpx.AsyncClient, number: int, task_id: str) -> None:
+    async def poll(client: httpx.AsyncClient, number: int, task_id: str) -> None:
         await asyncio.sleep(number / plan.waits * plan.interval)
         with contextlib.suppress(httpx.HTTPError):
             async with free:
@@ -391,7 +528,7 @@ async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None
 
     used, since = cpu(), time.monotonic()
     async with httpx.AsyncClient(timeout=60) as client:
-        await asyncio.gather(*(look(client, *each) for each in enumerate(ids)))
+        await asyncio.gather(*(poll(client, *each) for each in enumerate(ids)))
     seconds = time.monotonic() - since
     rows = [
         ("requests", f"{sum(control.counters().get(STATUS, {}).values())}"),
@@ -400,7 +537,7 @@ async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None
         ("time to answer all at that rate", f"{plan.waits / max(1, answers[200]) * seconds / 60:.0f} min"),
         ("CPU, of one core", f"{(cpu() - used) / seconds:.2%}"),
     ]
-    print_table("a request for each wait and look", [(name, "", value, None) for name, value in rows])
+    print_table("a request for each wait and poll", [(name, "", value, None) for name, value in rows])
 
 
 def print_table(title: str, rows: Iterable[Row]) -> None:
