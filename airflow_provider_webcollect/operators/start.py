@@ -46,7 +46,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     Sub-tasks that are active already (contract.md, endpoint 14) are not started again, so a retry starts
     nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
-    even if it has ended meanwhile. On earlier versions a retry joins the run only if it is still active.
+    even if it has ended meanwhile; if it is not known whether the start was sent, the retry checks for 90
+    seconds whether the run shows, before it starts. On earlier versions a retry joins the run only if it is
+    still active.
 
     The status query (contract.md, endpoint 13) needs an access token. With an API key alone, the given
     ``sub_task_ids`` are started without it, also active ones; ``"all"`` and ``wait_for_completion`` are
