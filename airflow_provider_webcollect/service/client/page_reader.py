@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.results import offset_before_rows
@@ -120,7 +120,7 @@ class PageReader:
         if page is None:
             context = self._client.context
             flow = read_fitting_page(context, self._short, self._task_id, self._lotno, offset, self._size)
-            page = self._client.run(self._requests(flow))
+            page = self._client.run(flow, perform=self._perform)
         else:
             self._size.worked()
         self._pages_without = max(0, self._pages_without - 1)
@@ -153,7 +153,7 @@ class PageReader:
             return None
         if ahead.offset == offset:
             try:
-                page = self._client.run(ahead.flow, ahead.effect)
+                page = self._client.run(ahead.flow, ahead.effect, self._perform)
             except WebCollectError as error:
                 if not (error.retryable or _may_be_size(error)):
                     raise
@@ -169,23 +169,12 @@ class PageReader:
         ahead.flow.close()
         self._pages_without = GOOD_PAGES
 
-    def _requests(self, flow: Flow[DataPage]) -> Flow[DataPage]:
-        """Run ``flow``; count its requests, and look ahead while answers come."""
-        try:
-            effect = next(flow)
-            while True:
-                try:
-                    outcome = yield self._begun(effect.request) if isinstance(effect, Send) else effect
-                except Exception as error:
-                    effect = flow.throw(error)
-                else:
-                    if isinstance(outcome, Response):
-                        self._seconds = outcome.seconds
-                    effect = flow.send(outcome)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            flow.close()
+    def _perform(self, effect: Effect) -> Any:
+        """Do what a read asks, as the client does; count its requests, and look ahead while answers come."""
+        outcome = self._client.perform(self._begun(effect.request) if isinstance(effect, Send) else effect)
+        if isinstance(outcome, Response):
+            self._seconds = outcome.seconds
+        return outcome
 
     def _begun(self, request: Request) -> Effect:
         """Return what gives the answer to a request; one that may take long is sent at once."""
@@ -209,13 +198,14 @@ class PageReader:
             limiters = self._client.context.rate_limiters.of(call.endpoint.rate_limit)
             # a turn that is waited for later would be taken at any time
             if all(limiter.is_free() for limiter in limiters):
-                flow = self._requests(exchange(call, self._once))
+                flow = exchange(call, self._once)
                 effect = next(flow)
                 if isinstance(effect, Sleep):
                     # another thread has taken the turn in between
                     flow.close()
                 else:
-                    self._ahead = _Ahead(offset, flow, effect)
+                    begun = self._begun(effect.request) if isinstance(effect, Send) else effect
+                    self._ahead = _Ahead(offset, flow, begun)
 
 
 def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:

@@ -82,11 +82,18 @@ class Client:
         """
         return self.run(exchange(call, self.context))
 
-    def run(self, flow: Flow[T], effect: Effect | None = None) -> T:
+    def run(
+        self,
+        flow: Flow[T],
+        effect: Effect | None = None,
+        perform: Callable[[Effect], Any] | None = None,
+    ) -> T:
         """Run a piece of client logic to its end and return its result.
 
         :param effect: the one that it waits for, if it has begun.
+        :param perform: does what is asked; the default is :meth:`perform`.
         """
+        perform = perform or self.perform
         # first, since the rate limit counts from when a request may leave; a failure shows when it does
         with contextlib.suppress(Exception):
             settings = self.context.settings
@@ -95,7 +102,7 @@ class Client:
             effect = effect or next(flow)
             while True:
                 try:
-                    outcome = self._perform(effect)
+                    outcome = perform(effect)
                 except BaseException as error:  # whatever happens is the logic's to judge
                     effect = flow.throw(error)
                 else:
@@ -148,7 +155,8 @@ class Client:
     ) -> None:
         self.close()
 
-    def _perform(self, effect: Effect) -> Any:
+    def perform(self, effect: Effect) -> Any:
+        """Do what a piece of client logic asks, and return the outcome."""
         match effect:
             case Send(request):
                 return self._exchange_bytes(request)
