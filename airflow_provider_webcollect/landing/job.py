@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +18,7 @@ from airflow_provider_webcollect.landing.manifest import (
 )
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.stop import Stop
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -72,9 +72,9 @@ class Job:
     :param max_part_bytes: a part is ended with the page that reaches this size.
     :param settle: seconds to wait for rows that the source may not show yet.
     :param abandoned_after: seconds that the record of another run must stay as it is before it is taken over.
-    :param on_progress: called with the rows so far and the total, after every page and before the commit and
-        the mark; an exception from it ends the landing.
-    :param sleep: waits for a number of seconds; an exception from it ends the landing.
+    :param on_progress: called with the rows so far and the total, after every page.
+    :param stop: ends the landing once it is set: it writes no manifest from then on. The client of ``fetch``
+        and ``mark`` has to share it, so as to send nothing either.
     :param on_commit: given what has landed, right after each commit and before the mark; also after that of
         an earlier attempt of the run which had begun it and had not come to write its manifest.
     """
@@ -96,7 +96,7 @@ class Job:
     abandoned_after: float = ABANDONED_AFTER
     on_progress: Callable[[int, int], object] = lambda rows, total: None
     on_commit: Callable[[Landed], object] = lambda landed: None
-    sleep: Callable[[float], object] = time.sleep
+    stop: Stop = field(default_factory=Stop)
 
 
 def intervals(seconds: float, longest: float) -> Iterator[float]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.stop import Stop
 
 log = logging.getLogger(__name__)
 #: Seconds between two heartbeats.
@@ -72,7 +73,7 @@ def wait_until_free(job: Job, found: FolderState) -> None:
     if job.abandoned_after:
         log.info("%s has %s; it is watched for %.0f s.", _who(record), job.folder.root, job.abandoned_after)
     for wait in intervals(job.abandoned_after, WATCH_INTERVAL):
-        job.sleep(wait)
+        job.stop.sleep(wait)
         stored = job.folder.read(PROGRESS)
         if stored is None or stored.version != found.record_version:
             now_there = stored and decode_found_progress(stored.content, job.folder.root)
@@ -91,12 +92,14 @@ class Lease:
     :param folder: where it is held.
     :param progress: what the record says.
     :param version: the record's version.
+    :param stop: ends the landing once it is set.
     """
 
-    def __init__(self, folder: Folder, progress: Progress, version: str) -> None:
+    def __init__(self, folder: Folder, progress: Progress, version: str, stop: Stop) -> None:
         self.progress = progress
         self._folder = folder
         self._version = version
+        self._stop = stop
         self._lost: LeaseLost | None = None
         self._ended = False
         # the heartbeats come from a thread of their own
@@ -110,7 +113,9 @@ class Lease:
         those that the landing before had not deleted yet.
 
         :raises Changed: if the record is not the one that was found any more.
+        :raises Stopped: if the landing is to end.
         """
+        job.stop.check()
         before = found.record
         attempt_id = new_attempt_id()
         known = (*(before.parts if before else ()), *(found.manifest.parts if found.manifest else ()))
@@ -128,7 +133,7 @@ class Lease:
             commit=before.commit if before else None,
         )
         version = job.folder.replace(PROGRESS, encode(progress), found.record_version)
-        return cls(job.folder, progress, version)
+        return cls(job.folder, progress, version, job.stop)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -170,8 +175,10 @@ class Lease:
         """Write what was done.
 
         :raises LeaseLost: if another landing has the lease.
+        :raises Stopped: if the landing is to end.
         """
         with self._lock:
+            self._stop.check()
             self._write(progress)
 
     def commit(self, manifest: Manifest, version: str | None) -> str:
@@ -183,6 +190,7 @@ class Lease:
         :param version: of the manifest that was read; None if there was none.
         :return: the new version.
         :raises LeaseLost: if another landing has the lease.
+        :raises Stopped: if the landing is to end.
         """
         self.save(msgspec.structs.replace(self.progress, commit=manifest))
         return self.write_manifest(version)
@@ -193,11 +201,13 @@ class Lease:
         :param version: of the one that it replaces.
         :return: the new version.
         :raises LeaseLost: if another landing has the lease, which may have written the manifest for this one.
+        :raises Stopped: if the landing is to end; the next one writes the manifest.
         """
         assert self.progress.commit is not None
         try:
             # no heartbeat meanwhile: where files are not replaced whole, a kill must not leave both torn
             with self._lock:
+                self._stop.check()
                 written = self._folder.replace(MANIFEST, encode(self.progress.commit), version)
         except Changed:
             # a successor has written it for us, or something that takes no lease has written another

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING, TypeVar
@@ -20,35 +18,30 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def land_all(jobs: Mapping[str, Callable[[threading.Event], T]], at_once: int) -> dict[str, T]:
+def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:
     """Run ``jobs`` in threads and return their results by name, in the order of the jobs.
 
-    One that fails does not stop the others. If this is interrupted, as by a timeout of the task, those at
-    work are asked to stop and are not waited for; those that have not begun never do.
+    One that fails does not stop the others. If this is interrupted, as by a timeout of the task, those that
+    have not begun never do; those at work are not waited for, and end when their ``stop`` is set.
 
-    :param jobs: by what they land; each is given an event that is set when it is to stop as soon as it can.
+    :param jobs: by what they land.
     :raises SomeFailed: at the end, if any have failed; with all errors.
     """
-    stop = threading.Event()
     results: dict[str, T] = {}
     errors: dict[str, Exception] = {}
     waiting = deque(jobs)
     running: dict[Future[T], str] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                name = waiting.popleft()
-                job = functools.partial(jobs[name], stop)
-                running[in_background(job, "webcollect-land")] = name
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                name = running.pop(future)
-                try:
-                    results[name] = future.result()
-                except Exception as error:
-                    log.exception("%s did not land.", name)
-                    errors[name] = error
-    finally:
-        stop.set()
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            name = waiting.popleft()
+            running[in_background(jobs[name], "webcollect-land")] = name
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            name = running.pop(future)
+            try:
+                results[name] = future.result()
+            except Exception as error:
+                log.exception("%s did not land.", name)
+                errors[name] = error
     if errors:
         raise SomeFailed({name: errors[name] for name in jobs if name in errors}, len(jobs))
     return {name: results[name] for name in jobs}

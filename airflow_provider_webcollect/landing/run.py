@@ -60,6 +60,7 @@ def land(job: Job) -> Landed:
     :raises RowsMissing: if the service gave fewer or more rows than it announced.
     :raises PartsMissing: if parts have vanished meanwhile, or those of another run before.
     :raises StorageError: if the storage cannot be read or written.
+    :raises Stopped: once ``job.stop`` is set.
     """
     job.file_format.require_extras()
     job.folder.try_out()
@@ -210,7 +211,6 @@ def _copy_and_commit(
     files = check_complete(job, lease.progress, reader.total)
     writer.widen()
     manifest = make_manifest(job, lease.progress, found, reader.total)
-    job.on_progress(manifest.rows, manifest.total)
     version = lease.commit(manifest, found.manifest_version)
     landed = _committed(job, manifest, found.manifest if lease.progress.continues else None)
     job.on_commit(landed)
@@ -236,7 +236,6 @@ def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifes
     assert job.mark is not None
     # a landing that was taken over must not mark what its successor has yet to land
     lease.renew()
-    job.on_progress(manifest.rows, manifest.total)
     job.mark()
     marked = msgspec.structs.replace(manifest, exported_at=now())
     lease.commit(marked, version)

@@ -102,7 +102,7 @@ class SourceReader:
                     f"{landed.source} has {page.total} rows now, {landed.rows} were landed; it does not go "
                     "on where these end: it was emptied, or rows were taken away or changed"
                 )
-            self._job.sleep(wait)
+            self._job.stop.sleep(wait)
 
     def pages(self) -> Iterator[Page]:
         """Yield the pages to the end, also of what is added meanwhile.
@@ -121,7 +121,7 @@ class SourceReader:
         """
         before = self._rows_so_far
         for wait in self._waits():
-            self._job.sleep(wait)
+            self._job.stop.sleep(wait)
             yield from self._to_the_end(iter(()), late=True)
         self.settled = self._rows_so_far == before
 
@@ -134,7 +134,7 @@ class SourceReader:
                 if late:
                     return
                 if wait := next(waits, None):
-                    self._job.sleep(wait)
+                    self._job.stop.sleep(wait)
                     continue
             page = self._counted(answer)
             if page.rows:

@@ -100,6 +100,12 @@ class ConnectionIncomplete(WebCollectError):
     unsent = True
 
 
+class Stopped(WebCollectError):
+    """The task that the call was for has ended; nothing was sent."""
+
+    unsent = True
+
+
 class TransportError(WebCollectError):
     """No complete answer came."""
 

@@ -34,6 +34,7 @@ def write_redshift_manifest(job: Job, path: ObjectStoragePath, parts: Iterable[P
     :param path: the landing's folder.
     :return: the URI of what was written.
     :raises StorageError: if the storage does not let itself be written.
+    :raises Stopped: if the landing is to end.
     """
     address = Address.of(path)._replace(scheme=_SCHEMES[0])
     entries = [
@@ -42,6 +43,7 @@ def write_redshift_manifest(job: Job, path: ObjectStoragePath, parts: Iterable[P
         for part in parts
     ]
     name = redshift_manifest_of(job.run)
+    job.stop.check()
     with job.folder.part(name) as file:
         file.write(json.dumps({"entries": entries}, indent=2).encode())
     return address.file(name).uri

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,10 +28,6 @@ CURSOR_KEY = "webcollect_next_offset"
 MAX_LISTED_PARTS = 1000
 
 
-class Stopped(Exception):
-    """The task was ended while this was landing."""
-
-
 @dataclass
 class LandingReport:
     """What one landing does: counted and logged while it runs, summed up when it has ended.
@@ -40,7 +35,6 @@ class LandingReport:
     :param path: the folder.
     :param log: gets a line every few seconds.
     :param prefix: what each line begins with.
-    :ivar stop: ends the landing when it is set.
     :ivar landed: what came of it; None if nothing was committed.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
@@ -51,7 +45,6 @@ class LandingReport:
     mode: Mode
     log: Any
     prefix: str = ""
-    stop: threading.Event = field(default_factory=threading.Event)
     requests: int = 0
     pages: int = 0
     landed: Landed | None = None
@@ -76,11 +69,7 @@ class LandingReport:
         return read_and_count
 
     def on_progress(self, rows: int, total: int) -> None:
-        """Log the rows written so far, and how many there are to be, every few seconds.
-
-        :raises Stopped: if the landing is to end.
-        """
-        self._refuse_if_stopped()
+        """Log the rows written so far, and how many there are to be, every few seconds."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, rows)
@@ -88,18 +77,6 @@ class LandingReport:
             return
         self._logged = now
         self.log.info("%s%d of %d rows%s", self.prefix, rows, total, self._rate(now, rows, total))
-
-    def sleep(self, seconds: float) -> None:
-        """Wait.
-
-        :raises Stopped: as soon as the landing is to end.
-        """
-        self.stop.wait(seconds)
-        self._refuse_if_stopped()
-
-    def _refuse_if_stopped(self) -> None:
-        if self.stop.is_set():
-            raise Stopped("the task was ended")
 
     def _rate(self, now: float, rows: int, total: int) -> str:
         """Return the speed since the first page and the time left; nothing while there is no speed yet."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -26,7 +25,9 @@ from airflow_provider_webcollect.links import (
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE, mark_exported
 from airflow_provider_webcollect.service.client.page_reader import PageReader
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.stop import Stop
 from airflow_provider_webcollect.transfers import lineage, reporting
 from airflow_provider_webcollect.transfers.redshift import refuse_other_storage, write_redshift_manifest
 from airflow_provider_webcollect.transfers.reporting import LandingReport
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
-    from airflow_provider_webcollect.service.client.sync import Client
 
 #: Sources that can be landed at once at most.
 MOST_AT_ONCE = 32
@@ -270,19 +270,23 @@ class WebCollectToObjectStorageOperator(RetryAfterOperator):
         from airflow_provider_webcollect.landing.many import land_all
 
         reports = [self._report(place) for place in self._places()]
+        stop = Stop()
+        client = Client(hook.client.context, stop=stop)
         # in this thread, since Airflow gives the connections of storages to no other
         jobs = {
             f"{report.place.source} to {report.place.folder}": functools.partial(
-                self._land_one, self._job(hook.client, context["ti"], report), report
+                self._land_one, self._job(client, stop, context["ti"], report), report
             )
             for report in reports
         }
         try:
-            if self.sources is None:
-                for land_one in jobs.values():
-                    land_one(threading.Event())
-            else:
-                land_all(jobs, int(self.max_concurrency))
+            # whatever ends this task, what it has begun in other threads ends with it
+            with stop:
+                if self.sources is None:
+                    for land_one in jobs.values():
+                        land_one()
+                else:
+                    land_all(jobs, int(self.max_concurrency))
         finally:
             self._transferred = [lineage.report(hook, report) for report in reports if report.landed]
         return reports
@@ -296,12 +300,11 @@ class WebCollectToObjectStorageOperator(RetryAfterOperator):
             prefix="" if self.sources is None else f"{place.source}: ",
         )
 
-    def _land_one(self, job: Job, report: LandingReport, stop: threading.Event) -> None:
+    def _land_one(self, job: Job, report: LandingReport) -> None:
         """Land one source; what it took and what was committed is counted however it ends."""
         from airflow_provider_webcollect.landing.run import land
 
         began = time.monotonic()
-        report.stop = stop
         try:
             report.landed = land(job)
             if self.redshift_manifest and report.landed.own:
@@ -319,7 +322,7 @@ class WebCollectToObjectStorageOperator(RetryAfterOperator):
             report.manifest.rows,
         )
 
-    def _job(self, client: Client, ti: Any, report: LandingReport) -> Job:
+    def _job(self, client: Client, stop: Stop, ti: Any, report: LandingReport) -> Job:
         source = report.place.source
         reader = PageReader(
             client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=report.sent
@@ -342,7 +345,7 @@ class WebCollectToObjectStorageOperator(RetryAfterOperator):
             settle=float(self.settle),
             on_progress=report.on_progress,
             on_commit=report.on_commit,
-            sleep=report.sleep,
+            stop=stop,
         )
 
 

@@ -26,6 +26,7 @@ from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client.page_reader import PageReader
+from tests.interruption import Pauses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -236,7 +237,10 @@ def through(stream: Stream, fetch: Fetch) -> Fetch:
 
 @pytest.fixture
 def land_job(client: Client, folder: Folder) -> Landing:
-    """Lands a task in the folder; ``fetch`` may replace what is read, pages pass through ``read``."""
+    """Lands a task in the folder; ``fetch`` may replace what is read, pages pass through ``read``.
+
+    Pauses take no time; ``sleep`` is called instead.
+    """
 
     def run(
         task_id: str,
@@ -245,10 +249,11 @@ def land_job(client: Client, folder: Folder) -> Landing:
         size: int = 100,
         fetch: Fetch | None = None,
         read: Stream | None = None,
+        sleep: Callable[[float], object] = lambda seconds: None,
         **changes: Any,
     ) -> jobs.Landed:
         fetch = fetch or PageReader(client, task_id, lotno, size=size).read
-        options = {"folder": folder.destination, "run": RUN, "sleep": lambda seconds: None, **changes}
+        options = {"folder": folder.destination, "run": RUN, "stop": Pauses(sleep), **changes}
         return land(
             Job(
                 source=Source(collection_task_id=task_id, lotno=lotno),

@@ -79,7 +79,7 @@ class Held:
     :param land: what it does.
     :param folder: where.
     :param at: the number of the operation, from 1; or its name and the end of the path that it is about.
-    :ivar met: whether it has come so far. If not, it has ended.
+    :ivar met: the operation that it has come to, and the path that this is about; None if it has ended.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Held:
         self._go_on = threading.Event()
         self._stopped = threading.Event()
         self._outcome: list[Outcome] = []
-        self.met = False
+        self.met: tuple[str, str] | None = None
         self._thread = threading.Thread(target=self._run, args=(land, folder, conditions), daemon=True)
         self._thread.start()
         assert self._stopped.wait(60)
@@ -113,7 +113,7 @@ class Held:
             return
         self._count += 1
         if self._count == self._at or (operation, path[path.rindex("/") + 1 :]) == self._at:
-            self.met = True
+            self.met = (operation, path)
             self._stopped.set()
             assert self._go_on.wait(60)
             if self._killed:

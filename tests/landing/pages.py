@@ -11,6 +11,7 @@ from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.api.records import DataPage
+from tests.interruption import Pauses
 
 #: Rows in a page of :class:`Rows`.
 PAGE = 5
@@ -68,6 +69,6 @@ def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
         run=Run(dag_id="d", task_id="t", run_id=run),
         fetch=rows.fetch,
         max_part_bytes=1,
-        sleep=lambda seconds: None,
+        stop=Pauses(),
         **options,
     )

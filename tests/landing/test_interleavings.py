@@ -25,6 +25,7 @@ from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client import page_reader
+from tests.interruption import Pauses
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
@@ -300,7 +301,7 @@ class TestRunsThatMeet:
 
         late = dataclasses.replace(
             job(rows, folder.destination, "r2", mode="incremental", mark=lambda: None, settle=4.0),
-            sleep=sleep,
+            stop=Pauses(sleep),
         )
         assert land(late).manifest.rows == ALL
         assert folder.rows() == true_rows(ALL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from functools import partial
 
@@ -10,25 +9,21 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import SomeFailed, SourceReset
 from airflow_provider_webcollect.landing.many import land_all
-from tests.landing.interruption import ended_by
+from tests.interruption import Signalled, ended_by, signalled_when
 
 
-def land(result: str, stop: threading.Event) -> str:
-    return result
-
-
-def fail(error: Exception, stop: threading.Event) -> str:
+def fail(error: Exception) -> str:
     raise error
 
 
 def test_results_come_in_the_order_of_the_jobs() -> None:
     first_may_end = threading.Event()
 
-    def wait(stop: threading.Event) -> str:
+    def wait() -> str:
         assert first_may_end.wait(10)
         return "one"
 
-    def go_on(stop: threading.Event) -> str:
+    def go_on() -> str:
         first_may_end.set()
         return "two"
 
@@ -38,7 +33,7 @@ def test_results_come_in_the_order_of_the_jobs() -> None:
 def test_the_error_names_all_that_failed() -> None:
     reset = SourceReset("it is another")
     with pytest.raises(SomeFailed, match=r"1 of 3 sources did not land\. b: it is another") as failed:
-        land_all({"a": partial(land, "one"), "b": partial(fail, reset), "c": partial(land, "three")}, 2)
+        land_all({"a": lambda: "one", "b": partial(fail, reset), "c": lambda: "three"}, 2)
 
     assert failed.value.errors == {"b": reset}
     assert failed.value.permanent
@@ -52,31 +47,21 @@ def test_trying_again_is_in_vain_only_if_it_is_for_all_errors(other: Exception) 
     assert failed.value.permanent == isinstance(other, SourceReset)
 
 
-class Timeout(BaseException):
-    """What Airflow raises in the main thread when a task takes too long."""
-
-
-def test_an_interruption_stops_those_at_work_and_keeps_the_rest_from_beginning() -> None:
+def test_after_an_interruption_no_other_begins() -> None:
     begun: list[str] = []
-    stopped = threading.Event()
+    may_end = threading.Event()
 
-    def end_the_task(number: int, frame: object) -> None:
-        raise Timeout
-
-    def work(name: str, stop: threading.Event) -> None:
+    def work(name: str) -> None:
         begun.append(name)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        assert stop.wait(10)
-        stopped.set()
+        assert may_end.wait(10)
 
-    before = signal.signal(signal.SIGUSR1, end_the_task)
-    try:
-        with pytest.raises(Timeout):
-            land_all({name: partial(work, name) for name in ("a", "b", "c")}, 1)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with signalled_when(lambda: begun), pytest.raises(Signalled):
+        land_all({name: partial(work, name) for name in ("a", "b", "c")}, 1)
+    may_end.set()
+    for thread in threading.enumerate():
+        if thread.name == "webcollect-land":
+            thread.join()
 
-    assert stopped.wait(10)
     assert begun == ["a"]
 
 
@@ -85,7 +70,7 @@ def test_a_process_that_is_interrupted_ends_though_a_landing_hangs() -> None:
 import os, signal, threading
 from airflow_provider_webcollect.landing.many import land_all
 
-def hang(stop):
+def hang():
     os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait()
 

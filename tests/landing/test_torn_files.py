@@ -13,6 +13,7 @@ from airflow_provider_webcollect.landing.errors import DestinationBusy, StorageE
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import PROGRESS
 from airflow_provider_webcollect.landing.run import land
+from tests.interruption import Pauses
 from tests.landing.cases import ALL, HALF, KINDS
 from tests.landing.conftest import Crash, Folder, Store
 from tests.landing.pages import Rows, job, true_rows
@@ -133,7 +134,7 @@ def test_a_torn_record_is_watched_before_it_is_taken_over() -> None:
     folder = Folder(Store(), "bucket/landing")
     folder.write(PROGRESS, killed_landing(folder)[:100])
     waits: list[float] = []
-    land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), sleep=waits.append))
+    land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(waits.append)))
     assert sum(waits) == 60
     assert folder.rows() == true_rows(ALL)
 
@@ -149,4 +150,4 @@ def test_a_record_that_was_read_while_it_was_written_is_of_a_landing_at_work() -
         folder.write(PROGRESS, record.replace(b'"heartbeat": 0', b'"heartbeat": %d' % len(waits)))
 
     with pytest.raises(DestinationBusy, match=r"attempt 1 of run a of d\.t is landing there, and alive"):
-        land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), sleep=go_on_writing))
+        land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(go_on_writing)))

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write_behind import BATCH_BYTES, write_behind
+from tests.interruption import ended_by
 from tests.landing.conftest import Store, StoreFile
-from tests.landing.interruption import ended_by
 
 BATCH = b"x" * BATCH_BYTES
 

@@ -19,6 +19,7 @@ from airflow_provider_webcollect.service.client.rate_limit import (
 )
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.stop import Stop
 from tests.conftest import RETRIES
 
 if TYPE_CHECKING:
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Clock:
+class Clock(Stop):
     """Time that passes only while somebody sleeps."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.time = 1000.0
         self.slept: list[float] = []
 
@@ -54,7 +56,7 @@ class Driver:
         self._client: Any
         self._runner: asyncio.Runner | None = None
         if kind == "requests":
-            self._client = Client(context, **({"sleep": clock.sleep} if clock else {}))
+            self._client = Client(context, **({"stop": clock} if clock else {}))
             return
 
         async def sleep(seconds: float) -> None:

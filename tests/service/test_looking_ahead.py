@@ -142,7 +142,7 @@ class TestTheNextPage:
             credentials = Credentials(access_token="t")
             tokens = Tokens(credentials, "turn", MemoryTokenStore("turn"))
             context = ClientContext(Settings(base_url=server.url), credentials, limiters, tokens)
-            with Client(context, sleep=clock.sleep) as client:
+            with Client(context, stop=clock) as client:
                 reader = Reader(client)
                 for offset in (0, 100, 200):
                     assert reader.sent_by(offset) == 1
@@ -176,7 +176,7 @@ class TestAPageThatWasAskedForInVain:
     def test_is_read_once_more_after_as_long_as_the_service_wants(
         self, connect: Callable[..., Client], sandbox: Sandbox, task: str, clock: Clock
     ) -> None:
-        client = Client(connect().context, sleep=clock.sleep)
+        client = Client(connect().context, stop=clock)
         sandbox.control.fail("/data/all", status=503, code="Busy", headers={"Retry-After": "9"}, after=1)
         with client:
             assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
-import os
-import signal
-import threading
-import time
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +18,11 @@ from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from tests.interruption import Pauses, Signalled, signalled_when
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.api.call import Call
@@ -302,32 +298,6 @@ def _listening_on(port: int) -> Any:
     return server
 
 
-class Signalled(BaseException):
-    """What the handler of a signal raises, as Airflow's does at a task's `execution_timeout`."""
-
-
-@contextlib.contextmanager
-def signalled_when(happened: Callable[[], object]) -> Iterator[None]:
-    """Have a signal interrupt this thread once something has happened."""
-
-    def interrupt(*_: object) -> None:
-        raise Signalled
-
-    def watch() -> None:
-        while not happened():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield
-    finally:
-        watcher.join(10)
-        signal.signal(signal.SIGUSR1, before)
-
-
 class TestInterruptions:
     """What a signal raises is no error of the client's, and still may leave an outcome unknown."""
 
@@ -383,7 +353,7 @@ class TestInterruptions:
         with serving(lambda _: answer({}, status=429)) as server:
             context = connect(base_url=server.url).context
             with (
-                Client(context, sleep=interrupt) as client,
+                Client(context, stop=Pauses(interrupt)) as client,
                 pytest.raises(Signalled) as interruption,
             ):
                 client.send(endpoints.copy_task("t"))

@@ -23,6 +23,7 @@ from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalS
 from airflow_provider_webcollect.service.client import page_reader
 from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.client.context import ClientContext, make_context
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
@@ -31,13 +32,13 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from tests.interruption import Pauses
 from tests.service.token_worker import FileTokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
 
 #: WEBCOLLECT_TOKEN_ROUNDS=20 is a long test.
 ROUNDS = int(os.environ.get("WEBCOLLECT_TOKEN_ROUNDS", "3"))
@@ -342,7 +343,7 @@ class TestKeeper:
             if looks == 3:
                 connect(credentials=with_refresh_token(sandbox), store=store).renew_token()
 
-        worker._sleep = keeper_renews
+        worker = Client(worker.context, stop=Pauses(keeper_renews))
         assert worker.send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200]
 

@@ -31,6 +31,7 @@ Records are ordered by generation, and a record of a lower one never replaces a 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import logging
@@ -48,6 +49,7 @@ from airflow_provider_webcollect.service.errors import (
     GrantRejected,
     OutcomeUnknown,
     ServiceError,
+    Stopped,
     TokenRejected,
     TokenStoreUnavailable,
     TokenUnavailable,
@@ -535,7 +537,9 @@ class Tokens:
                     log.error("The new token cannot be stored; only this process has it. %s", error)
                     return
                 is_first = False
-                yield Sleep(pause)
+                # without the pause rather than not at all: the token cannot be had again
+                with contextlib.suppress(Stopped):
+                    yield Sleep(pause)
             else:
                 break
         _unsaved.pop(self._key, None)

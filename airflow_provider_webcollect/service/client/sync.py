@@ -24,6 +24,7 @@ from airflow_provider_webcollect.service.flow import (
     Send,
     Sleep,
 )
+from airflow_provider_webcollect.service.stop import Stop
 
 if TYPE_CHECKING:
     import socket
@@ -56,7 +57,7 @@ class Client:
     """Sends calls to the service and waits for their results. May be shared by threads.
 
     :param context: settings, credentials, rate limiters and the token.
-    :param sleep: waits for a number of seconds.
+    :param stop: once it is set, no call sends anything any more, and none waits any longer.
     :param connections: connections that are kept open at most; the default is two for each of as many sources
         as are landed at once.
     """
@@ -65,11 +66,11 @@ class Client:
         self,
         context: ClientContext,
         *,
-        sleep: Callable[[float], None] = time.sleep,
+        stop: Stop | None = None,
         connections: int = 64,
     ) -> None:
         self.context = context
-        self._sleep = sleep
+        self._stop = stop or Stop()
         self._connections = connections
         self._renewing = threading.Lock()
         self._opening = threading.Lock()
@@ -161,9 +162,11 @@ class Client:
             case Send(request):
                 return self._exchange_bytes(request)
             case Sleep(seconds):
-                return self._sleep(seconds)
+                return self._stop.sleep(seconds)
             case Authorize():
                 with self._renewing:
+                    # a renewal that is not begun leaves no claim that others would wait for
+                    self._stop.check()
                     return self.run(self.context.tokens.obtain(effect, token_sender(self.context)))
             case Blocking(function):
                 return function()
@@ -191,6 +194,7 @@ class Client:
         # a proxy without a tunnel takes the whole address
         through_proxy = pool.proxy is not None and base.startswith("http:")
         with network.content_of(request) as (headers, content):
+            self._stop.check()
             response = pool.urlopen(
                 request.method,
                 request.url if through_proxy else request.url[len(base) :],
@@ -223,13 +227,13 @@ class Client:
             with self._opening:
                 if key not in self._pools:
                     self._pools[key] = _new_pool(
-                        base, self.context.settings, self._connections, total_timeout
+                        base, self.context.settings, self._connections, total_timeout, self._stop
                     )
         return self._pools[key]
 
 
 def _new_pool(
-    base: str, settings: Settings, connections: int, total_timeout: float
+    base: str, settings: Settings, connections: int, total_timeout: float, stop: Stop
 ) -> urllib3.HTTPConnectionPool:
     import urllib3
     from requests.utils import get_auth_from_url
@@ -250,14 +254,15 @@ def _new_pool(
         options["proxy_ssl_context"] = network.trust(proxy, settings)
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
     pool: Any = manager.connection_from_url(base)
-    pool.ConnectionCls = _watched(pool.ConnectionCls, total_timeout)
+    pool.ConnectionCls = _watched(pool.ConnectionCls, total_timeout, stop)
     return pool  # type: ignore[no-any-return]
 
 
-def _watched(kind: Any, seconds: float) -> Any:
+def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
     """Return the connection class ``kind``, made to tell what was not sent and to bound an answer's time.
 
     :param seconds: time for an answer, from when its request has been sent.
+    :param stop: keeps a request from being sent over a connection that has come too late.
     """
 
     class Connection(kind):  # type: ignore[misc]
@@ -266,6 +271,7 @@ def _watched(kind: Any, seconds: float) -> Any:
                 super().connect()
             except Exception as error:
                 raise NotConnected from error
+            stop.check()
 
         def response_class(self, sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
             timed: Any = _TimedReader(sock, seconds)

@@ -1,0 +1,64 @@
+"""Processes and threads that are interrupted while something in them waits or hangs; and their pauses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.service.stop import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Whoever has started the tests in the background has them ignore SIGINT.
+_TAKES_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
+def ended_by(script: str) -> str:
+    """Run a script that interrupts itself, and return the name of the exception that has ended it."""
+    command = [sys.executable, "-c", _TAKES_SIGINT + script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return ended.stderr.strip().rpartition("\n")[2]
+
+
+class Pauses(Stop):
+    """Pauses that take no time, but call a function."""
+
+    def __init__(self, pause: Callable[[float], object] = lambda seconds: None) -> None:
+        super().__init__()
+        self._pause = pause
+
+    def sleep(self, seconds: float) -> None:
+        self._pause(seconds)
+
+
+class Signalled(BaseException):
+    """What the handler of a signal raises, as Airflow's does at a task's `execution_timeout`."""
+
+
+@contextlib.contextmanager
+def signalled_when(happened: Callable[[], object], error: type[BaseException] = Signalled) -> Iterator[None]:
+    """Have a signal interrupt the main thread, with ``error``, once something has happened."""
+
+    def interrupt(*_: object) -> None:
+        raise error
+
+    def watch() -> None:
+        while not happened():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.join(10)
+        signal.signal(signal.SIGUSR1, before)

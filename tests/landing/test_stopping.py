@@ -1,0 +1,114 @@
+"""A landing whose task has ended: held at each of its operations in turn, stopped, and let go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+import fsspec
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.job import Job, Landed
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Progress, Source
+from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.service.api.endpoints import mark_exported
+from airflow_provider_webcollect.service.client.page_reader import PageReader
+from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.stop import Stop
+from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
+from tests.landing.interleaving import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+
+@pytest.fixture
+def job(client: Client, sandbox: Sandbox) -> Callable[..., Job]:
+    """Makes landings, in three parts and with a mark, of a task with 300 rows."""
+    task = sandbox.control.add_task(lots=[300])["task_id"]
+
+    def make(folder: Destination, stop: Stop | None = None, attempt: int = 1) -> Job:
+        stop = stop or Stop()
+        stoppable = Client(client.context, stop=stop)
+        return Job(
+            source=Source(collection_task_id=task),
+            folder=folder,
+            run=RUN,
+            attempt=attempt,
+            fetch=PageReader(stoppable, task, size=100).read,
+            mark=lambda: stoppable.send(mark_exported(task)),
+            max_part_bytes=1,
+            mode="incremental",
+            stop=stop,
+        )
+
+    return make
+
+
+def nothing(job: Callable[..., Job], folder: Folder) -> None:
+    """The folder is not there yet."""
+
+
+def a_commit(job: Callable[..., Job], folder: Folder) -> None:
+    """Another run has landed."""
+    land(dataclasses.replace(job(folder.destination), run=OTHER_RUN))
+
+
+def a_commit_that_is_not_complete(job: Callable[..., Job], folder: Folder) -> None:
+    """An attempt was killed when it had announced its commit, and not written it."""
+    killed = Held(lambda place: land(job(place)), folder.destination, ("replace", MANIFEST))
+    assert isinstance(killed.end(kill=True), Crash)
+    assert folder.record().commit is not None
+
+
+def committed_and_recorded(folder: Folder) -> tuple[bytes | None, Progress | None]:
+    """Return the manifest, and the record but for its owner and heartbeat."""
+    names = folder.names()
+    record = folder.record() if PROGRESS in names else None
+    return (
+        folder.read(MANIFEST) if MANIFEST in names else None,
+        record and msgspec.structs.replace(record, owner="", heartbeat=0),
+    )
+
+
+@pytest.mark.parametrize("before", [nothing, a_commit, a_commit_that_is_not_complete])
+def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
+    job: Callable[..., Job],
+    sandbox: Sandbox,
+    tmp_path: Path,
+    before: Callable[[Callable[..., Job], Folder], None],
+) -> None:
+    ends = []
+    for operation in itertools.count(1):
+        folder = Folder(fsspec.filesystem("file"), f"{tmp_path}/{operation}/landing")
+        before(job, folder)
+        stop = Stop()
+        held = Held(lambda place, stop=stop: land(job(place, stop, attempt=2)), folder.destination, operation)
+        if held.met is None:
+            break
+        found, sent = committed_and_recorded(folder), len(sandbox.control.requests())
+        stop.set()
+        ends.append(held.end())
+
+        assert len(sandbox.control.requests()) == sent
+        # a write that is under way is not recalled
+        if held.met[0] != "replace":
+            manifest, record = committed_and_recorded(folder)
+            assert manifest == found[0]
+            # a record may be removed, but says nothing new
+            assert record in (None, found[1])
+        assert land(job(folder.destination, attempt=3)).manifest.exported_at
+        assert len(folder.rows()) == 300
+
+    # after the last commit, there is only what is to be deleted
+    kinds = [kind for kind, _ in itertools.groupby(ends, type)]
+    assert kinds == [Stopped, Landed]

@@ -1,0 +1,200 @@
+"""A client that is stopped while other threads use it: it sends nothing any more, and nobody waits in it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.client import page_reader
+from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.stop import Stop
+from tests.interruption import Pauses
+from tests.service.servers import answer, asked, make_authority, refusal, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("plain_environment")
+
+CALL = endpoints.get_running_counts()
+TOKEN = {"access_token": "new", "refresh_token": "next", "expires_in": "86399", "token_type": "Bearer"}
+
+
+@pytest.fixture
+def stop() -> Stop:
+    return Stop()
+
+
+@pytest.fixture
+def stoppable(connect: Callable[..., Client], stop: Stop) -> Callable[..., Client]:
+    """Makes clients that share the stop; arguments are those of ``connect``."""
+    return lambda **options: Client(connect(**options).context, stop=stop)
+
+
+def test_nothing_is_sent_and_no_connection_is_made(stop: Stop, stoppable: Callable[..., Client]) -> None:
+    stop.set()
+    with (
+        serving(lambda _: answer({})) as server,
+        stoppable(base_url=server.url) as client,
+        pytest.raises(Stopped) as stopped,
+    ):
+        client.send(CALL)
+    assert stopped.value.unsent
+    assert server.connections == 0
+
+
+def test_a_pause_that_has_begun_ends_at_once(stop: Stop) -> None:
+    timer = threading.Timer(0.05, stop.set)
+    timer.start()
+    with pytest.raises(Stopped):
+        stop.sleep(3600)
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        answer({}, status=429, Retry_After="3600"),
+        refusal("ServerError", 500),
+        answer(b"<html>", status=502),
+        refusal("InvalidToken", 401),
+        answer({}, status=307, Location="/elsewhere"),
+    ],
+    ids=["429", "500", "502", "401", "307"],
+)
+def test_whatever_the_service_has_answered_nothing_more_is_sent(
+    stop: Stop, stoppable: Callable[..., Client], said: bytes
+) -> None:
+    def respond(request: bytes) -> bytes:
+        stop.set()
+        return said
+
+    retries = Retries(first_wait=3600, longest_wait=3600, deadline=1e9)
+    credentials = Credentials(access_token="old", refresh_token="r")
+    with (
+        serving(respond) as server,
+        stoppable(base_url=server.url, retries=retries, credentials=credentials) as client,
+        pytest.raises(Stopped),
+    ):
+        client.send(CALL)
+    assert len(server.received) == 1
+
+
+def test_what_the_service_did_is_still_its_result(stop: Stop, stoppable: Callable[..., Client]) -> None:
+    def respond(request: bytes) -> bytes:
+        stop.set()
+        return answer({"taskId": "copy"})
+
+    with serving(respond) as server, stoppable(base_url=server.url) as client:
+        assert client.send(endpoints.copy_task("t")).task_id == "copy"
+
+
+def test_no_page_is_asked_for_ahead(
+    stop: Stop, stoppable: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
+
+    def respond(request: bytes) -> bytes:
+        offset = asked(request)
+        if offset == 1:
+            stop.set()
+        return answer({"offset": offset + 1, "total": 9, "restTotal": 8 - offset, "data": [{"n": offset}]})
+
+    with serving(respond) as server, stoppable(base_url=server.url) as client:
+        pages = page_reader.PageReader(client, "t", size=1).pages()
+        assert [page.records() for page in (next(pages), next(pages))] == [[{"n": 0}], [{"n": 1}]]
+        with pytest.raises(Stopped):
+            next(pages)
+    assert sorted(map(asked, server.received)) == [0, 1]
+
+
+def test_nothing_is_sent_over_a_connection_that_took_long(
+    stop: Stop, stoppable: Callable[..., Client], tmp_path: Path
+) -> None:
+    authority, context = make_authority(tmp_path)
+    received: list[bytes] = []
+
+    def serve_late(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        stop.set()
+        with context.wrap_socket(connection, server_side=True) as secure:
+            received.append(secure.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve_late, args=(listener,), daemon=True)
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with stoppable(base_url=url, ca_file=str(authority)) as client, pytest.raises(Stopped):
+            client.send(CALL)
+        thread.join(10)
+    assert received == [b""]
+
+
+class Registers(MemoryTokenStore):
+    """A store that other processes wait for, and that fails as often as it is told to."""
+
+    write_bound = 1.0
+
+    def __init__(self, name: str, failures: int = 0) -> None:
+        super().__init__(name)
+        self.failures = failures
+
+    def write(self, register: Register, text: str) -> None:
+        if register is Register.TOKEN and self.failures:
+            self.failures -= 1
+            raise OSError
+        super().write(register, text)
+
+
+class Ending(Pauses):
+    """Pauses that take no time until they end with :class:`Stopped`."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.check()
+
+
+class TestTokens:
+    def test_a_renewal_is_not_begun(self, stop: Stop, stoppable: Callable[..., Client]) -> None:
+        stop.set()
+        store = Registers("not begun")
+        with serving(lambda _: answer(TOKEN)) as server:
+            client = stoppable(base_url=server.url, store=store, credentials=Credentials(refresh_token="r"))
+            with client, pytest.raises(Stopped):
+                client.send(CALL)
+        assert server.received == []
+        # for which the other processes would wait
+        assert store.load_note() is None
+
+    @pytest.mark.parametrize("failures", [0, 2])
+    def test_a_token_that_comes_afterwards_is_stored_and_not_used(
+        self, connect: Callable[..., Client], failures: int
+    ) -> None:
+        stop = Ending()
+        store = Registers(f"stored after {failures}", failures)
+
+        def respond(request: bytes) -> bytes:
+            stop.set()
+            return answer(TOKEN)
+
+        with serving(respond) as server:
+            context = connect(
+                base_url=server.url, store=store, credentials=Credentials(refresh_token="r")
+            ).context
+            with Client(context, stop=stop) as client, pytest.raises(Stopped):
+                client.send(CALL)
+        assert [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.received] == [
+            {"refresh_token": "r", "grant_type": "refresh_token"}
+        ]
+        stored = store.load()
+        assert stored is not None
+        assert (stored.access_token, stored.refresh_token) == ("new", "next")
