@@ -66,9 +66,7 @@ def wait_until_free(job: Job, found: FolderState) -> None:
     :raises Changed: if the record was written by somebody else meanwhile, or is gone.
     """
     record = found.record
-    if record is None or not record.owner:
-        return
-    if record.run == job.run and record.attempt <= job.attempt:
+    if record is None or not record.owner or found.is_given_up(job):
         return
     if job.abandoned_after:
         log.info("%s has %s; it is watched for %.0f s.", _who(record), job.folder.root, job.abandoned_after)
@@ -130,7 +128,7 @@ class Lease:
             run=job.run,
             attempt=job.attempt,
             owner=secrets.token_hex(8),
-            commit=before.commit if before else None,
+            commit=found.announced,
         )
         version = job.folder.replace(PROGRESS, encode(progress), found.record_version)
         return cls(job.folder, progress, version, job.stop)

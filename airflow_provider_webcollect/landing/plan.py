@@ -37,6 +37,16 @@ class FolderState:
     record_version: str | None
     files: Mapping[str, int]
 
+    @property
+    def announced(self) -> Manifest | None:
+        """The commit that the record announces, complete or not."""
+        return self.record.commit if self.record is not None else None
+
+    def is_given_up(self, job: Job) -> bool:
+        """Return whether the record is of an attempt of the job's run that Airflow has given up."""
+        record = self.record
+        return record is not None and record.run == job.run and record.attempt <= job.attempt
+
     def intact(self, parts: Sequence[P]) -> tuple[P, ...]:
         """Return the parts up to the first that is not there any more, or not as long as it was."""
         return tuple(itertools.takewhile(lambda part: self.files.get(part.name) == part.bytes, parts))

@@ -95,7 +95,7 @@ def _manifest_in(folder: Folder, stored: Stored | None, record: Progress | None)
 
 
 def _land_on(job: Job, found: FolderState) -> Landed:
-    if _is_own_unfinished_commit(job, found):
+    if found.announced is not None and found.is_given_up(job):
         _finish_commit(job, found)
     plan = _planned(job, found)
     if isinstance(plan, AlreadyCommitted):
@@ -103,7 +103,7 @@ def _land_on(job: Job, found: FolderState) -> Landed:
         log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
         return Landed(committed, own=committed.run == job.run, new=committed.added_by(job.run))
     wait_until_free(job, found)
-    if found.record is not None and found.record.commit is not None:
+    if found.announced is not None:
         _finish_commit(job, found)
     reader = SourceReader(job)
     start, pages = _first_page(job, reader, plan, found)
@@ -119,21 +119,11 @@ def _planned(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
     except PartsMissing:
         # after the manifest was read, and before the files were listed, another commit may have deleted them
         _refuse_stale_plan(job, found)
-        if found.record is not None and found.record.commit is not None:
+        if found.announced is not None:
             # what has been announced may be what is to help
             wait_until_free(job, found)
             _finish_commit(job, found)
         raise
-
-
-def _is_own_unfinished_commit(job: Job, found: FolderState) -> bool:
-    record = found.record
-    return (
-        record is not None
-        and record.commit is not None
-        and record.run == job.run
-        and record.attempt <= job.attempt
-    )
 
 
 def _finish_commit(job: Job, found: FolderState) -> NoReturn:
@@ -141,9 +131,9 @@ def _finish_commit(job: Job, found: FolderState) -> NoReturn:
 
     :raises Changed: in the end, since the folder has changed since it was read.
     """
+    commit = found.announced
     assert found.record is not None
-    assert found.record.commit is not None
-    commit = found.record.commit
+    assert commit is not None
     lease = Lease.acquire(job, found.record, found)
     with lease.held():
         there = job.folder.read(MANIFEST)
