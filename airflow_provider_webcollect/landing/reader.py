@@ -114,8 +114,8 @@ class LandedData:
         :raises LandingDamaged: if a part is missing or is not what the manifest says; its first rows may have
             been given by then. Only :meth:`verify` shows whether a part still is what was written.
         :raises LandingReplaced: if another landing took this one's place meanwhile.
-        :raises UnreadableRow: naming part and row, if a row of JSON lines is nested deeper than Python can
-            read (some hundred levels).
+        :raises UnreadableRow: naming part and row, if Python cannot read a row of JSON lines: it is nested
+            too deeply (some hundred levels), or has an integer of more than 4,300 digits.
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
         reader = self._reader()
