@@ -58,7 +58,7 @@ format: $(READY) ## mend style and layout in place
 docs: $(READY) ## make the table of endpoints from their declarations
 	.venv/bin/python docs/make_endpoints.py
 
-bench-waiting: $(READY) ## ten thousand waits in one event loop, beside the common way (some six minutes)
+bench-waiting: $(READY) ## ten thousand waits: one triggerer, two, odd answers, the common way (13 minutes)
 	.venv/bin/python -m benchmarks.waiting
 
 bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and without any worker slot

@@ -378,16 +378,31 @@ class TestRefusals:
             assert waits.ended.keys() == {bad}
             assert isinstance(waits.ended[bad], kind)
 
+    @pytest.mark.parametrize(("count", "places"), [(10, [0, 7]), (3, [0, 1])])
     @simulated
-    async def test_some_foreign_keys_among_few_end_their_waits_alone(self) -> None:
+    async def test_some_foreign_keys_among_few_end_their_waits_alone(
+        self, count: int, places: list[int]
+    ) -> None:
         service = Service()
-        everybody = keys(10)
-        foreign = {everybody[0], everybody[7]}
+        everybody = keys(count)
+        foreign = {everybody[place] for place in places}
         service.fail(PermissionDenied("not yours"), about=foreign)
         async with polling(service) as waits:
             waits.begin(everybody)
             await asyncio.sleep(300)
             assert waits.ended.keys() == foreign
+
+    @simulated
+    async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self) -> None:
+        service = Service()
+        service.takes = lambda asked: 100.0 if "slow" in asked else 0.05
+        service.fail(PermissionDenied("not yours"), about=["foreign"])
+        async with polling(service) as waits:
+            waits.begin(["slow"])
+            await asyncio.sleep(1)
+            waits.begin(["foreign"])
+            await asyncio.sleep(60)
+            assert waits.ended.keys() == {"foreign"}
 
     @simulated
     async def test_a_bad_key_is_found_quickly(self) -> None:
