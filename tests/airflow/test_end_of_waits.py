@@ -1,0 +1,326 @@
+"""What ends a wait does so in all four ways alike, as the table in ``docs/waiting.md`` says.
+
+Poking, rescheduling and deferred sensors run in ``dag.test()``. That has no triggerer: whole waits, and
+deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and worker do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import re
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.whole_waits import SENSORS, ending, render, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(
+        enforce_limits=False, wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2
+    ),
+]
+
+End = tuple[str, int]
+#: How a task can end, by how the table's cells begin: its state, and how often it was tried.
+ENDS: dict[str, End] = {
+    "succeeds": ("success", 1),
+    "goes on waiting": ("success", 1),
+    "fails without retries": ("failed", 1),
+    "fails, and is retried": ("failed", 2),
+    "is skipped": ("skipped", 1),
+}
+LENIENCE: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "soft_fail": {"soft_fail": True},
+    "never_fail": {"never_fail": True},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "poke": {"mode": "poke"},
+    "reschedule": {"mode": "reschedule"},
+    "deferrable": {"deferrable": True},
+    "zero slots": {"start_from_trigger": True},
+}
+KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor, "start": WebCollectStartSubTasksOperator}
+#: The paths that they poll.
+PATHS = {
+    "task": "/cloudextraction/statuses/v2",
+    "subtask": "/cloudextraction/task/subtasks",
+    "capacity": "/cloudextraction/task/stats",
+    "start": "/cloudextraction/statuses/v2",
+}
+#: How rows of the table begin.
+PASSING = "a passing error"
+MISSING = "missing from the answers"
+REFUSED = "the service refuses for good"
+#: What can wait so.
+STATES = ("task", "subtask")
+SENSORS_ONLY = (*STATES, "capacity")
+#: Faults in a row that a single poll does not get over: the client of a worker tries a call 7 times, that of
+#: a triggerer twice.
+FAULTS = {"poke": 8, "reschedule": 8, "deferrable": 2, "zero slots": 2}
+
+
+def table() -> dict[str, dict[str, End]]:
+    """Return what the guide says: for each row the end of the task, plain and with each lenience."""
+    guide = (Path(__file__).parents[2] / "docs" / "waiting.md").read_text()
+    _, _, section = guide.partition("\n## What ends a wait\n")
+    _, _, *rows = re.findall(r"^\|(.*)\|$", section.partition("\n## ")[0], re.MULTILINE)
+    found = {}
+    for row in rows:
+        what, plain, *lenient = (cell.strip() for cell in row.split("|"))
+        cells = (plain, *(plain if cell in ("", "the same") else cell for cell in lenient))
+        ends = [next(end for begin, end in ENDS.items() if cell.startswith(begin)) for cell in cells]
+        found[what] = dict(zip(LENIENCE, ends, strict=True))
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that ends a wait, or does not.
+
+    :param row: how its row of the table begins.
+    :param kinds: what can wait so.
+    :param task: the collection task that is waited for, as ``Control.add_task`` makes it.
+    :param settings: of the sandbox.
+    :param fault: what happens to the polls.
+    :param extra: of the Airflow connection, instead of what is usual; None: there is no connection.
+    :param arguments: of all that wait.
+    :param of_kind: arguments of some that wait.
+    """
+
+    row: str
+    name: str
+    kinds: tuple[str, ...] = tuple(KINDS)
+    task: dict[str, Any] = field(default_factory=lambda: {"lots": [1]})
+    settings: dict[str, Any] = field(default_factory=dict)
+    fault: dict[str, Any] | None = None
+    extra: dict[str, Any] | None = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    of_kind: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> bool:
+        """Whether the wait outlasts it."""
+        return self.row == PASSING
+
+    def ends(self) -> dict[str, End]:
+        """Return what its row says."""
+        (row,) = (ends for what, ends in table().items() if what.startswith(self.row))
+        return row
+
+
+ENDLESS: dict[str, Any] = {"task": {"state": "Extracting"}, "settings": {"run_seconds": 10_000}}
+CASES = [
+    Case("a target state", "finished"),
+    Case(
+        "a failure state",
+        "stopped",
+        (*STATES, "start"),
+        task={"state": "Stopped"},
+        settings={"run_seconds": 10_000},
+        of_kind={"start": {"failure_states": ["Waiting", "Extracting"]}},
+    ),
+    Case(
+        MISSING,
+        "missing",
+        STATES,
+        arguments={"missing_timeout": 0.5},
+        of_kind={
+            "task": {"collection_task_id": "no-such-task"},
+            "subtask": {"sub_task_ids": ["no-such-sub-task"]},
+        },
+    ),
+    Case(
+        MISSING,
+        "unexecuted",
+        STATES,
+        task={},
+        settings={"hide_unexecuted_subtasks": True},
+        arguments={"missing_timeout": 0.5},
+    ),
+    Case(REFUSED, "plan", fault={"status": 403, "code": "PermissionDenied", "times": None}),
+    Case(REFUSED, "credential", SENSORS_ONLY, extra={"access_token": "wrong"}),
+    Case(REFUSED, "id", ("subtask",), arguments={"collection_task_id": "no-such-task"}),
+    Case("`timeout`", "timeout", SENSORS_ONLY, arguments={"timeout": 0.5}, **ENDLESS),
+    Case("`execution_timeout`", "execution timeout", **ENDLESS),
+    Case(
+        "a wrong argument",
+        "wrong argument",
+        of_kind={
+            kind: {"max_active_tasks" if kind == "capacity" else "collection_task_id": "{{ '' }}"}
+            for kind in KINDS
+        },
+    ),
+    Case(PASSING, "server error", fault={"status": 500}),
+    Case(PASSING, "gateway's page", fault={"kind": "html"}),
+    Case(PASSING, "lost connection", fault={"kind": "drop"}),
+    Case(PASSING, "unreadable answer", fault={"kind": "broken_json"}),
+    Case("any other error", "no connection", extra=None),
+]
+
+
+def cells() -> list[Any]:
+    """Return all ways, kinds and cases that there are."""
+    return [
+        pytest.param(way, kind, case, id=f"{case.name}-{kind}-{way}")
+        for case in CASES
+        for kind in case.kinds
+        for way in WAYS
+        if (kind, way) not in {("capacity", "zero slots"), ("start", "zero slots"), ("start", "reschedule")}
+        # an exception that the guide names: then it counts for a single poke
+        if (case.name, way) != ("execution timeout", "reschedule")
+    ]
+
+
+@pytest.fixture
+def arrange(
+    sandbox: Sandbox, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Let happen what ends a wait, and return the arguments of what waits."""
+
+    def arrange(case: Case, kind: str, way: str) -> dict[str, Any]:
+        sandbox.control.configure(**case.settings)
+        task = sandbox.control.add_task(**case.task)
+        if case.extra is None:
+            monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+        elif case.extra:
+            set_connection(extra=case.extra)
+        if case.fault:
+            # the start operator's first query is not one of the wait
+            fault = {"times": FAULTS[way], "after": int(kind == "start"), **case.fault}
+            sandbox.control.fail(PATHS[kind], **fault)
+        waits_for = {"max_active_tasks": 1} if kind == "capacity" else {"collection_task_id": task["task_id"]}
+        limit = {}
+        if case.name == "execution timeout":
+            # in a worker it must not pass before the first poll is over
+            limit = {"execution_timeout": datetime.timedelta(seconds=3 if way == "poke" else 0.5)}
+            limit |= {"poll_interval" if kind == "start" else "poke_interval": 60}
+        return {**waits_for, **limit, **case.arguments, **case.of_kind.get(kind, {})}
+
+    return arrange
+
+
+def make(kind: str, way: str, arguments: dict[str, Any], task_id: str = "wait") -> Any:
+    """Make what waits."""
+    usual: dict[str, Any] = {"retries": 1, "retry_delay": datetime.timedelta(0)}
+    if kind == "start":
+        usual |= {"poll_interval": 0.1, "wait_for_completion": True, "deferrable": way == "deferrable"}
+    else:
+        usual |= {"poke_interval": 0.1, "timeout": 60, **WAYS[way]}
+    return KINDS[kind](task_id=task_id, **{**usual, **arguments})
+
+
+def in_dag_test(kind: str, way: str, each: dict[str, dict[str, Any]]) -> dict[str, End]:
+    """Run what waits with some arguments in a DAG run, and return the ends by the same names."""
+    with make_dag() as dag:
+        for name, arguments in each.items():
+            make(kind, way, arguments, task_id=name)
+    run = run_dag(dag)
+    return {name: (run.states[name], run.tries[name]) for name in each}
+
+
+def in_a_triggerer(kind: str, way: str, arguments: dict[str, Any]) -> End:
+    """Run what waits until it has ended, or has been tried as often as it may, and return the end."""
+    with make_dag():
+        operator = make(kind, way, arguments)
+    for tried in range(1, operator.retries + 2):
+        try:
+            state = one_try(operator, kind, way, arguments)
+        except AirflowSkipException:
+            return "skipped", tried
+        except (AirflowFailException, AirflowSensorTimeout):
+            return "failed", tried
+        except (AirflowException, AirflowTaskTimeout):
+            continue
+        if state != "failed":
+            return state, tried
+    return "failed", operator.retries + 1
+
+
+def one_try(operator: Any, kind: str, way: str, arguments: dict[str, Any]) -> str:
+    """Return the state in which a trigger or a worker ends the task; a worker may raise instead."""
+    instance = SimpleNamespace(max_tries=operator.retries, xcom_push=lambda **_: None)
+    context: Any = {"task": operator, "ti": instance}
+    method, kwargs = "execute_complete", {}
+    if way == "zero slots":
+        usual = {"retries": operator.retries, "poke_interval": 0.1}
+        trigger = render(start(kind, **{**usual, **arguments}))
+        limit = (trigger.timeout_after - datetime.datetime.now(datetime.UTC)).total_seconds()
+    else:
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(context)
+        trigger, limit = deferred.value.trigger, deferred.value.timeout.total_seconds()
+        kwargs = deferred.value.kwargs or {}
+    try:
+        event = asyncio.run(asyncio.wait_for(ending(trigger), limit))
+    except TimeoutError:
+        error = "Trigger timeout" if AIRFLOW_V_3_0_PLUS else "Trigger/execution timeout"
+        method, kwargs = "__fail__", {"error": error}
+    except AirflowException as failure:
+        lines = traceback.format_exception(failure)
+        method, kwargs = "__fail__", {"error": "Trigger failure", "traceback": lines}
+    else:
+        if state := getattr(event, "task_instance_state", None):
+            return str(state)
+        kwargs = {**kwargs, "event": event.payload}
+    operator.resume_execution(method, kwargs, context)
+    return "success"
+
+
+def test_every_row_of_the_table_has_a_case() -> None:
+    assert {what for what in table() for case in CASES if what.startswith(case.row)} == set(table())
+
+
+@pytest.mark.parametrize(("way", "kind", "case"), cells())
+def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
+    way: str, kind: str, case: Case, arrange: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "zero slots" and not AIRFLOW_V_3_3_PLUS:
+        pytest.skip("Airflow before 3.3 cannot do it")
+    if case.name == "execution timeout" and way == "poke" and not AIRFLOW_V_3_0_PLUS:
+        pytest.skip("it ends `dag.test()` itself on Airflow 2")
+    # the shortest pauses that there can be
+    monkeypatch.setattr("random.uniform", lambda least, most: least)
+    expected = case.ends()
+    if kind == "start" or (case.passes and case.name != "server error"):
+        # the operator has no lenience, and to what passes none applies
+        expected = {"plain": expected["plain"]}
+    # `dag.test()` ends no trigger at its timeout, and a task with its trigger if that breaks
+    needs_triggerer = case.name in ("timeout", "execution timeout", "no connection")
+    ends: dict[str, End] = {}
+    for some in [[name] for name in expected] if case.passes else [list(expected)]:
+        sandbox.control.clear_requests()
+        arguments = arrange(case, kind, way)
+        each = {name: {**arguments, **LENIENCE[name]} for name in some}
+        if way == "zero slots" or (way == "deferrable" and needs_triggerer):
+            ends |= {name: in_a_triggerer(kind, way, each[name]) for name in some}
+        else:
+            ends |= in_dag_test(kind, way, each)
+        if case.passes and ends == expected:
+            # all faults have struck
+            assert len(sandbox.control.requests(PATHS[kind])) > FAULTS[way]
+
+    assert ends == expected
