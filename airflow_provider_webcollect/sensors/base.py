@@ -60,14 +60,22 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait: poke, reschedule or defer."""
-        with airflow_errors():
-            condition = self._begin()
+        try:
+            with airflow_errors():
+                condition = self._begin(context)
+        except AirflowFailException:
+            raise
+        except Exception as error:
+            # Airflow's sensors heed it in `poke` alone
+            if self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
         if self.deferrable:
             self._defer(condition)
         self._watch = Watch(condition, _began(self, context), self.log)
         return super().execute(context)
 
-    def _begin(self) -> Condition:
+    def _begin(self, context: Context) -> Condition:
         """Return what is waited for, once the wait begins."""
         return self._condition()
 

@@ -9,7 +9,6 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.waits import Records, baselines
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -86,13 +85,13 @@ class _StatusSensor(WaitSensor):
         """Wait: poke, reschedule or defer."""
         if self._why_from_worker:
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
-        with airflow_errors():
-            store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
         return super().execute(context)
 
-    def _begin(self) -> Condition:
+    def _begin(self, context: Context) -> Condition:
         refuse_none({name: getattr(self, name) for name in self._given})
-        return super()._begin()
+        condition = super()._begin(context)
+        store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
+        return condition
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the wait in the triggerer, or begin one that only a worker can begin."""
@@ -186,8 +185,8 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
         return task_states(**self._arguments)
 
-    def _begin(self) -> Condition:
-        condition = super()._begin()
+    def _begin(self, context: Context) -> Condition:
+        condition = super()._begin(context)
         if self.after != NOW:
             return condition
         before = baselines(self.webcollect_conn_id, condition.keys)

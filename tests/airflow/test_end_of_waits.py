@@ -29,7 +29,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.whole_waits import SENSORS, ending, render, start
+from tests.airflow.end_triggers import SENSORS, ending, render, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
