@@ -15,10 +15,10 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.api.states import TaskState
+from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
-from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, LONGEST_CONTRADICTION
+from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
 from airflow_provider_webcollect.waiting.history import Absences
 from airflow_provider_webcollect.waiting.queries import TASK_STATUSES

@@ -14,17 +14,12 @@ from enum import Enum
 import msgspec
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.service.api.states import TaskState
+from airflow_provider_webcollect.service.api.states import ACTIVE_STATES, FINAL_STATES
 
 #: Seconds for which a status may still be that of the run before.
 SETTLE = 90.0
 #: Seconds after which a status that contradicts itself is all that the service is going to show.
 LONGEST_CONTRADICTION = 600.0
-
-#: States in which a run is going on.
-ACTIVE_STATES = (TaskState.WAITING, TaskState.EXTRACTING)
-#: States in which a run is over.
-FINAL_STATES = (TaskState.FINISHED, TaskState.STOPPED)
 
 
 class Evidence(Enum):

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.service.api.states import TaskState
-from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, Baseline, is_end
+from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
+from airflow_provider_webcollect.waiting.baseline import Baseline, is_end
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

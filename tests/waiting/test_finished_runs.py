@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.waiting.finished_runs import FINAL_STATES, EndedRun, Mark, follow
+from airflow_provider_webcollect.service.api.states import FINAL_STATES
+from airflow_provider_webcollect.waiting.finished_runs import EndedRun, Mark, follow
 
 TASK = "a task"
 #: What a poll may show of a run that is over.

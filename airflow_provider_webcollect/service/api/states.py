@@ -67,5 +67,9 @@ class TimeGranularity(StrEnum):
     MONTH = "Month"
 
 
+#: Tasks in these states have a run that is going on.
+ACTIVE_STATES = (TaskState.WAITING, TaskState.EXTRACTING)
+#: Tasks in these states have a run that is over.
+FINAL_STATES = (TaskState.FINISHED, TaskState.STOPPED)
 #: Sub-tasks in these states run or are about to; starting them again would be wrong.
 ACTIVE_SUBTASK_STATES = frozenset({SubTaskState.WAITING, SubTaskState.SENT, SubTaskState.EXTRACTING})
