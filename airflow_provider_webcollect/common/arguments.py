@@ -1,4 +1,4 @@
-"""Checking operators' arguments early: while the DAG is parsed, as far as they are known then."""
+"""Operators' arguments: checked while the DAG is parsed, if they are known by then, or given to triggers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
+
+#: In arguments that a triggerer gets, the one key of a mapping that stands for a result of another task.
+XCOM_PULL = "xcom_pull"
+#: Why no triggerer begins a wait with ``after="now"``.
+NOW_NEEDS_WORKER = "only a worker can query what the status shows now"
 
 
 def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:

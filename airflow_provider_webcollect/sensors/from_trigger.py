@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.common.arguments import is_unmapped
-from airflow_provider_webcollect.waiting.arguments import NOW, NOW_IS_FOR_A_WORKER, XCOM_PULL
+from airflow_provider_webcollect.common.arguments import NOW_NEEDS_WORKER, XCOM_PULL, is_unmapped
+from airflow_provider_webcollect.waiting.arguments import NOW
 
 if TYPE_CHECKING:
     from airflow.triggers.base import StartTriggerArgs
@@ -57,7 +57,7 @@ def start_trigger_args(sensor: WaitSensor, trigger: str, asked: Sequence[str]) -
 
 def _check(sensor: WaitSensor) -> None:
     if getattr(sensor, "after", None) == NOW:
-        raise NotFromTrigger(NOW_IS_FOR_A_WORKER)
+        raise NotFromTrigger(NOW_NEEDS_WORKER)
     if not AIRFLOW_V_3_3_PLUS:
         raise NotFromTrigger("Airflow before 3.3 cannot render its arguments in the triggerer")
     if is_unmapped(sensor) or sensor.get_closest_mapped_task_group():

@@ -22,12 +22,11 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
+from airflow_provider_webcollect.common.arguments import NOW_NEEDS_WORKER, XCOM_PULL
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import end_of
 from airflow_provider_webcollect.waiting.arguments import (
     NOW,
-    NOW_IS_FOR_A_WORKER,
-    XCOM_PULL,
     refuse_none,
     subtask_states,
     task_states,
@@ -126,7 +125,7 @@ class _EndTrigger(BaseTrigger):
     async def _wait(self) -> Ended:
         arguments = self._arguments
         if arguments.get("after") == NOW:
-            return Ended(outcome=Outcome.LEFT, reason=NOW_IS_FOR_A_WORKER)
+            return Ended(outcome=Outcome.LEFT, reason=NOW_NEEDS_WORKER)
         try:
             refuse_none({"webcollect_conn_id": self.webcollect_conn_id, **arguments})
             condition = self._condition(**arguments)

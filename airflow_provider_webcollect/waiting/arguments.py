@@ -15,10 +15,6 @@ from airflow_provider_webcollect.waiting.conditions import Capacity, SubTaskStat
 
 #: As `after`: the status is queried when the wait begins.
 NOW = "now"
-#: Why no triggerer begins a wait with :data:`NOW`.
-NOW_IS_FOR_A_WORKER = "what the status shows now is for a worker to query"
-#: In arguments that a triggerer gets, the one key of a mapping that stands for a result of another task.
-XCOM_PULL = "xcom_pull"
 
 
 def refuse_none(arguments: Mapping[str, Any]) -> None:

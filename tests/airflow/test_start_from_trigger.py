@@ -362,7 +362,7 @@ class TestArguments:
         assert why in log
 
     def test_what_the_status_shows_now_is_left_to_a_worker(self, run: Run) -> None:
-        why = "what the status shows now is for a worker to see"
+        why = "only a worker can query what the status shows now"
         assert f"A worker begins this wait, and then defers it: {why}." in run.log("now_zero")
 
 
