@@ -18,6 +18,7 @@ from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
+from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
 from airflow_provider_webcollect.waiting.history import Absences
@@ -85,7 +86,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         webcollect_conn_id: str = "webcollect_default",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
-        self.collection_task_ids = _task_ids(collection_task_id, collection_task_ids)
+        self.collection_task_ids = sorted(one_or_many(collection_task_id, collection_task_ids))
         self.states = sorted({_final_state(state) for state in validation.texts("states", states)})
         self.poke_interval = validation.seconds("poke_interval", poke_interval)
         self.webcollect_conn_id = validation.text("webcollect_conn_id", webcollect_conn_id)
@@ -259,16 +260,6 @@ class _Watch(SharedStreamProducer):
             quiet = now - shown.since
             shown.is_settled = quiet >= LONGEST_CONTRADICTION
             self._changes.put_nowait((task_id, status, quiet))
-
-
-def _task_ids(one: str | None, many: Sequence[str] | None) -> list[str]:
-    if (one is None) == (many is None):
-        raise InvalidArgument(
-            "collection_task_id", one, "either `collection_task_id` or `collection_task_ids` must be given"
-        )
-    if many is None:
-        return [validation.text("collection_task_id", one)]
-    return sorted(set(validation.texts("collection_task_ids", many)))
 
 
 def _final_state(state: str) -> str:

@@ -27,6 +27,22 @@ def refuse_none(arguments: Mapping[str, Any]) -> None:
             raise InvalidArgument(name, None, "it was given, but there is no such result")
 
 
+def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
+    """Return the tasks that are named, each once.
+
+    :raises InvalidArgument: unless one of both is given, and is not empty.
+    """
+    if (collection_task_id is None) == (collection_task_ids is None):
+        raise InvalidArgument(
+            "collection_task_id",
+            collection_task_id,
+            "either `collection_task_id` or `collection_task_ids` must be given",
+        )
+    if collection_task_ids is None:
+        return (validation.text("collection_task_id", collection_task_id),)
+    return tuple(dict.fromkeys(validation.texts("collection_task_ids", _decoded(collection_task_ids))))
+
+
 def task_states(
     *,
     collection_task_id: Any = None,
@@ -42,19 +58,10 @@ def task_states(
 
     :raises InvalidArgument: if an argument breaks a rule.
     """
-    if (collection_task_id is None) == (collection_task_ids is None):
-        raise InvalidArgument(
-            "collection_task_id",
-            collection_task_id,
-            "either `collection_task_id` or `collection_task_ids` must be given",
-        )
-    if collection_task_ids is None:
-        ids = [validation.text("collection_task_id", collection_task_id)]
-    else:
-        ids = validation.texts("collection_task_ids", _decoded(collection_task_ids))
+    ids = one_or_many(collection_task_id, collection_task_ids)
     validation.one_of("wait_for", wait_for, ("all", "any"))
     return TaskStates(
-        task_ids=tuple(dict.fromkeys(ids)),
+        task_ids=ids,
         how_many=wait_for,
         target_states=tuple(validation.words("target_states", target_states, TaskState)),
         failure_states=tuple(
