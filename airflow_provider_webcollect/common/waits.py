@@ -26,10 +26,6 @@ Records = list[dict[str, Any]]
 CONFIRMING = (2.0, 4.0)
 
 
-class RunFailed(AirflowFailException):
-    """The run has ended in a failure state; a retry of the wait cannot help."""
-
-
 def poll(conn_id: str, watch: Watch, log: Any) -> Ended | None:
     """Query the service once, from a worker, and return the end of the wait, or None if it goes on.
 
@@ -110,16 +106,13 @@ def end_of_event(event: Any) -> Ended:
 def result_of(ended: Ended) -> Records:
     """Return the last records of a wait that ended well.
 
-    :raises RunFailed: if what was waited for cannot happen any more.
     :raises AirflowSensorTimeout: if the time for it was over.
-    :raises AirflowFailException: if the wait cannot be finished until a person acts.
+    :raises AirflowFailException: if it cannot happen any more, or not until a person acts.
     :raises WebCollectError: if another try may help.
     """
     match ended.outcome:
         case Outcome.DONE:
             return ended.records or []
-        case Outcome.FAILED:
-            raise RunFailed(ended.reason)
         case Outcome.TIMEOUT:
             raise AirflowSensorTimeout(ended.reason)
         case Outcome.ERROR if not ended.permanent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,7 +10,6 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.waits import (
-    RunFailed,
     baselines,
     end_of_event,
     result_of,
@@ -26,6 +24,7 @@ from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, OutcomeUnknown
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
 from airflow_provider_webcollect.waiting.watch import Watch
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.service.api.records import SubTask
-    from airflow_provider_webcollect.waiting.outcome import Ended
 
 ALL = "all"
 #: Seconds between two checks of whether an earlier try has started the run.
@@ -154,13 +152,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     def _finished(self, ended: Ended, result: dict[str, Any], memory: _Memory) -> dict[str, Any]:
         """Return the operator's result; a run that has ended is not waited for again."""
-        try:
-            records = result_of(ended)
-        except RunFailed:
+        if ended.outcome in (Outcome.DONE, Outcome.FAILED):
             memory.forget()
-            raise
-        memory.forget()
-        return {**result, "status": next(iter(records), None)}
+        return {**result, "status": next(iter(result_of(ended)), None)}
 
     def what_to_check(self) -> str:
         """Return where a start would be seen."""
@@ -282,7 +276,6 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _defer(self, start: _Start) -> NoReturn:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
-        limit: datetime.timedelta | None = self.execution_timeout
         self.defer(
             trigger=WebCollectTaskStatusTrigger(
                 wait=self._condition(start).as_json(),
@@ -292,7 +285,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             ),
             method_name="execute_complete",
             kwargs={"result": start.result},
-            timeout=limit,
+            timeout=self.execution_timeout,
         )
 
 
