@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 Records = list[dict[str, Any]]
 
-#: Seconds before a refusal by the service is put to the test again; the last one counts.
+#: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
 CONFIRMING = (2.0, 4.0)
 
 
 def poll(conn_id: str, watch: Watch, log: Any) -> Ended | None:
     """Query the service once, from a worker, and return the end of the wait, or None if it goes on.
 
-    Trouble that may pass is logged, and ends no wait. A refusal by the service ends it if it is repeated with
-    the connection read again.
+    An error that may pass is logged, and ends no wait. A refusal by the service ends it if it is confirmed by
+    repeated queries, for each of which the connection is read again.
 
     :param conn_id: the Airflow connection of the service.
     :param log: a logger.
     """
-    for pause in (*CONFIRMING, None):
+    pauses = iter(CONFIRMING)
+    while True:
         try:
             ended = watch.judge(query(conn_id, watch.condition))
             # one odd answer must not end a wait, and a rescheduled sensor does not know its earlier polls
@@ -44,11 +45,11 @@ def poll(conn_id: str, watch: Watch, log: Any) -> Ended | None:
             if not error.permanent:
                 log.warning("The status query failed; the wait goes on. %s", error)
                 return None
+            pause = next(pauses, None)
             if pause is None or isinstance(error, ConnectionIncomplete | InvalidArgument):
                 return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
             log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
             time.sleep(pause)
-    raise AssertionError("the last refusal counts")
 
 
 def query(conn_id: str, condition: Condition) -> dict[str, Any]:
@@ -90,9 +91,9 @@ def wait_in_worker(conn_id: str, watch: Watch, *, poll_interval: float, log: Any
 
 
 def end_of_event(event: Any) -> Ended:
-    """Return the end of the wait that a trigger's event tells of.
+    """Return the end of a wait from the payload of a trigger's event.
 
-    :raises WebCollectError: if it tells of none.
+    :raises WebCollectError: if the payload is not an :class:`Ended`.
     """
     try:
         ended = msgspec.convert(event, Ended)
