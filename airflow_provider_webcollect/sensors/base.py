@@ -98,8 +98,9 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         :raises AirflowFailException: for a failure state, and if a retry cannot help.
         """
         if self._watch is None:
+            # called without `execute`, as unit tests of DAGs do
             with airflow_errors():
-                self._watch = Watch(self._condition(), _began(self, context), self.log)
+                self._watch = Watch(self._begin(context), _began(self, context), self.log)
         ended = poll(self.webcollect_conn_id, self._watch, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 

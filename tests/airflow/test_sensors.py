@@ -216,6 +216,15 @@ def test_after_a_settle_time_the_status_counts_anyway(mode: str, sandbox: Sandbo
     assert time.monotonic() - began > 0.5
 
 
+def test_a_sensor_that_is_poked_directly_waits_for_the_run_after_now(sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[10])
+    sensor = WebCollectTaskStatusSensor(
+        task_id="wait", collection_task_id=task["task_id"], after="now", mode="poke"
+    )
+
+    assert not sensor.poke({}).is_done
+
+
 @each_mode
 def test_one_task_gives_its_record_to_xcom(mode: str, sandbox: Sandbox) -> None:
     task = sandbox.control.add_task(lots=[40])
