@@ -45,10 +45,10 @@ class Triggerer:
         self.over = asyncio.Event()
 
     def runs(self) -> list[int]:
-        """Return the numbers of the runs that were told."""
+        """Return the numbers of the runs that were reported."""
         return [payload["run"] for payload in self.payloads]
 
-    async def told(self, count: int) -> list[dict[str, Any]]:
+    async def reported(self, count: int) -> list[dict[str, Any]]:
         """Wait for so many events, and return all."""
         async with asyncio.timeout(60):
             while len(self.payloads) < count:
@@ -59,7 +59,7 @@ class Triggerer:
         """Run the trigger as the latest Airflow does."""
         from airflow.triggers.shared_stream import SharedStreamManager
 
-        # so long after an event that was not stored, Airflow ends the trigger, to start it anew
+        # so long after an event that was not stored, Airflow ends the trigger, to start it again
         ack_timeout = 300.0 if self.stores else 0.5
         manager, key = SharedStreamManager(ack_timeout=ack_timeout), self.trigger.shared_stream_key()
         try:

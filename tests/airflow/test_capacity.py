@@ -1,4 +1,4 @@
-"""Waiting for room for more runs, as a task of a DAG run: poking, rescheduling and deferred alike."""
+"""Waiting for capacity for more runs, as a task of a DAG run: poking, rescheduling and deferred alike."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def busy(sandbox: Sandbox) -> list[str]:
 
 
 @pytest.fixture
-def once_looked_at(sandbox: Sandbox) -> Iterator[Callable[[Callable[[], Any]], None]]:
-    """Has something done as soon as the counts were asked for."""
+def once_polled(sandbox: Sandbox) -> Iterator[Callable[[Callable[[], Any]], None]]:
+    """Calls a function once the counts have been queried."""
     threads: list[threading.Thread] = []
 
     def wait_and_do(action: Callable[[], Any]) -> None:
@@ -70,19 +70,17 @@ def once_looked_at(sandbox: Sandbox) -> Iterator[Callable[[Callable[[], Any]], N
 @each_mode
 class TestEachMode:
     @pytest.mark.parametrize("limit", [{"max_active_tasks": 2}, {"max_active_sub_tasks": 6}])
-    def test_the_end_of_a_run_makes_room(
-        self, mode: str, limit: dict[str, int], sandbox: Sandbox, busy: list[str], once_looked_at: Any
+    def test_the_wait_ends_with_the_run_that_used_the_capacity(
+        self, mode: str, limit: dict[str, int], sandbox: Sandbox, busy: list[str], once_polled: Any
     ) -> None:
-        once_looked_at(lambda: sandbox.control.stop_task(busy[0]))
+        once_polled(lambda: sandbox.control.stop_task(busy[0]))
         run = wait(mode, **limit)
 
         assert run.states == {"wait": "success"}
         assert run.xcoms["wait"]["extracting_count"] == 1
         assert len(sandbox.control.requests(STATS)) >= 2
 
-    def test_where_there_is_room_one_look_suffices(
-        self, mode: str, sandbox: Sandbox, busy: list[str]
-    ) -> None:
+    def test_with_capacity_one_poll_suffices(self, mode: str, sandbox: Sandbox, busy: list[str]) -> None:
         run = wait(mode, max_active_tasks=3, max_active_sub_tasks=7)
 
         assert run.states == {"wait": "success"}
@@ -98,7 +96,7 @@ class TestEachMode:
         assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 1})
         assert "HTTP 403 PermissionDenied" in said()
 
-    def test_a_lost_connection_is_got_over(self, mode: str, sandbox: Sandbox) -> None:
+    def test_a_lost_connection_does_not_end_the_wait(self, mode: str, sandbox: Sandbox) -> None:
         sandbox.control.fail(STATS, kind="drop")
         run = wait(mode, max_active_tasks=1)
 
@@ -108,10 +106,10 @@ class TestEachMode:
 # `dag.test()` ends no deferred task at its timeout
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
 @pytest.mark.parametrize(("soft_fail", "state"), [(False, "failed"), (True, "skipped")])
-def test_without_room_it_times_out(
+def test_without_capacity_it_times_out(
     mode: str, soft_fail: bool, state: str, busy: list[str], said: Callable[[], str]
 ) -> None:
-    # room for tasks alone is not enough
+    # capacity for tasks alone is not enough
     run = wait(mode, max_active_tasks=9, max_active_sub_tasks=6, timeout=0.5, soft_fail=soft_fail)
 
     assert run.states == {"wait": state}
@@ -160,7 +158,7 @@ class TestTrigger:
         assert path == f"{WebCollectCapacityTrigger.__module__}.WebCollectCapacityTrigger"
         assert WebCollectCapacityTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
 
-    async def test_many_waits_share_one_look(self, sandbox: Sandbox, busy: list[str]) -> None:
+    async def test_many_waits_share_one_poll(self, sandbox: Sandbox, busy: list[str]) -> None:
         events = await asyncio.gather(*(self.outcome(self.trigger(3)) for _ in range(200)))
 
         assert {event["outcome"] for event in events} == {"done"}

@@ -68,7 +68,7 @@ class TestChangedConnection:
     async def waiting(
         self, sandbox: Sandbox, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[asyncio.Task[Any]]:
-        """A wait that has looked once, with a credential of its own."""
+        """A wait that has polled once, with a credential of its own."""
         monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.05)
         monkeypatch.setattr(renewal, "ADOPTION", 0.2)
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})

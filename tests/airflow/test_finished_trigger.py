@@ -30,7 +30,7 @@ STATUS = "/cloudextraction/statuses/v2"
 
 
 def watching(*task_ids: str, **arguments: Any) -> WebCollectTaskFinishedTrigger:
-    """Return a trigger that looks at tasks often."""
+    """Return a trigger that polls tasks often."""
     return WebCollectTaskFinishedTrigger(collection_task_ids=task_ids, **{"poke_interval": 0.05, **arguments})
 
 
@@ -40,7 +40,7 @@ def run_to_the_end(sandbox: Sandbox, task_id: str) -> None:
     sandbox.control.advance(100)
 
 
-async def looks(sandbox: Sandbox, count: int) -> None:
+async def polls(sandbox: Sandbox, count: int) -> None:
     """Wait until the service was asked so many more times."""
 
     def asked() -> int:
@@ -125,20 +125,20 @@ def store(request: pytest.FixtureRequest) -> Store | None:
 
 
 class TestTheWatch:
-    async def test_every_finished_run_is_told(
+    async def test_every_finished_run_is_reported(
         self, sandbox: Sandbox, task_id: str, store: Store | None
     ) -> None:
         async with triggerer(watching(task_id), store) as running:
-            await looks(sandbox, 2)
+            await polls(sandbox, 2)
             for run in (2, 3):
                 run_to_the_end(sandbox, task_id)
-                event = (await running.told(run - 1))[-1]
+                event = (await running.reported(run - 1))[-1]
 
                 assert (event["collection_task_id"], event["status"]) == (task_id, "Finished")
                 assert (event["first_run"], event["run"]) == (run, run)
                 assert event["rows"] >= 20
                 assert event["started_at"] < event["finished_at"]
-            await looks(sandbox, 3)
+            await polls(sandbox, 3)
             assert running.runs() == [2, 3]
 
     async def test_many_tasks_are_watched_by_the_same_few_requests(
@@ -146,13 +146,13 @@ class TestTheWatch:
     ) -> None:
         ids = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(50)]
         async with triggerer(watching(*ids), store) as running:
-            await looks(sandbox, 2)
+            await polls(sandbox, 2)
             for task_id in ids:
                 sandbox.control.start_task(task_id)
             sandbox.control.advance(100)
-            told = {event["collection_task_id"] for event in await running.told(50)}
+            reported = {event["collection_task_id"] for event in await running.reported(50)}
 
-        assert told == set(ids)
+        assert reported == set(ids)
         sizes = [len(json.loads(each["body"])["taskIds"]) for each in sandbox.control.requests(STATUS)]
         assert sizes[-1] == 50
         assert min(sizes) > 1
@@ -161,11 +161,11 @@ class TestTheWatch:
         self, sandbox: Sandbox, task_id: str, store: Store | None
     ) -> None:
         async with triggerer(watching(task_id), store) as running:
-            await looks(sandbox, 2)
+            await polls(sandbox, 2)
             sandbox.control.fail(STATUS, times=2, kind="status", status=503)
-            await looks(sandbox, 1)
+            await polls(sandbox, 1)
             run_to_the_end(sandbox, task_id)
-            await running.told(1)
+            await running.reported(1)
 
         assert running.runs() == [2]
 
@@ -191,7 +191,7 @@ class TestTheWatch:
                 while not sandbox.control.counters().get(STATUS, {}).get(200):
                     await asyncio.sleep(0.01)
             run_to_the_end(sandbox, task_id)
-            await running.told(1)
+            await running.reported(1)
 
         assert running.runs() == [2]
 
@@ -212,29 +212,29 @@ class TestTheWatch:
         self, sandbox: Sandbox, task_id: str, store: Store | None
     ) -> None:
         async with triggerer(watching(task_id, "no such task"), store) as running:
-            await looks(sandbox, 4)
+            await polls(sandbox, 4)
             run_to_the_end(sandbox, task_id)
-            await running.told(1)
+            await running.reported(1)
 
         assert running.runs() == [2]
 
 
 @from_3_3
 class TestOverARestart:
-    async def test_a_run_that_ended_meanwhile_is_told_and_no_run_twice(
+    async def test_a_run_that_ended_meanwhile_is_reported_and_no_run_twice(
         self, sandbox: Sandbox, task_id: str
     ) -> None:
-        store, told = Store(), []
+        store, reported = Store(), []
         for run in (1, 2, 3):
             async with triggerer(watching(task_id), store) as running:
                 await store.holds(run)
-                await looks(sandbox, 3)
-            told += running.runs()
+                await polls(sandbox, 3)
+            reported += running.runs()
             run_to_the_end(sandbox, task_id)
 
-        assert told == [2, 3]
+        assert reported == [2, 3]
 
-    async def test_a_run_whose_event_was_not_stored_is_told_again(
+    async def test_a_run_whose_event_was_not_stored_is_reported_again(
         self, sandbox: Sandbox, task_id: str
     ) -> None:
         store = Store()
@@ -242,10 +242,10 @@ class TestOverARestart:
             await store.holds(1)
         run_to_the_end(sandbox, task_id)
         async with triggerer(watching(task_id), store, stores=False) as killed:
-            await killed.told(1)
+            await killed.reported(1)
             await asyncio.wait_for(killed.over.wait(), 60)
         async with triggerer(watching(task_id), store) as running:
-            await running.told(1)
+            await running.reported(1)
 
         assert running.payloads == killed.payloads
 
@@ -257,7 +257,7 @@ class TestOverARestart:
             await store.holds(1)
         run_to_the_end(sandbox, task_id)
         async with triggerer(watching(task_id, other), store) as running:
-            await running.told(1)
+            await running.reported(1)
 
         assert running.runs() == [2]
 
@@ -268,14 +268,14 @@ class TestOverARestart:
         store = Store()
         store.values = {f"webcollect_default {task_id} Finished": json.dumps(value)}
         async with triggerer(watching(task_id), store) as running:
-            await looks(sandbox, 3)
+            await polls(sandbox, 3)
             run_to_the_end(sandbox, task_id)
-            await running.told(1)
+            await running.reported(1)
 
         assert running.runs() == [2]
         assert "begins again" in caplog.text
 
-    async def test_watchers_on_several_assets_are_told_that_nothing_is_remembered(
+    async def test_on_several_assets_the_log_says_that_nothing_is_remembered(
         self, sandbox: Sandbox, task_id: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         from airflow.sdk import Asset
@@ -283,9 +283,9 @@ class TestOverARestart:
 
         several: Any = AssetStateStoreAccessors(inlets=[Asset("one"), Asset("two")])
         async with triggerer(watching(task_id), several) as running:
-            await looks(sandbox, 3)
+            await polls(sandbox, 3)
             run_to_the_end(sandbox, task_id)
-            await running.told(1)
+            await running.reported(1)
 
         assert running.runs() == [2]
         assert caplog.text.count("not remembered") == 1
@@ -298,10 +298,10 @@ class TestOverARestart:
                 raise RuntimeError("the database is away")
 
         async with triggerer(watching(task_id), Failing()) as running:
-            await looks(sandbox, 3)
+            await polls(sandbox, 3)
             run_to_the_end(sandbox, task_id)
-            await running.told(1)
-            await looks(sandbox, 3)
+            await running.reported(1)
+            await polls(sandbox, 3)
 
         assert running.runs() == [2]
         assert "the database is away" in caplog.text

@@ -43,18 +43,18 @@ class Oddities:
 
     def __init__(self) -> None:
         self.answers = 0
-        self.edit: Callable[[str, int, Any], tuple[int, Any]] = lambda target, status, told: (status, told)
+        self.edit: Callable[[str, int, Any], tuple[int, Any]] = lambda target, status, body: (status, body)
 
-    def __call__(self, target: str, status: int, told: Any) -> tuple[int, Any]:
+    def __call__(self, target: str, status: int, body: Any) -> tuple[int, Any]:
         if not target.startswith((STATUS, SUBTASKS)):
-            return status, told
+            return status, body
         self.answers += 1
-        return self.edit(target, status, told)
+        return self.edit(target, status, body)
 
     def leave_all_out(self, *answers: int) -> None:
         """Leave all records out of some answers."""
-        self.edit = lambda target, status, told: (
-            (status, {**told, "data": []}) if self.answers in answers else (status, told)
+        self.edit = lambda target, status, body: (
+            (status, {**body, "data": []}) if self.answers in answers else (status, body)
         )
 
 
@@ -105,11 +105,11 @@ class TestOthersGoOn:
     async def test_beside_a_record_that_cannot_be_read(self, sandbox: Sandbox, odd: Oddities) -> None:
         bad = sandbox.control.add_task(lots=[1])
 
-        def without_status(target: str, status: int, told: Any) -> tuple[int, Any]:
-            for record in told["data"]:
+        def without_status(target: str, status: int, body: Any) -> tuple[int, Any]:
+            for record in body["data"]:
                 if record["taskId"] == bad["task_id"]:
                     record["status"] = None
-            return status, told
+            return status, body
 
         odd.edit = without_status
         await self.others_end(for_task, bad, sandbox)
@@ -117,7 +117,7 @@ class TestOthersGoOn:
     async def test_beside_a_task_that_the_service_fails_at(self, sandbox: Sandbox, odd: Oddities) -> None:
         bad = sandbox.control.add_task(lots=[1])
         failure = {"error": {"code": "ServerError", "message": "internal"}, "requestId": "x"}
-        odd.edit = lambda target, status, told: (400, failure) if bad["task_id"] in target else (status, told)
+        odd.edit = lambda target, status, body: (400, failure) if bad["task_id"] in target else (status, body)
         await self.others_end(for_subtasks, bad, sandbox)
 
 
@@ -143,10 +143,10 @@ class TestMissing:
     ) -> None:
         running = sandbox.control.add_task(state="Extracting", subtasks=2)
 
-        def end_later(target: str, status: int, told: Any) -> tuple[int, Any]:
+        def end_later(target: str, status: int, body: Any) -> tuple[int, Any]:
             if odd.answers == 5:
                 sandbox.control.advance(100_000)
-            return status, {**told, "data": []} if odd.answers in (1, 3) else told
+            return status, {**body, "data": []} if odd.answers in (1, 3) else body
 
         odd.edit = end_later
         run = run_tasks(
@@ -155,7 +155,7 @@ class TestMissing:
                 collection_task_id=running["task_id"],
                 mode="reschedule",
                 poke_interval=0.1,
-                # over since the first look
+                # over since the first poll
                 missing_timeout=0,
                 retries=1,
                 retry_delay=datetime.timedelta(0),
@@ -169,23 +169,23 @@ class TestMissing:
     ) -> None:
         task = sandbox.control.add_task(lots=[1, 1])
         odd.leave_all_out(1)
-        told: list[Any] = []
+        reported: list[Any] = []
 
         async def watch() -> None:
             trigger = WebCollectTaskFinishedTrigger(collection_task_id=task["task_id"], poke_interval=0.1)
             async for event in trigger.run():
-                told.append(event.payload["run"])
+                reported.append(event.payload["run"])
 
         watching = asyncio.create_task(watch())
         async with asyncio.timeout(30):
             while odd.answers < 4:
                 await asyncio.sleep(0.05)
-            assert told == []
+            assert reported == []
             sandbox.control.start_task(task["task_id"])
             sandbox.control.advance(100_000)
-            while not told:
+            while not reported:
                 await asyncio.sleep(0.05)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
-        assert told == [3]
+        assert reported == [3]

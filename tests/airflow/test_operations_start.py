@@ -140,7 +140,7 @@ class TestARunThatIsGoingOn:
         sandbox.control.configure(run_seconds=10_000)
         ending = sandbox.control.add_task(state="Extracting")
         sandbox.control.configure(run_seconds=4)
-        # between the look at the status and the one at the sub-tasks
+        # between the query of the status and that of the sub-tasks
         sandbox.control.fail(SUBTASKS, kind="slow", seconds=3)
         with once(lambda: len(sandbox.control.requests(STATUS)) > 0, sandbox.control.advance, 10_000):
             run = start(ending)
@@ -331,7 +331,7 @@ def test_a_task_that_was_cleared_begins_anew() -> None:
 
 
 class TestAnApiKeyAlone:
-    """The start takes the key; the status, which tells of other starts, takes a token."""
+    """The start takes the key; the status, which shows starts by others, takes a token."""
 
     @pytest.fixture(autouse=True)
     def _key(self, connected: None, sandbox: Sandbox, set_connection: Callable[..., None]) -> None:

@@ -74,7 +74,7 @@ def test_a_start_ends_with_its_own_run(deferrable: bool, task_id: str, sandbox: 
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
-    # what no earlier poke can tell a rescheduled sensor, it knows only after `settle` seconds
+    # a rescheduled sensor does not know its earlier pokes: without ends, only `settle` is evidence
     settle = 3.0 if (service, way) == ("shows no ends", "reschedule") else 90.0
     with make_dag() as dag:
         start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task_id)

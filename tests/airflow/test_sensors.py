@@ -84,7 +84,7 @@ def stopped(sandbox: Sandbox) -> dict[str, Any]:
 
 @pytest.fixture
 def endless(sandbox: Sandbox) -> dict[str, Any]:
-    """A task whose run does not end while anybody looks."""
+    """A task whose run does not end during a test."""
     sandbox.control.configure(run_seconds=10_000)
     return sandbox.control.add_task(state="Extracting")
 
@@ -142,7 +142,7 @@ class TestBothSensors:
         assert (run.states, run.tries) == ({"wait": "failed"}, {"wait": 1})
         assert "HTTP 403 PermissionDenied" in said()
 
-    def test_a_lost_connection_is_got_over(
+    def test_a_lost_connection_does_not_end_the_wait(
         self, kind: str, mode: str, running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         sandbox.control.fail(STATUS_PATHS[kind], kind="drop", after=1, times=1)
@@ -308,22 +308,22 @@ def test_only_the_named_subtasks_are_waited_for(mode: str, sandbox: Sandbox) -> 
 
 
 @pytest.mark.parametrize("mode", ["poke", "deferrable"])
-def test_the_log_tells_of_changes_only(
+def test_only_changes_are_logged(
     mode: str, sandbox: Sandbox, endless: dict[str, Any], after_requests: Any, said: Callable[[], str]
 ) -> None:
     after_requests(5, STATUS_PATHS["subtask"], sandbox.control.advance, 10_000)
     run = wait(WebCollectSubTaskStatusSensor, mode, endless)
 
-    told = said()
+    logged = said()
     assert run.states == {"wait": "success"}
-    assert told.count("0/2 Finished, 2 Extracting") == 1
+    assert logged.count("0/2 Finished, 2 Extracting") == 1
     # the trigger says it in its own log, and the sensor when it goes on
-    assert told.count("2/2 Finished") == {"poke": 1, "deferrable": 2}[mode]
+    assert logged.count("2/2 Finished") == {"poke": 1, "deferrable": 2}[mode]
 
 
 @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="it ends `dag.test()` itself on Airflow 2")
 def test_an_execution_timeout_is_for_retries(endless: dict[str, Any]) -> None:
-    # long enough for one look, so that it passes while the sensor sleeps
+    # long enough for one poll, so that it passes while the sensor sleeps
     limit = datetime.timedelta(seconds=4)
     run = wait(
         WebCollectTaskStatusSensor,

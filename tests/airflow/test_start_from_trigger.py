@@ -336,7 +336,7 @@ class TestArguments:
         return runs["arguments"].wait()
 
     @pytest.mark.parametrize("name", ["result", "results", "template", "subtasks", "conn_id"])
-    def test_results_of_other_tasks_are_had_as_they_are(self, run: Run, name: str) -> None:
+    def test_results_of_other_tasks_are_the_same_as_in_a_worker(self, run: Run, name: str) -> None:
         zero, deferred = f"{name}_zero", f"{name}_deferred"
         assert run.instances()[zero].state == "success", run.log(zero)
         assert run.xcom(zero) == run.xcom(deferred) is not None
@@ -403,7 +403,7 @@ class TestActingOnADeferredWait:
 
         run.airflow.wait_for(nobody_asks, 30, "the polls to end")
 
-    def test_clearing_it_begins_it_anew(self, run: Run, sandbox: Sandbox) -> None:
+    def test_clearing_it_begins_it_again(self, run: Run, sandbox: Sandbox) -> None:
         run.airflow._api(
             "POST",
             f"dags/{run.dag_id}/clearTaskInstances",

@@ -61,8 +61,8 @@ async def outcome(trigger: Trigger) -> dict[str, Any]:
     return payload
 
 
-async def looks(sandbox: Sandbox, number: int) -> None:
-    """Wait until so many looks were taken, at tasks or at sub-tasks."""
+async def polls(sandbox: Sandbox, number: int) -> None:
+    """Wait for so many status queries, of tasks and of sub-tasks."""
     while sum(len(sandbox.control.requests(path)) for path in (STATUS, SUBTASKS)) < number:
         await asyncio.sleep(0.05)
 
@@ -118,7 +118,7 @@ class TestBothTriggers:
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         waiting = asyncio.create_task(outcome(make(running)))
-        await looks(sandbox, 2)
+        await polls(sandbox, 2)
         assert not waiting.done()
         sandbox.control.advance(10_000)
         event = await waiting
@@ -183,7 +183,7 @@ class TestBothTriggers:
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         waiting = asyncio.create_task(outcome(make(running)))
-        await looks(sandbox, 2)
+        await polls(sandbox, 2)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -205,14 +205,14 @@ class TestBothTriggers:
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         staying, leaving = (asyncio.create_task(outcome(make(running))) for _ in range(2))
-        await looks(sandbox, 2)
+        await polls(sandbox, 2)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         sandbox.control.advance(10_000)
 
         assert (await staying)["outcome"] == "done"
 
-    async def test_the_next_wait_begins_anew(
+    async def test_after_the_last_wait_has_ended_another_one_polls_again(
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
         sandbox.control.advance(10_000)
@@ -226,7 +226,7 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox) -> None:
     began = time.monotonic()
     waits = [asyncio.create_task(outcome(for_task(task, poke_interval=1))) for task in tasks]
     # each round is two requests; let there be a second round
-    await looks(sandbox, 4)
+    await polls(sandbox, 4)
     sandbox.control.advance(10_000)
     events = await asyncio.gather(*waits)
     rounds = int(time.monotonic() - began) + 1
@@ -249,7 +249,7 @@ async def test_waits_for_subtasks_of_one_task_share_their_answers(
     assert len(sandbox.control.requests(SUBTASKS)) == 1
 
 
-async def test_a_wait_for_many_tasks_tells_of_all_of_them(sandbox: Sandbox) -> None:
+async def test_a_wait_for_many_tasks_reports_all_of_them(sandbox: Sandbox) -> None:
     tasks = [sandbox.control.add_task(lots=[1]) for _ in range(3)]
     event = await outcome(for_task(tasks[0], task_ids=[task["task_id"] for task in tasks]))
 

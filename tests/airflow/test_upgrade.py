@@ -507,7 +507,7 @@ class TestWatches:
         store = Store()
         store.values[found["key"]] = json.dumps(found["value"])
         async with triggerer(trigger, store) as running:
-            return await running.told(1)
+            return await running.reported(1)
 
     async def test_a_run_that_ended_during_the_upgrade_is_reported(
         self, ended: dict[str, Any], sandbox: Sandbox
@@ -536,6 +536,6 @@ class TestWatches:
         async with triggerer(build(row), Store()) as watch:
             await polls(sandbox, STATUS)
             sandbox.control.stop_task(running["task_id"])
-            (event,) = await watch.told(1)
+            (event,) = await watch.reported(1)
 
         assert (event["collection_task_id"], event["status"]) == (running["task_id"], "Stopped")
