@@ -14,13 +14,11 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.conditions import Condition
     from airflow_provider_webcollect.waiting.watch import Watch
-
-Records = list[dict[str, Any]]
 
 #: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
 CONFIRMING = (2.0, 4.0)

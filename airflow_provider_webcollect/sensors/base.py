@@ -19,7 +19,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.retry import RetryAfterOperator
-from airflow_provider_webcollect.common.waits import Records, end_of_event, poll, result_of
+from airflow_provider_webcollect.common.waits import end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.waiting.watch import Watch
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.triggers.webcollect import WaitTrigger
     from airflow_provider_webcollect.waiting.conditions import Condition
+    from airflow_provider_webcollect.waiting.outcome import Records
 
 
 class WaitSensor(RetryAfterOperator, BaseSensorOperator):

@@ -11,9 +11,9 @@ from airflow_provider_webcollect.waiting.arguments import capacity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_webcollect.common.waits import Records
     from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
     from airflow_provider_webcollect.waiting.conditions import Capacity
+    from airflow_provider_webcollect.waiting.outcome import Records
 
 
 class WebCollectCapacitySensor(WaitSensor):

@@ -9,7 +9,7 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.waits import Records, baselines
+from airflow_provider_webcollect.common.waits import baselines
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.sensors.base import WaitSensor
@@ -22,7 +22,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.waiting.arguments import NOW, refuse_none, subtask_states, task_states
 from airflow_provider_webcollect.waiting.baseline import SETTLE
 from airflow_provider_webcollect.waiting.conditions import MISSING_TIMEOUT, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.outcome import Outcome, Records
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -96,10 +96,10 @@ class _StatusSensor(WaitSensor):
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the wait in the triggerer, or begin one that only a worker can begin."""
         match next_kwargs:
-            case {"event": {"outcome": Outcome.LEFT, "reason": str(reason)}}:
+            case {"event": {"outcome": Outcome.NEEDS_WORKER, "reason": str(reason)}}:
                 self._why_from_worker = reason
                 return self.execute(context)
-            case {"event": {"outcome": Outcome.REFUSED, "reason": reason}}:
+            case {"event": {"outcome": Outcome.INVALID_ARGUMENT, "reason": reason}}:
                 # `soft_fail` and `never_fail` skip no wrong argument
                 raise AirflowFailException(reason)
         return super().resume_execution(next_method, next_kwargs, context)

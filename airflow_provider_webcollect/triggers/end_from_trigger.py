@@ -31,7 +31,7 @@ from airflow_provider_webcollect.waiting.arguments import (
     subtask_states,
     task_states,
 )
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import DAG, Context
 
     from airflow_provider_webcollect.waiting.conditions import Condition
-
-Records = list[dict[str, Any]]
 
 #: For the triggerer to take the last lines of a log.
 LOG_SECONDS = 1.0
@@ -125,12 +123,12 @@ class _EndTrigger(BaseTrigger):
     async def _wait(self) -> Ended:
         arguments = self._arguments
         if arguments.get("after") == NOW:
-            return Ended(outcome=Outcome.LEFT, reason=NOW_NEEDS_WORKER)
+            return Ended(outcome=Outcome.NEEDS_WORKER, reason=NOW_NEEDS_WORKER)
         try:
             refuse_none({"webcollect_conn_id": self.webcollect_conn_id, **arguments})
             condition = self._condition(**arguments)
         except InvalidArgument as error:
-            return Ended(outcome=Outcome.REFUSED, reason=str(error))
+            return Ended(outcome=Outcome.INVALID_ARGUMENT, reason=str(error))
         began = self._began()
         try:
             async with asyncio.timeout(began + self.timeout - time.time()):
@@ -148,11 +146,11 @@ class _EndTrigger(BaseTrigger):
     async def _end(self, ended: Ended) -> TriggerEvent:
         """Return the event that ends the task, or hands it to a worker."""
         match ended.outcome:
-            case Outcome.LEFT:
+            case Outcome.NEEDS_WORKER:
                 return TriggerEvent(ended.as_event())
             case Outcome.DONE:
                 return await self._done(ended)
-            case Outcome.REFUSED:
+            case Outcome.INVALID_ARGUMENT:
                 is_skipped = False
             case Outcome.TIMEOUT:
                 is_skipped = self.soft_fail

@@ -20,22 +20,26 @@ class Outcome(StrEnum):
     #: The service, or the connection to it, refuses to be queried.
     ERROR = "error"
     #: An argument is wrong, which shows once its templates are rendered.
-    REFUSED = "refused"
+    INVALID_ARGUMENT = "refused"
     #: It has not begun: only a worker can begin it.
-    LEFT = "left"
+    NEEDS_WORKER = "left"
+
+
+#: The last records seen, as plain JSON.
+Records = list[dict[str, Any]]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a wait; as plain JSON, it is the payload of a trigger's event.
 
     :ivar reason: a line that says why.
-    :ivar records: the last records seen, as plain JSON; None if nothing was.
-    :ivar permanent: of :attr:`Outcome.ERROR`: trying again is in vain until a person acts.
+    :ivar records: the last records seen; None if there were none.
+    :ivar permanent: of :attr:`Outcome.ERROR`: a retry cannot help until a person acts.
     """
 
     outcome: Outcome
     reason: str
-    records: list[dict[str, Any]] | None = None
+    records: Records | None = None
     permanent: bool = False
 
     def as_event(self) -> dict[str, Any]:
