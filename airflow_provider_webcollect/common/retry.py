@@ -28,7 +28,7 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
         def evaluate(
             self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
         ) -> RetryDecision:
-            """Return the service's wish as the delay of the next retry, or leave it to the task."""
+            """Return the delay that the service asks for, or leave the delay to the task."""
             asked = _asked(exception)
             if not asked:
                 return RetryDecision.default()
@@ -73,8 +73,8 @@ class RetryAfterOperator(BaseOperator):
 def _asked(exception: BaseException) -> float:
     """Return the seconds that the service has asked to wait, 0 if it has not; of many sources, the most."""
     errors = exception.errors.values() if isinstance(exception, SomeFailed) else (exception,)
-    wishes = [error.retry_after for error in errors if isinstance(error, WebCollectError)]
-    return max(filter(None, wishes), default=0.0)
+    delays = [error.retry_after for error in errors if isinstance(error, WebCollectError)]
+    return max(filter(None, delays), default=0.0)
 
 
 def _own_delay(task: Any, try_number: int) -> timedelta:

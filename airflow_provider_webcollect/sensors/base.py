@@ -112,7 +112,7 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         return self._result(result_of(ended))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
+        """Continue after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
 
         Airflow before 3.3 retries after a timeout, and ignores ``never_fail`` here.
         """
@@ -167,7 +167,7 @@ def _began(sensor: BaseSensorOperator, context: Context) -> float:
 def _first_poke(ti: Any) -> datetime.datetime | None:
     """Return when Airflow 2 first poked in this try; None if it has not yet.
 
-    The task instance's own ``start_date`` is that of this poke, since the scheduler has queued it anew.
+    The task instance's own ``start_date`` is that of this poke, since the scheduler has queued it again.
     """
     from airflow.models.taskreschedule import TaskReschedule
     from airflow.utils.session import create_session

@@ -29,17 +29,17 @@ class NotFromTrigger(Exception):
     """Airflow cannot start the wait in the triggerer. The message says why."""
 
 
-def start_trigger_args(sensor: WaitSensor, trigger: str, asked: Sequence[str]) -> StartTriggerArgs:
-    """Return what the triggerer needs to hold a sensor's whole wait.
+def start_trigger_args(sensor: WaitSensor, trigger: str, names: Sequence[str]) -> StartTriggerArgs:
+    """Return what the triggerer needs for a sensor's wait from beginning to end.
 
     :param trigger: path of the trigger's class.
-    :param asked: names of the sensor's arguments that say what is waited for.
+    :param names: names of the sensor's arguments that say what is waited for.
     :raises NotFromTrigger: if only a worker can begin the wait.
     """
     from airflow.triggers.base import StartTriggerArgs
 
     _check(sensor)
-    given = {name: value for name in asked if (value := getattr(sensor, name)) is not None}
+    given = {name: value for name in names if (value := getattr(sensor, name)) is not None}
     return StartTriggerArgs(
         trigger_cls=trigger,
         trigger_kwargs={
@@ -103,7 +103,7 @@ def _pull(reference: Any) -> dict[str, Any]:
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
     if not isinstance(reference, PlainXComArg) or _is_mapped(reference.operator):
-        raise NotFromTrigger("only results of single tasks, and plain JSON, can be had in the triggerer")
+        raise NotFromTrigger("only results of single tasks, and plain JSON, are available in the triggerer")
     # without a map index, the triggerer would send a request that gets no answer
     return {"task_ids": reference.operator.task_id, "key": reference.key, "map_indexes": -1}
 

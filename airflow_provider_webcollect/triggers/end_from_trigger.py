@@ -1,8 +1,8 @@
 """Waits that the triggerer holds from their beginning to the end of their task, on Airflow 3.3 and later.
 
-No worker has a part in them, with three exceptions. Airflow does two things rightly only there: failing a
-task that has retries without a retry, and handing on a result that other tasks are mapped over. And if
-``after`` turns out to be "now", a worker begins the wait.
+They need no worker, with three exceptions. Two things work in Airflow only if a worker does them: failing a
+task without a retry though it has retries, and storing a result that other tasks are mapped over. And if the
+template of ``after`` gives "now", a worker begins the wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.waiting.conditions import Condition
 
-#: For the triggerer to take the last lines of a log.
+#: Seconds in which the triggerer reads the last lines that a trigger logs.
 LOG_SECONDS = 1.0
 
 
@@ -111,7 +111,7 @@ class _EndTrigger(BaseTrigger):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Render templates, and get a result of another task as it is: as a text it could be another one."""
+        """Render templates, and get results of other tasks unchanged: a text could be another value."""
         if isinstance(content, dict) and XCOM_PULL in content:
             return context["ti"].xcom_pull(**content[XCOM_PULL])
         return super().render_template(content, context, jinja_env, seen_oids)
@@ -188,7 +188,7 @@ class _EndTrigger(BaseTrigger):
         return TaskSuccessEvent()
 
     def _began(self) -> float:
-        """Return when Airflow began the wait: it tells the triggerer only when it is going to end it."""
+        """Return when Airflow began the wait: the triggerer gets only the moment at which Airflow ends it."""
         task: Any = self.task
         limits = (task.start_trigger_args.timeout, task.execution_timeout)
         began: datetime.datetime = self.timeout_after - min(limit for limit in limits if limit)

@@ -124,16 +124,16 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     ) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each end of a run that the statuses show."""
         async for statuses in shared_stream:
-            moved: dict[str, Mark] = {}
+            changed: dict[str, Mark] = {}
             for task_id, status, quiet in statuses.seen:
                 before = await self._mark(task_id)
                 mark, ended = follow(before, task_id, status, self.states, quiet)
                 if mark != before:
-                    self._marks[task_id] = moved[task_id] = mark
+                    self._marks[task_id] = changed[task_id] = mark
                 if ended:
                     log.info("Ended: %s", ended)
                     yield TriggerEvent(ended.as_dict())
-            statuses.when_stored = functools.partial(self._remember, moved)
+            statuses.when_stored = functools.partial(self._remember, changed)
 
     async def _mark(self, task_id: str) -> Mark | None:
         if task_id not in self._marks:
@@ -166,7 +166,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             try:
                 await store.aset(self._key(task_id), msgspec.to_builtins(mark))
             except Exception as error:
-                # its events are stored: to end the watch would not mend it
+                # its events are stored, and a trigger that ends would not store the rest
                 log.warning(
                     "%s: a restart of the triggerer may report its last run again. %s", task_id, error
                 )

@@ -18,7 +18,7 @@ NOW = "now"
 
 
 def refuse_none(arguments: Mapping[str, Any]) -> None:
-    """Refuse a None among arguments that were given: without its result, a wait would be another one.
+    """Refuse a None among arguments that were given: with None for it, the wait would be for something else.
 
     :raises InvalidArgument: if one of them is None.
     """

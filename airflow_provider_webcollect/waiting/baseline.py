@@ -110,7 +110,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunEnd:
-    """Tells the end of the run after a baseline from the statuses that are seen one after the other.
+    """Finds the end of the run after a baseline in statuses that are seen one after the other.
 
     :param since: Unix time of the start; None if nothing was started: then a sign of another run comes first.
     """
@@ -148,6 +148,6 @@ def _contradicts(status: TaskStatus) -> bool:
 
 
 def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
-    """Return a time as the service tells it: a change of the connection's `timezone` changes no run."""
+    """Return a time without its zone: a change of the connection's `timezone` changes no run."""
     moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
     return moment.replace(tzinfo=None) if moment else None

@@ -39,14 +39,14 @@ class Verdict(NamedTuple):
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """What is waited for.
 
-    :cvar query: what the service is asked, about the :attr:`keys`.
+    :cvar query: the query that shows the state of the :attr:`keys`.
     """
 
     query: ClassVar[Query]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What is asked about."""
+        """What the query is about, such as the ids of tasks."""
         raise NotImplementedError
 
     def absent(self, seen: Mapping[str, Any]) -> Collection[str]:

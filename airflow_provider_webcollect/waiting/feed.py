@@ -34,7 +34,7 @@ class FeedClient(Protocol):
 
 
 class StatusFeed:
-    """The polls on one client, one for each query: many tasks are asked about at once, all else singly.
+    """The polls on one client, one for each query. Only task statuses are queried for many keys at once.
 
     :param client: the client to ask with; the feed closes it.
     :param batch_size: tasks per status query.

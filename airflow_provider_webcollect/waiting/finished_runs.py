@@ -1,6 +1,6 @@
-"""Which runs of a task have ended, told from its statuses, each run once.
+"""Which runs of a task have ended, by its statuses, each run once.
 
-Runs are told apart by their number (``executedTimes``), and by their start where numbers do not help: some
+Runs are distinguished by their number (``executedTimes``), and by their start where numbers do not help: some
 begin and end between two polls, an answer may be older than the one before, and a count may begin again at 0.
 A number may be counted when a run starts, and a status may lag behind, so the end of a run takes the same
 evidence as for a wait (:mod:`~airflow_provider_webcollect.waiting.baseline`).
@@ -21,7 +21,7 @@ from airflow_provider_webcollect.waiting.baseline import Baseline, is_end
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a task's runs have been followed. All that has to be remembered, also over a restart.
 
-    Times are ISO 8601 without a zone, as the service tells them: a change of the connection's ``timezone``
+    Times are ISO 8601 without a zone, as the service gives them: a change of the connection's ``timezone``
     must not make a run another one.
 
     :ivar run: number of the latest run seen; 0 before the first.
@@ -52,7 +52,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def baseline(self) -> Baseline:
-        """What a later end is told from."""
+        """What a later end is compared with."""
         return Baseline(
             executed_times=self.run,
             start_execute_time=self.started,
@@ -78,7 +78,7 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has ended, or several that did between two polls.
 
     :ivar collection_task_id: the task.
-    :ivar run: number of the latest of them; None if the service does not tell numbers.
+    :ivar run: number of the latest of them; None if the service gives no numbers.
     :ivar first_run: number of the first of them: ``run``, unless there are several.
     :ivar status: the state that ``run`` ended in; None if its end was not seen, since the next one was
         already going on.

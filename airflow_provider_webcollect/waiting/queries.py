@@ -1,4 +1,4 @@
-"""What waits ask the service, as client logic for both drivers: by key, what an answer lacks is left out."""
+"""The queries of waits, as client logic for both drivers; results are by key."""
 
 from __future__ import annotations
 

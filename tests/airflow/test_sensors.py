@@ -701,7 +701,7 @@ class TestStartingFromTheTriggererOnNewAirflow:
         sensor = self.start(collection_task_ids={"a", "b"})
 
         assert not sensor.start_from_trigger
-        assert "and plain JSON, can be had in the triggerer" in sensor._why_from_worker
+        assert "and plain JSON, are available in the triggerer" in sensor._why_from_worker
 
     def test_a_task_with_outlets_is_left_to_a_worker(self) -> None:
         sensor = self.start(outlets=[create_asset(collection_task_id="a")])
