@@ -18,13 +18,13 @@ from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.conditions import Condition
-    from airflow_provider_webcollect.waiting.watch import Watch
+    from airflow_provider_webcollect.waiting.wait import Wait
 
 #: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
 CONFIRMING = (2.0, 4.0)
 
 
-def poll(conn_id: str, watch: Watch, log: Any) -> Ended | None:
+def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:
     """Query the service once, from a worker, and return the end of the wait, or None if it goes on.
 
     An error that may pass is logged, and ends no wait. A refusal by the service ends it if it is confirmed by
@@ -36,9 +36,9 @@ def poll(conn_id: str, watch: Watch, log: Any) -> Ended | None:
     pauses = iter(CONFIRMING)
     while True:
         try:
-            ended = watch.judge(query(conn_id, watch.condition))
+            ended = wait.judge(query(conn_id, wait.condition))
             # one odd answer must not end a wait, and a rescheduled sensor does not know its earlier polls
-            return watch.judge(query(conn_id, watch.condition)) if watch.is_in_doubt else ended
+            return wait.judge(query(conn_id, wait.condition)) if wait.is_in_doubt else ended
         except WebCollectError as error:
             if not error.permanent:
                 log.warning("The status query failed; the wait goes on. %s", error)
@@ -81,9 +81,9 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
     return {task_id: Baseline.of(status) for task_id, status in seen.items()}
 
 
-def wait_in_worker(conn_id: str, watch: Watch, *, poll_interval: float, log: Any) -> Ended:
+def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
     """Poll every ``poll_interval`` seconds until the wait is over, and return how it ended."""
-    while (ended := poll(conn_id, watch, log)) is None:
+    while (ended := poll(conn_id, wait, log)) is None:
         time.sleep(poll_interval)
     return ended
 

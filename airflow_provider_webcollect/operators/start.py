@@ -25,7 +25,7 @@ from airflow_provider_webcollect.service.errors import ConnectionIncomplete, Inv
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
-from airflow_provider_webcollect.waiting.watch import Watch
+from airflow_provider_webcollect.waiting.wait import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,9 +129,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 return start.result
             if self.deferrable:
                 self._defer(start)
-            watch = Watch(self._condition(start), start.began, self.log)
+            wait = Wait(self._condition(start), start.began, self.log)
             ended = wait_in_worker(
-                self.webcollect_conn_id, watch, poll_interval=self.poll_interval, log=self.log
+                self.webcollect_conn_id, wait, poll_interval=self.poll_interval, log=self.log
             )
             return self._finished(ended, start.result, memory)
 

@@ -21,7 +21,7 @@ from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.retry import RetryAfterOperator
 from airflow_provider_webcollect.common.waits import end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.waiting.watch import Watch
+from airflow_provider_webcollect.waiting.wait import Wait
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -57,7 +57,7 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
             else deferrable
         )
         self.webcollect_conn_id = webcollect_conn_id
-        self._watch: Watch | None = None
+        self._wait: Wait | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait: poke, reschedule or defer."""
@@ -73,7 +73,7 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
             raise
         if self.deferrable:
             self._defer(condition)
-        self._watch = Watch(condition, _began(self, context), self.log)
+        self._wait = Wait(condition, _began(self, context), self.log)
         return super().execute(context)
 
     def _begin(self, context: Context) -> Condition:
@@ -98,11 +98,11 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
 
         :raises AirflowFailException: for a failure state, and if a retry cannot help.
         """
-        if self._watch is None:
+        if self._wait is None:
             # called without `execute`, as unit tests of DAGs do
             with airflow_errors():
-                self._watch = Watch(self._begin(context), _began(self, context), self.log)
-        ended = poll(self.webcollect_conn_id, self._watch, self.log)
+                self._wait = Wait(self._begin(context), _began(self, context), self.log)
+        ended = poll(self.webcollect_conn_id, self._wait, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:

@@ -15,7 +15,7 @@ from airflow_provider_webcollect.triggers.finished import (
 )
 from airflow_provider_webcollect.waiting.conditions import Condition, SubTaskStates, TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
-from airflow_provider_webcollect.waiting.watch import Watch
+from airflow_provider_webcollect.waiting.wait import Wait
 
 
 async def end_of(
@@ -28,10 +28,10 @@ async def end_of(
     :param conn_id: the Airflow connection of the service.
     :param log: a logger.
     """
-    watch = Watch(condition, began, log)
+    wait = Wait(condition, began, log)
     try:
         async with SharedFeed(conn_id) as feed:
-            return await feed.until(condition.query, condition.keys, poke_interval, watch.judge)
+            return await feed.until(condition.query, condition.keys, poke_interval, wait.judge)
     except WebCollectError as error:
         return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
 

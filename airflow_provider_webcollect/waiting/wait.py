@@ -10,7 +10,7 @@ from airflow_provider_webcollect.waiting.history import History
 from airflow_provider_webcollect.waiting.outcome import Ended
 
 
-class Watch:
+class Wait:
     """Judges what the polls of a wait show, one after the other. It logs changes only.
 
     :param began: Unix time at which the wait began.

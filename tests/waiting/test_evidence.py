@@ -17,7 +17,7 @@ from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
 from airflow_provider_webcollect.waiting.outcome import Outcome
-from airflow_provider_webcollect.waiting.watch import Watch
+from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import Clock, Log, by_id, shown
 
 DOCS = Path(__file__).parents[2] / "docs" / "waiting.md"
@@ -76,17 +76,17 @@ def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
     return task_states(collection_task_id="a", after=start, **{**usual, **arguments})
 
 
-class Wait:
+class PolledWait:
     """A wait from the Unix time 0 on."""
 
     def __init__(self, clock: Clock, condition: TaskStates) -> None:
         self.clock = clock
-        self.watch = Watch(condition, 0.0, Log())
+        self.wait = Wait(condition, 0.0, Log())
 
     def at(self, now: float, status: TaskStatus | None) -> Outcome | None:
         """Return how the wait has ended by what is shown now; None if it goes on."""
         self.clock.now = now
-        ended = self.watch.judge(by_id("a", *([status] if status else [])))
+        ended = self.wait.judge(by_id("a", *([status] if status else [])))
         return ended and ended.outcome
 
 
@@ -101,7 +101,7 @@ def test_the_docs_have_a_line_for_each_kind_of_evidence() -> None:
 def test_a_wait_after_a_start_ends_as_the_table_says(
     clock: Clock, row: str, column: str, count: int | None, state: str, outcome: Outcome, quiet: int
 ) -> None:
-    wait = Wait(clock, after_start(BEFORE))
+    wait = PolledWait(clock, after_start(BEFORE))
     started = 0.0
     if column == ACTIVE_COLUMN:
         started = 5000.0
@@ -139,26 +139,26 @@ class TestTheNextRun:
     """With ``after="now"`` nothing was started: a sign of another run comes first, whenever that is."""
 
     @pytest.fixture
-    def wait(self, clock: Clock) -> Wait:
+    def wait(self, clock: Clock) -> PolledWait:
         condition = msgspec.structs.replace(after_start(BEFORE), was_started=False)
-        return Wait(clock, condition)
+        return PolledWait(clock, condition)
 
-    def test_the_run_before_does_not_count_however_long_it_is_shown(self, wait: Wait) -> None:
+    def test_the_run_before_does_not_count_however_long_it_is_shown(self, wait: PolledWait) -> None:
         for now in (0, 100, 1e6):
             assert wait.at(now, BEFORE) is None
 
     @each_state
-    def test_a_later_end_counts_at_once(self, wait: Wait, state: str, outcome: Outcome) -> None:
+    def test_a_later_end_counts_at_once(self, wait: PolledWait, state: str, outcome: Outcome) -> None:
         assert wait.at(1e6, shown(state, began=30, ended=40, executed_times=4)) is outcome
 
     @pytest.mark.parametrize("count", [4, 0, 1], ids=["later", "from 0 again", "from 1 again"])
     def test_another_count_alone_counts_after_the_time_for_which_a_status_may_lag(
-        self, wait: Wait, count: int
+        self, wait: PolledWait, count: int
     ) -> None:
         other = shown("Finished", began=10, ended=20, executed_times=count)
         assert [wait.at(now, other) for now in (1000, 1089, 1090)] == [None, None, Outcome.DONE]
 
-    def test_a_sign_that_is_gone_was_none(self, wait: Wait) -> None:
+    def test_a_sign_that_is_gone_was_none(self, wait: PolledWait) -> None:
         other = shown("Finished", began=10, ended=20, executed_times=2)
         assert [wait.at(now, status) for now, status in ((0, other), (60, BEFORE), (120, other))] == [
             None
@@ -166,7 +166,7 @@ class TestTheNextRun:
 
     def test_a_run_that_is_active_is_the_one(self, clock: Clock) -> None:
         active = shown("Extracting", began=30, executed_times=4)
-        wait = Wait(clock, msgspec.structs.replace(after_start(active), was_started=False))
+        wait = PolledWait(clock, msgspec.structs.replace(after_start(active), was_started=False))
         assert wait.at(1e6, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
 
 
@@ -174,7 +174,7 @@ class TestOddOrders:
     """Answers of several servers need not come in order."""
 
     def test_an_answer_from_before_does_not_end_the_wait_once_the_run_is_active(self, clock: Clock) -> None:
-        wait = Wait(clock, after_start(BEFORE))
+        wait = PolledWait(clock, after_start(BEFORE))
         for now in range(0, 7200, 60):
             status = BEFORE if now % 180 == 0 else shown("Extracting", began=30, executed_times=4)
             assert wait.at(now, status) is None
@@ -182,25 +182,25 @@ class TestOddOrders:
 
     def test_a_task_that_never_ran_ends_with_its_first_run(self, clock: Clock) -> None:
         for before in (None, shown("Unexecuted", executed_times=0)):
-            wait = Wait(clock, after_start(before))
+            wait = PolledWait(clock, after_start(before))
             assert wait.at(1, shown("Finished", began=30, ended=40, executed_times=1)) is Outcome.DONE
 
     def test_a_run_that_ended_right_before_the_start_is_not_the_one(self, clock: Clock) -> None:
         ending = msgspec.structs.replace(Baseline.of(shown("Extracting", began=10)), running=False)
-        wait = Wait(clock, msgspec.structs.replace(after_start(BEFORE), after={"a": ending}))
+        wait = PolledWait(clock, msgspec.structs.replace(after_start(BEFORE), after={"a": ending}))
         assert wait.at(1, shown("Finished", began=10, ended=20)) is None
         assert wait.at(2, shown("Finished", began=30, ended=40)) is Outcome.DONE
 
     def test_the_end_of_a_run_that_the_start_joined_counts(self, clock: Clock) -> None:
         joined = shown("Waiting", began=10, ended=5, executed_times=3)
         for end in ({"began": 10, "ended": 20}, {"executed_times": 3}):
-            assert Wait(clock, after_start(joined)).at(1, shown("Finished", **end)) is Outcome.DONE
-        assert Wait(clock, after_start(joined)).at(1, shown("Finished", began=1, ended=5)) is None
+            assert PolledWait(clock, after_start(joined)).at(1, shown("Finished", **end)) is Outcome.DONE
+        assert PolledWait(clock, after_start(joined)).at(1, shown("Finished", began=1, ended=5)) is None
 
     def test_the_zone_of_the_connection_does_not_make_another_run(self, clock: Clock) -> None:
         here = BEFORE.start_execute_time.in_timezone("UTC"), BEFORE.end_execute_time.in_timezone("UTC")  # type: ignore[union-attr]
         there = [time.set(tz="Asia/Shanghai") for time in here]
-        wait = Wait(clock, after_start(BEFORE))
+        wait = PolledWait(clock, after_start(BEFORE))
         moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
         assert wait.at(1, moved) is None
 
@@ -215,9 +215,9 @@ class TestOddOrders:
             settle=SETTLE,
             missing_timeout=0,
         )
-        watch = Watch(condition, 0.0, Log())
+        wait = Wait(condition, 0.0, Log())
         clock.now = 1.0
-        assert watch.judge({"A": BEFORE}) is None
-        ended = watch.judge({"A": shown("Finished", began=30, ended=40)})
+        assert wait.judge({"A": BEFORE}) is None
+        ended = wait.judge({"A": shown("Finished", began=30, ended=40)})
         assert ended
         assert ended.outcome is Outcome.DONE
