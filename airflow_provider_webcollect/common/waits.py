@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 #: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
 CONFIRMING = (2.0, 4.0)
+
+
+def default_deferrable() -> bool:
+    """Return whether waits are deferred unless the DAG says otherwise."""
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
-from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.waits import (
     baselines,
+    default_deferrable,
     end_of_event,
     result_of,
     wait_in_worker,
@@ -89,11 +89,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.sub_task_ids = sub_task_ids
         self.wait_for_completion = wait_for_completion
         self.poll_interval = poll_interval
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.failure_states = failure_states
         check_now(self, self._check)
 

@@ -13,13 +13,12 @@ from airflow.providers.common.compat.sdk import (
     AirflowTaskTimeout,
     BaseSensorOperator,
     PokeReturnValue,
-    conf,
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.retry import RetryAfterOperator
-from airflow_provider_webcollect.common.waits import end_of_event, poll, result_of
+from airflow_provider_webcollect.common.waits import default_deferrable, end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.waiting.wait import Wait
 
@@ -51,11 +50,7 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.deferrable = (
-            conf.getboolean("operators", "default_deferrable", fallback=False)
-            if deferrable is None
-            else deferrable
-        )
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.webcollect_conn_id = webcollect_conn_id
         self._wait: Wait | None = None
 
