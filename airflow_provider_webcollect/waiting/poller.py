@@ -300,7 +300,9 @@ class Poll(Generic[T]):
             errors = {key: state for key in batch if isinstance(state := answer.get(key), WebCollectError)}
         except WebCollectError as error:
             await self._failed(batch, error, asked_at)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise  # it is the poll that is closed; else something inside the question was cancelled
             log.exception("A status query failed in a way that is not foreseen.")
             await self._failed(batch, WebCollectError(type(error).__name__), asked_at)
         else:

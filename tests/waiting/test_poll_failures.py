@@ -33,7 +33,15 @@ from airflow_provider_webcollect.waiting.poller import LONGEST_BACKOFF, QUESTION
 
 CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
 KEY_REFUSALS = [NotFound, RequestRejected]
-PASSING = [ServiceFailure, MalformedAnswer, TooManyRequests, ServiceUnreachable, RuntimeError]
+PASSING = [
+    ServiceFailure,
+    MalformedAnswer,
+    TooManyRequests,
+    ServiceUnreachable,
+    RuntimeError,
+    # of something that the question waits for inside
+    asyncio.CancelledError,
+]
 
 
 class SimulatedTime(selectors.DefaultSelector):
