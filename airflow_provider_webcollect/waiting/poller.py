@@ -118,14 +118,16 @@ class _Watched(Generic[T]):
     :ivar due: when to ask about it; infinity while nothing is planned.
     :ivar asked: while a question about it is in flight, the waits that were there when it was asked: its
         answer may be older than what a later wait is to see.
+    :ivar answered: a question about it was answered before: it is not somebody else's.
     """
 
-    __slots__ = ("asked", "due", "failures", "waits")
+    __slots__ = ("answered", "asked", "due", "failures", "waits")
 
     def __init__(self) -> None:
         self.waits: list[_Wait[T]] = []
         self.asked: tuple[_Wait[T], ...] = ()
         self.due = math.inf
+        self.answered = False
         self.failures: _Failures | None = None
 
     @property
@@ -273,9 +275,9 @@ class Poll(Generic[T]):
         return batch
 
     def _take_probe(self) -> _Batch[T]:
-        """Return a key to ask about after a pause, due or not: best one that has not failed on its own."""
-        _, _, self._probe = min(
-            (watched.failures.count if watched.failures else 0, watched.due, key)
+        """Return a key to ask about after a pause, due or not: best one that is known to be in order."""
+        *_, self._probe = min(
+            (not watched.answered, watched.failures.count if watched.failures else 0, watched.due, key)
             for key, watched in self._watched.items()
             if not watched.asked
         )
@@ -317,7 +319,7 @@ class Poll(Generic[T]):
         for key, watched in batch.items():
             for wait in watched.asked:
                 states[wait][key] = answer.get(key)
-            watched.failures = None
+            watched.answered, watched.failures = True, None
             self._ask_again(key, watched, min(watched.due, now + watched.interval))
         await _each(states, lambda wait: wait.show(states[wait]))
 
@@ -331,12 +333,14 @@ class Poll(Generic[T]):
     async def _failed(self, batch: _Batch[T], error: WebCollectError, asked_at: float) -> None:
         """Deal with a question that was not answered."""
         ends_all = False
-        if isinstance(error, _ABOUT_KEYS):
+        if isinstance(error, _ABOUT_KEYS) or (
+            isinstance(error, PermissionDenied) and not all(watched.answered for watched in batch.values())
+        ):
             self._recovered()
         elif asked_at < self._pause_ends:
             self._paused = True  # two in a row, though this one was asked too early to confirm the first
         else:
-            # a batch may be denied because one of its keys is somebody else's
+            # a batch may be denied because one of its keys has become somebody else's
             is_refusal = error.permanent and (len(batch) == 1 or not isinstance(error, PermissionDenied))
             ends_all = self._failures.add(error, is_refusal=is_refusal)
             self._paused = self._failures.count > 1 or (error.unsent and not error.permanent)

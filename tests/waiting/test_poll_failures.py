@@ -400,6 +400,34 @@ class TestRefusals:
             await asyncio.sleep(300)
             assert waits.ended.keys() == foreign
 
+    @pytest.mark.parametrize("count", [10, 300])
+    @pytest.mark.parametrize("seconds", [0, 40], ids=["with the others", "later"])
+    @simulated
+    async def test_many_foreign_keys_end_their_waits_alone(self, count: int, seconds: float) -> None:
+        service = Service()
+        everybody = keys(count)
+        foreign = everybody[:8]
+        service.fail(PermissionDenied("not yours"), about=foreign)
+        async with polling(service) as waits:
+            if seconds:
+                waits.begin(everybody[8:])
+                await asyncio.sleep(seconds)
+                waits.begin(foreign)
+            else:
+                waits.begin(everybody)
+            await asyncio.sleep(300)
+            assert waits.ended.keys() == set(foreign)
+            assert waits.longest_gap(everybody[8:]) < 100
+
+    @simulated
+    async def test_a_plan_that_was_never_enough_ends_all_waits(self) -> None:
+        service = Service()
+        service.fail(PermissionDenied("plan"))
+        async with polling(service) as waits:
+            waits.begin(keys(100))
+            await asyncio.sleep(300)
+            assert waits.ended.keys() == set(keys(100))
+
     @simulated
     async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self) -> None:
         service = Service()
