@@ -29,7 +29,7 @@ class Evidence(Enum):
     LATER_END = "later end"
     #: No end, or nothing to compare it with.
     UNKNOWN_END = "no end to compare"
-    #: The end of the baseline, or one before it.
+    #: The end of the baseline, or one before it; with no end, the start of the baseline's run, or one before.
     SAME_END = "same end"
     #: An end before its own start: the state is of the run before the one that the start is of.
     CONTRADICTION = "end before its start"
@@ -57,7 +57,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What a task's status showed before a start.
 
     :ivar start_execute_time: ISO 8601, as all times here.
-    :ivar end_execute_time: when the run that was shown ended; None while it goes on, and if that is unknown.
+    :ivar end_execute_time: when the latest run that had ended did so; None if that is unknown.
     :ivar running: a run is going on, and what is started joins it: that run's end counts.
     """
 
@@ -72,9 +72,11 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         if status is None:
             return cls(executed_times=0)
         started, ended = status.start_execute_time, status.end_execute_time
-        knows_end = ended and status.status in FINAL_STATES and not _contradicts(status)
+        # of a run that goes on, the status shows no end, or the one of the run before
+        knows_end = ended and not (status.status in FINAL_STATES and _contradicts(status))
+        never_ran = status.status == TaskState.UNEXECUTED and status.executed_times is None
         return cls(
-            executed_times=status.executed_times,
+            executed_times=0 if never_ran else status.executed_times,
             start_execute_time=started.isoformat() if started else None,
             end_execute_time=ended.isoformat() if ended and knows_end else None,
             running=status.status in ACTIVE_STATES,
@@ -86,21 +88,25 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         before_began, before_ended = _clock(self.start_execute_time), _clock(self.end_execute_time)
         if status.status not in FINAL_STATES:
             return Evidence.SAME_END
+        began_later = None
+        if began is not None and before_began is not None:
+            began_later = began >= before_began if self.running else began > before_began
         if ended is None:
-            return Evidence.UNKNOWN_END
+            return Evidence.SAME_END if began_later is False else Evidence.UNKNOWN_END
         if _contradicts(status):
             return Evidence.CONTRADICTION
         if before_ended is not None:
             return Evidence.LATER_END if ended > before_ended else Evidence.SAME_END
         if before_began is None and self.executed_times == 0:
             return Evidence.LATER_END  # nothing ran before
-        if began is None or before_began is None:
+        if began_later is None:
             return Evidence.UNKNOWN_END
-        later = began >= before_began if self.running else began > before_began
-        return Evidence.LATER_END if later else Evidence.SAME_END
+        return Evidence.LATER_END if began_later else Evidence.SAME_END
 
     def differs_from(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows a sign of another run: another count, start or end."""
+        """Return whether ``status`` shows a sign of another run: another count, start or end, or a first run."""
+        if self.executed_times == 0 and status.status in FINAL_STATES:
+            return True
         pairs = (
             (self.executed_times, status.executed_times),
             (_clock(self.start_execute_time), _clock(status.start_execute_time)),

@@ -164,6 +164,17 @@ class TestTheNextRun:
             None
         ] * 3
 
+    @pytest.mark.parametrize("times", [{}, {"began": 30}, {"began": 30, "ended": 40}], ids=len)
+    def test_the_first_run_counts_though_the_service_has_no_count(
+        self, clock: Clock, times: dict[str, int]
+    ) -> None:
+        never_ran = shown("Unexecuted")
+        wait = Wait(clock, msgspec.structs.replace(after_start(never_ran), was_started=False))
+        first = shown("Finished", **times)
+        ends = [wait.at(now, status) for now, status in ((0, never_ran), (1000, first), (1090, first))]
+        assert ends[0] is None
+        assert ends[-1] is Outcome.DONE
+
     def test_a_run_that_is_active_is_the_one(self, clock: Clock) -> None:
         active = shown("Extracting", began=30, executed_times=4)
         wait = PolledWait(clock, msgspec.structs.replace(after_start(active), was_started=False))
@@ -196,6 +207,22 @@ class TestOddOrders:
         for end in ({"began": 10, "ended": 20}, {"executed_times": 3}):
             assert PolledWait(clock, after_start(joined)).at(1, shown("Finished", **end)) is Outcome.DONE
         assert PolledWait(clock, after_start(joined)).at(1, shown("Finished", began=1, ended=5)) is None
+
+    def test_a_status_with_times_of_the_run_before_was_not_the_end_that_the_start_joined(
+        self, clock: Clock
+    ) -> None:
+        wait = Wait(clock, after_start(shown("Waiting", began=1, ended=5, executed_times=3)))
+        assert wait.at(1, shown("Finished", began=1, ended=5, executed_times=2)) is None
+        assert wait.at(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
+
+    @pytest.mark.parametrize("began", [5, 10])
+    def test_an_answer_from_before_does_not_count_though_the_service_shows_no_ends(
+        self, clock: Clock, began: int
+    ) -> None:
+        wait = Wait(clock, after_start(shown("Finished", began=10, executed_times=3)))
+        assert wait.at(1, shown("Extracting", began=30, executed_times=4)) is None
+        assert wait.at(2, shown("Finished", began=began, executed_times=3)) is None
+        assert wait.at(3, shown("Finished", began=30, executed_times=4)) is Outcome.DONE
 
     def test_the_zone_of_the_connection_does_not_make_another_run(self, clock: Clock) -> None:
         here = BEFORE.start_execute_time.in_timezone("UTC"), BEFORE.end_execute_time.in_timezone("UTC")  # type: ignore[union-attr]
