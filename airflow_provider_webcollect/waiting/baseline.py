@@ -66,6 +66,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     end_execute_time: str | None = None
     running: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the times, which may be an argument of a user.
+
+        :raises ValueError: if one cannot be read.
+        """
+        _clock(self.start_execute_time), _clock(self.end_execute_time)
+
     @classmethod
     def of(cls, status: TaskStatus | None) -> Baseline:
         """Return what to remember of ``status``; a task without one has never run."""

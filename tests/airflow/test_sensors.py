@@ -404,6 +404,17 @@ def test_a_rendered_argument_that_is_wrong_fails_even_a_lenient_sensor(
         ),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": [1]}, "after"),
         (WebCollectTaskStatusSensor, {"collection_task_id": "a", "after": "null"}, "after"),
+        *(
+            (
+                WebCollectTaskStatusSensor,
+                {
+                    "collection_task_id": "a",
+                    "after": {"collection_task_id": "a", "after": {time: "yesterday"}},
+                },
+                "`after`",
+            )
+            for time in ("start_execute_time", "end_execute_time")
+        ),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": ""}, "collection_task_id"),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": "a", "sub_task_ids": []}, "sub_task_ids"),
         (WebCollectSubTaskStatusSensor, {"collection_task_id": "a", "sub_task_ids": "b"}, "sub_task_ids"),
