@@ -131,7 +131,7 @@ class _EndTrigger(BaseTrigger):
             return Ended(outcome=Outcome.INVALID_ARGUMENT, reason=str(error))
         began = self._began()
         try:
-            async with asyncio.timeout(began + self.timeout - time.time()):
+            async with asyncio.timeout(began + self.timeout - time.time()) as limit:
                 return await end_of(
                     condition,
                     began=began,
@@ -140,6 +140,8 @@ class _EndTrigger(BaseTrigger):
                     log=self.log,
                 )
         except TimeoutError:
+            if not limit.expired():
+                raise  # of reading the connection, say
             reason = f"the wait was not over after {self.timeout:.0f} s"
             return Ended(outcome=Outcome.TIMEOUT, reason=reason)
 

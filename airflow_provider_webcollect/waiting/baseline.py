@@ -111,7 +111,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         return Evidence.LATER_END if began_later else Evidence.SAME_END
 
     def differs_from(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows a sign of another run: another count, start or end, or a first run."""
+        """Return whether ``status`` shows a sign of another run: a count, start or end, or a first run."""
         if self.executed_times == 0 and status.status in FINAL_STATES:
             return True
         pairs = (

@@ -11,6 +11,7 @@ import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from jinja2 import UndefinedError
 
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetRunningCountsOperator
 from tests.airflow.dag_runs import make_dag
 from tests.airflow.end_triggers import SENSORS, ending, render, start, state
@@ -86,6 +87,16 @@ class TestEndings:
     ) -> None:
         lenience = {lenient: True} if lenient else {}
         assert await state(start(kind, running, timeout=0.5, **lenience)) == end
+
+    async def test_a_timeout_of_something_else_is_not_that_of_the_wait(
+        self, kind: str, running: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def aload(hook: WebCollectHook) -> None:
+            raise TimeoutError("the secrets backend does not answer")
+
+        monkeypatch.setattr(WebCollectHook, "aload", aload)
+        with pytest.raises(TimeoutError, match="secrets backend"):
+            await state(start(kind, running, soft_fail=True))
 
     async def test_a_wait_begins_once_however_often_the_triggerer_restarts(
         self, kind: str, running: str
