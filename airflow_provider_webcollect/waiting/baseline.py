@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.service.api.states import ACTIVE_STATES, FINAL_STATES
+from airflow_provider_webcollect.service.api.states import ACTIVE_STATES, FINAL_STATES, TaskState
 
 #: Seconds for which a status may still be that of the run before.
 SETTLE = 90.0
@@ -57,7 +57,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What a task's status showed before a start.
 
     :ivar start_execute_time: ISO 8601, as all times here.
-    :ivar end_execute_time: when the latest run that had ended did so; None if that is unknown.
+    :ivar end_execute_time: when the latest run that had ended did so; of a run that goes on, the status may
+        show the end of the run before.
     :ivar running: a run is going on, and what is started joins it: that run's end counts.
     """
 
@@ -79,13 +80,11 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         if status is None:
             return cls(executed_times=0)
         started, ended = status.start_execute_time, status.end_execute_time
-        # of a run that goes on, the status shows no end, or the one of the run before
-        knows_end = ended and not (status.status in FINAL_STATES and _contradicts(status))
         never_ran = status.status == TaskState.UNEXECUTED and status.executed_times is None
         return cls(
             executed_times=0 if never_ran else status.executed_times,
             start_execute_time=started.isoformat() if started else None,
-            end_execute_time=ended.isoformat() if ended and knows_end else None,
+            end_execute_time=ended.isoformat() if ended else None,
             running=status.status in ACTIVE_STATES,
         )
 
@@ -102,10 +101,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             return Evidence.SAME_END if began_later is False else Evidence.UNKNOWN_END
         if _contradicts(status):
             return Evidence.CONTRADICTION
-        if before_ended is not None:
-            return Evidence.LATER_END if ended > before_ended else Evidence.SAME_END
-        if before_began is None and self.executed_times == 0:
-            return Evidence.LATER_END  # nothing ran before
+        if before_ended is not None and ended <= before_ended:
+            return Evidence.SAME_END
+        if before_began is None and (before_ended is not None or self.executed_times == 0):
+            return Evidence.LATER_END
+        if before_began is not None and before_ended is not None and before_began <= before_ended:
+            return Evidence.LATER_END
+        # the run before had begun, and its end is not known
         if began_later is None:
             return Evidence.UNKNOWN_END
         return Evidence.LATER_END if began_later else Evidence.SAME_END

@@ -1,13 +1,16 @@
-"""Statuses of a task, as the service shows them, and a clock that tests set."""
+"""Statuses of a task, as the service shows them, and a wait that is polled at the times that a test sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pendulum
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.waiting.conditions import Condition
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.wait import Wait
 
 #: When runs begin and end: in minutes after this.
 EPOCH = pendulum.naive(2026, 1, 1)
@@ -48,3 +51,21 @@ def shown(
 def by_id(task_ids: Iterable[str], *statuses: TaskStatus) -> dict[str, TaskStatus | None]:
     """Return what a poll of tasks shows."""
     return dict.fromkeys(task_ids) | {status.task_id: status for status in statuses}
+
+
+class PolledWait:
+    """A wait from the Unix time 0 on."""
+
+    def __init__(self, clock: Clock, condition: Condition) -> None:
+        self.clock = clock
+        self.wait = Wait(condition, 0.0, Log())
+
+    def at(self, now: float, seen: Mapping[str, Any]) -> Ended | None:
+        """Return the end of the wait by what a poll shows now; None if it goes on."""
+        self.clock.now = now
+        return self.wait.judge(seen)
+
+    def outcome(self, now: float, *statuses: TaskStatus | None) -> Outcome | None:
+        """Return how a wait for tasks has ended by what is shown now; None if it goes on."""
+        ended = self.at(now, by_id(self.wait.condition.keys, *filter(None, statuses)))
+        return ended and ended.outcome

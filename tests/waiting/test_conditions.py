@@ -9,34 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
-from airflow_provider_webcollect.waiting import history
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import Capacity, Condition, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.wait import Wait
-from tests.waiting.statuses import Clock, Log, by_id, shown
+from tests.waiting.statuses import Clock, Log, PolledWait, by_id, shown
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(history.time, "time", clock)
-    return clock
-
-
-class PolledWait:
-    """A wait from the Unix time 0 on."""
-
-    def __init__(self, condition: Condition, clock: Clock) -> None:
-        self.wait = Wait(condition, 0.0, Log())
-        self.clock = clock
-
-    def at(self, now: float, seen: dict[str, Any]) -> Ended | None:
-        """Return the end of the wait by what a poll shows now; None if it goes on."""
-        self.clock.now = now
-        return self.wait.judge(seen)
 
 
 @pytest.fixture
@@ -44,7 +23,7 @@ def tasks(clock: Clock) -> Callable[..., Outcome | None]:
     """Gives the outcome of a wait for tasks, by what one poll shows of them."""
 
     def outcome(condition: TaskStates, *statuses: TaskStatus) -> Outcome | None:
-        ended = PolledWait(condition, clock).at(0, by_id(condition.task_ids, *statuses))
+        ended = PolledWait(clock, condition).at(0, by_id(condition.task_ids, *statuses))
         return ended and ended.outcome
 
     return outcome
@@ -55,7 +34,7 @@ def subtasks(clock: Clock) -> Callable[..., Outcome | None]:
     """Gives the outcome of a wait for sub-tasks, by what one poll shows of them."""
 
     def outcome(condition: SubTaskStates, **states: str) -> Outcome | None:
-        ended = PolledWait(condition, clock).at(0, {"t": batch(**states)})
+        ended = PolledWait(clock, condition).at(0, {"t": batch(**states)})
         return ended and ended.outcome
 
     return outcome
@@ -115,7 +94,7 @@ class TestManyTasks:
         assert tasks(condition, shown("Stopped"), shown("Stopped", "b")) is FAILED
 
     def test_the_reason_names_the_bad_ones_first(self, clock: Clock) -> None:
-        ended = PolledWait(TaskStates(task_ids=("a", "b")), clock).at(
+        ended = PolledWait(clock, TaskStates(task_ids=("a", "b"))).at(
             0, by_id("ab", shown("Finished"), shown("Stopped", "b"))
         )
         assert ended
@@ -151,11 +130,11 @@ class TestCapacity:
     @pytest.mark.parametrize(("active", "expected"), [(4, DONE), (5, None)])
     def test_it_is_there_below_the_limit(self, clock: Clock, active: int, expected: Outcome | None) -> None:
         counts = RunningCounts(extracting_count=active - 1, waiting_count=1)
-        ended = PolledWait(Capacity(max_active_tasks=5), clock).at(0, {"account": counts})
+        ended = PolledWait(clock, Capacity(max_active_tasks=5)).at(0, {"account": counts})
         assert (ended and ended.outcome) is expected
 
     def test_a_count_that_stays_away_ends_the_wait_after_ten_minutes(self, clock: Clock) -> None:
-        wait = PolledWait(Capacity(max_active_tasks=5), clock)
+        wait = PolledWait(clock, Capacity(max_active_tasks=5))
         odd = {"account": RunningCounts(extracting_count=1)}
         assert [wait.at(now, odd) for now in (1, 60, 599)] == [None] * 3
         ended = wait.at(600, odd)
@@ -190,7 +169,7 @@ class TestWhatIsMissing:
     def test_it_ends_the_wait_once_it_was_missing_for_so_long_without_interruption(
         self, condition: Condition, missing: Any, there: Any, clock: Clock
     ) -> None:
-        wait = PolledWait(condition, clock)
+        wait = PolledWait(clock, condition)
         for now, seen in ((5000, there), (5060, missing), (5120, missing), (5150, there), (5200, missing)):
             assert wait.at(now, seen) is None
         assert wait.at(5299, missing) is None
@@ -203,7 +182,7 @@ class TestWhatIsMissing:
     def test_what_is_missing_from_the_start_is_so_since_the_wait_began(
         self, condition: Condition, missing: Any, there: Any, clock: Clock
     ) -> None:
-        wait = PolledWait(condition, clock)
+        wait = PolledWait(clock, condition)
         assert wait.at(5000, missing) is None
         assert wait.wait.is_in_doubt
         ended = wait.at(5001, missing)
@@ -213,14 +192,14 @@ class TestWhatIsMissing:
     def test_one_odd_answer_counts_for_nothing_however_long_the_wait(
         self, condition: Condition, missing: Any, there: Any, clock: Clock
     ) -> None:
-        wait = PolledWait(condition, clock)
+        wait = PolledWait(clock, condition)
         for now, seen in ((5000, missing), (5060, there), (9000, missing), (9060, there)):
             assert wait.at(now, seen) is None
         assert not wait.wait.is_in_doubt
 
 
 def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
-    wait = PolledWait(TaskStates(task_ids=("a", "b"), missing_timeout=100, how_many="any"), clock)
+    wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), missing_timeout=100, how_many="any"))
     assert wait.at(1, by_id("ab", shown("Extracting", "b"))) is None
     assert wait.at(200, by_id("ab")) is None
     assert wait.at(299, by_id("ab")) is None

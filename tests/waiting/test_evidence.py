@@ -11,14 +11,13 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.waiting import history
 from airflow_provider_webcollect.waiting.arguments import task_states
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
 from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.wait import Wait
-from tests.waiting.statuses import Clock, Log, by_id, shown
+from tests.waiting.statuses import Clock, Log, PolledWait, shown
 
 DOCS = Path(__file__).parents[2] / "docs" / "waiting.md"
 ACTIVE_COLUMN, QUIET_COLUMN = "an active state was seen since the start", "none was seen"
@@ -56,13 +55,6 @@ each_state = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(history.time, "time", clock)
-    return clock
-
-
 def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
     """Return what a sensor with ``after`` waits for: what was started when ``before`` was shown."""
     start = {"collection_task_id": "a", "after": msgspec.to_builtins(Baseline.of(before))}
@@ -74,20 +66,6 @@ def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
         "missing_timeout": 10_000,
     }
     return task_states(collection_task_id="a", after=start, **{**usual, **arguments})
-
-
-class PolledWait:
-    """A wait from the Unix time 0 on."""
-
-    def __init__(self, clock: Clock, condition: TaskStates) -> None:
-        self.clock = clock
-        self.wait = Wait(condition, 0.0, Log())
-
-    def at(self, now: float, status: TaskStatus | None) -> Outcome | None:
-        """Return how the wait has ended by what is shown now; None if it goes on."""
-        self.clock.now = now
-        ended = self.wait.judge(by_id("a", *([status] if status else [])))
-        return ended and ended.outcome
 
 
 def test_the_docs_have_a_line_for_each_kind_of_evidence() -> None:
@@ -105,10 +83,10 @@ def test_a_wait_after_a_start_ends_as_the_table_says(
     started = 0.0
     if column == ACTIVE_COLUMN:
         started = 5000.0
-        assert wait.at(started, shown("Extracting", began=30)) is None
+        assert wait.outcome(started, shown("Extracting", began=30)) is None
     counts = quiet >= table()[row][column]
 
-    assert wait.at(started + quiet, shown(state, executed_times=count, **ROWS[row])) == (
+    assert wait.outcome(started + quiet, shown(state, executed_times=count, **ROWS[row])) == (
         outcome if counts else None
     )
 
@@ -145,22 +123,22 @@ class TestTheNextRun:
 
     def test_the_run_before_does_not_count_however_long_it_is_shown(self, wait: PolledWait) -> None:
         for now in (0, 100, 1e6):
-            assert wait.at(now, BEFORE) is None
+            assert wait.outcome(now, BEFORE) is None
 
     @each_state
     def test_a_later_end_counts_at_once(self, wait: PolledWait, state: str, outcome: Outcome) -> None:
-        assert wait.at(1e6, shown(state, began=30, ended=40, executed_times=4)) is outcome
+        assert wait.outcome(1e6, shown(state, began=30, ended=40, executed_times=4)) is outcome
 
     @pytest.mark.parametrize("count", [4, 0, 1], ids=["later", "from 0 again", "from 1 again"])
     def test_another_count_alone_counts_after_the_time_for_which_a_status_may_lag(
         self, wait: PolledWait, count: int
     ) -> None:
         other = shown("Finished", began=10, ended=20, executed_times=count)
-        assert [wait.at(now, other) for now in (1000, 1089, 1090)] == [None, None, Outcome.DONE]
+        assert [wait.outcome(now, other) for now in (1000, 1089, 1090)] == [None, None, Outcome.DONE]
 
     def test_a_sign_that_is_gone_was_none(self, wait: PolledWait) -> None:
         other = shown("Finished", began=10, ended=20, executed_times=2)
-        assert [wait.at(now, status) for now, status in ((0, other), (60, BEFORE), (120, other))] == [
+        assert [wait.outcome(now, status) for now, status in ((0, other), (60, BEFORE), (120, other))] == [
             None
         ] * 3
 
@@ -169,16 +147,16 @@ class TestTheNextRun:
         self, clock: Clock, times: dict[str, int]
     ) -> None:
         never_ran = shown("Unexecuted")
-        wait = Wait(clock, msgspec.structs.replace(after_start(never_ran), was_started=False))
+        wait = PolledWait(clock, msgspec.structs.replace(after_start(never_ran), was_started=False))
         first = shown("Finished", **times)
-        ends = [wait.at(now, status) for now, status in ((0, never_ran), (1000, first), (1090, first))]
+        ends = [wait.outcome(now, status) for now, status in ((0, never_ran), (1000, first), (1090, first))]
         assert ends[0] is None
         assert ends[-1] is Outcome.DONE
 
     def test_a_run_that_is_active_is_the_one(self, clock: Clock) -> None:
         active = shown("Extracting", began=30, executed_times=4)
         wait = PolledWait(clock, msgspec.structs.replace(after_start(active), was_started=False))
-        assert wait.at(1e6, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
+        assert wait.outcome(1e6, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
 
 
 class TestOddOrders:
@@ -188,48 +166,53 @@ class TestOddOrders:
         wait = PolledWait(clock, after_start(BEFORE))
         for now in range(0, 7200, 60):
             status = BEFORE if now % 180 == 0 else shown("Extracting", began=30, executed_times=4)
-            assert wait.at(now, status) is None
-        assert wait.at(7200, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
+            assert wait.outcome(now, status) is None
+        assert wait.outcome(7200, shown("Finished", began=30, ended=40, executed_times=4)) is Outcome.DONE
 
     def test_a_task_that_never_ran_ends_with_its_first_run(self, clock: Clock) -> None:
         for before in (None, shown("Unexecuted", executed_times=0)):
             wait = PolledWait(clock, after_start(before))
-            assert wait.at(1, shown("Finished", began=30, ended=40, executed_times=1)) is Outcome.DONE
+            assert wait.outcome(1, shown("Finished", began=30, ended=40, executed_times=1)) is Outcome.DONE
 
-    def test_a_run_that_ended_right_before_the_start_is_not_the_one(self, clock: Clock) -> None:
-        ending = msgspec.structs.replace(Baseline.of(shown("Extracting", began=10)), running=False)
+    @pytest.mark.parametrize("ended", [None, 5], ids=["no end", "the end of the run before it"])
+    def test_a_run_that_ended_right_before_the_start_is_not_the_one(
+        self, ended: int | None, clock: Clock
+    ) -> None:
+        # the status shows it going on, the sub-tasks do not
+        active = Baseline.of(shown("Extracting", began=10, ended=ended))
+        ending = msgspec.structs.replace(active, running=False)
         wait = PolledWait(clock, msgspec.structs.replace(after_start(BEFORE), after={"a": ending}))
-        assert wait.at(1, shown("Finished", began=10, ended=20)) is None
-        assert wait.at(2, shown("Finished", began=30, ended=40)) is Outcome.DONE
+        assert wait.outcome(1, shown("Finished", began=10, ended=20)) is None
+        assert wait.outcome(2, shown("Finished", began=30, ended=40)) is Outcome.DONE
 
     def test_the_end_of_a_run_that_the_start_joined_counts(self, clock: Clock) -> None:
         joined = shown("Waiting", began=10, ended=5, executed_times=3)
         for end in ({"began": 10, "ended": 20}, {"executed_times": 3}):
-            assert PolledWait(clock, after_start(joined)).at(1, shown("Finished", **end)) is Outcome.DONE
-        assert PolledWait(clock, after_start(joined)).at(1, shown("Finished", began=1, ended=5)) is None
+            assert PolledWait(clock, after_start(joined)).outcome(1, shown("Finished", **end)) is Outcome.DONE
+        assert PolledWait(clock, after_start(joined)).outcome(1, shown("Finished", began=1, ended=5)) is None
 
     def test_a_status_with_times_of_the_run_before_was_not_the_end_that_the_start_joined(
         self, clock: Clock
     ) -> None:
-        wait = Wait(clock, after_start(shown("Waiting", began=1, ended=5, executed_times=3)))
-        assert wait.at(1, shown("Finished", began=1, ended=5, executed_times=2)) is None
-        assert wait.at(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
+        wait = PolledWait(clock, after_start(shown("Waiting", began=1, ended=5, executed_times=3)))
+        assert wait.outcome(1, shown("Finished", began=1, ended=5, executed_times=2)) is None
+        assert wait.outcome(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
 
     @pytest.mark.parametrize("began", [5, 10])
     def test_an_answer_from_before_does_not_count_though_the_service_shows_no_ends(
         self, clock: Clock, began: int
     ) -> None:
-        wait = Wait(clock, after_start(shown("Finished", began=10, executed_times=3)))
-        assert wait.at(1, shown("Extracting", began=30, executed_times=4)) is None
-        assert wait.at(2, shown("Finished", began=began, executed_times=3)) is None
-        assert wait.at(3, shown("Finished", began=30, executed_times=4)) is Outcome.DONE
+        wait = PolledWait(clock, after_start(shown("Finished", began=10, executed_times=3)))
+        assert wait.outcome(1, shown("Extracting", began=30, executed_times=4)) is None
+        assert wait.outcome(2, shown("Finished", began=began, executed_times=3)) is None
+        assert wait.outcome(3, shown("Finished", began=30, executed_times=4)) is Outcome.DONE
 
     def test_the_zone_of_the_connection_does_not_make_another_run(self, clock: Clock) -> None:
         here = BEFORE.start_execute_time.in_timezone("UTC"), BEFORE.end_execute_time.in_timezone("UTC")  # type: ignore[union-attr]
         there = [time.set(tz="Asia/Shanghai") for time in here]
         wait = PolledWait(clock, after_start(BEFORE))
         moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
-        assert wait.at(1, moved) is None
+        assert wait.outcome(1, moved) is None
 
     def test_what_the_version_before_has_stored_of_a_start_is_understood(self, clock: Clock) -> None:
         stored = {"executed_times": 3, "start_execute_time": "2026-01-01T00:10:00", "running": False}
