@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
 from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
-from airflow_provider_webcollect.waiting.baseline import Baseline, is_end
+from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline, is_end
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,8 +27,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar run: number of the latest run seen; 0 before the first.
     :ivar started: when it began.
     :ivar ended: the state that it ended in, or Unexecuted; None while it goes on.
-    :ivar finished: when it ended.
-    :ivar reported: of a run that goes on: the number, if another run's end was reported under it before.
+    :ivar finished: when it ended, or while it goes on, when the run before did.
+    :ivar reported: of a run that goes on: the number, if another run's end was reported under it before; of
+        one that has ended: the number that was shown with its end, if that may be the next run's.
+    :ivar is_first: it went on at the first poll: its number may be that of a run that had ended before.
     """
 
     run: int | None = None
@@ -36,6 +38,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: str | None = None
     finished: str | None = None
     reported: int | None = None
+    is_first: bool = False
 
     @classmethod
     def of(cls, status: TaskStatus | None) -> Mark:
@@ -56,14 +59,20 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Baseline(
             executed_times=self.run,
             start_execute_time=self.started,
-            end_execute_time=self.finished if self.ended else None,
+            end_execute_time=self.finished,
             running=self.ended is None,
         )
 
     def goes_on_as(self, later: Mark) -> bool:
         """Return whether ``later`` is of the run that goes on here, by its start."""
         is_same = self.started is not None and self.started == later.started
-        return self.ended is None and is_same and self.run != self.reported
+        # if ends are counted, the number of a run that goes on is that of the one before
+        return self.ended is None and is_same and self.run not in (self.reported, 0)
+
+    def is_shown_again_by(self, later: Mark) -> bool:
+        """Return whether ``later`` is the same end, with the number that it was shown with."""
+        shown = msgspec.structs.replace(self, run=self.reported, reported=None)
+        return self.ended is not None and self.reported is not None and later == shown
 
     def is_before(self, later: Mark) -> bool:
         """Return whether ``later`` is of a later run."""
@@ -112,29 +121,37 @@ def follow(
     """
     now = Mark.of(status)
     if mark is None:
-        return now, None
+        return msgspec.structs.replace(now, is_first=now.ended is None), None
     if status is None:
         return mark, None
-    if now.ended is not None and mark.goes_on_as(now):
+    if mark.is_shown_again_by(now):
+        # what is shown for so long is no number of a next run: ends are counted
+        return (now if quiet >= SETTLE else mark), None
+    if now.ended is not None and now.run != mark.run and mark.goes_on_as(now):
         # a number that has grown is that of the next run, which the status does not show yet
-        now = msgspec.structs.replace(now, run=mark.run)
+        now = msgspec.structs.replace(now, run=mark.run, reported=now.run if mark.is_first else None)
     is_later = mark.is_before(now)
     if not is_later and now.run != mark.run and mark.run is not None:
         return mark, None  # an answer from before
     if now.ended not in FINAL_STATES and is_later:
         reported = mark.run if mark.ended and mark.run == now.run else None
         ended = _ended(task_id, status, now, _first_unseen(mark, now), states)
-        return msgspec.structs.replace(now, reported=reported), ended
+        finished = _later(now.finished, mark.finished)
+        return msgspec.structs.replace(now, reported=reported, finished=finished), ended
     if not is_later and now.ended in (None, TaskState.UNEXECUTED, mark.ended):
         # a run that was reported to have ended is not reported again, though an old answer shows it going on
-        finished = now.finished if now.ended == mark.ended else mark.finished
-        started = now.started or mark.started
+        finished = _later(now.finished, mark.finished) if now.ended == mark.ended else mark.finished
+        started = _later(now.started, mark.started)
         return msgspec.structs.replace(mark, run=now.run, started=started, finished=finished), None
     evidence = mark.baseline.evidence(status)
     if not is_end(evidence, active=mark.ended is None, quiet=quiet):
         return mark, None
     first = _first_unseen(mark, now) if is_later else now.run
     return now, _ended(task_id, status, now, first, states)
+
+
+def _later(one: str | None, other: str | None) -> str | None:
+    return max(filter(None, (one, other)), default=None)
 
 
 def _first_unseen(mark: Mark, now: Mark) -> int | None:

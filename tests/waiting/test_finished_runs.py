@@ -142,6 +142,23 @@ def test_a_count_of_ended_runs_names_each_run_once() -> None:
     assert runs(*statuses) == [(2, 2, "Finished"), (3, 3, "Finished")]
 
 
+@pytest.mark.parametrize("count", [0, 4], ids=["the first run", "a later run"])
+def test_a_count_of_ended_runs_names_each_run_once_though_the_watch_began_during_one(count: int) -> None:
+    mark, named = None, []
+    statuses = (
+        (shown("Extracting", count, 1), 0),
+        *((shown("Finished", count + 1, 1), quiet) for quiet in (0, 60, 120)),
+        (shown("Extracting", count + 1, 9), 0),
+        *((shown("Finished", count + 2, 9), quiet) for quiet in (0, 60, 120)),
+    )
+    for status, quiet in statuses:
+        mark, ended = follow(mark, TASK, status, FINAL_STATES, quiet)
+        named += [ended.started_at] if ended else []
+    assert named == ["2026-01-01T00:01:00", "2026-01-01T00:09:00"]
+    assert mark
+    assert mark.run == count + 2
+
+
 @pytest.mark.parametrize("lagging", [1, 9], ids=["old start", "new start"])
 def test_a_run_that_is_counted_when_it_starts_is_reported_when_it_ends(lagging: int) -> None:
     before = shown("Finished", 1, 1)
@@ -151,6 +168,21 @@ def test_a_run_that_is_counted_when_it_starts_is_reported_when_it_ends(lagging: 
     assert runs(before, stale, shown("Extracting", 2, 9), stale, shown("Finished", 2, 9)) == [
         (2, 2, "Finished")
     ]
+
+
+def test_an_older_answer_does_not_end_the_run_that_the_times_are_not_yet_or_no_more_of() -> None:
+    before = shown("Finished", 1, 1)
+    # while a run goes on, some services show no end
+    for active in (shown("Waiting", 2, None), shown("Waiting", 2, 9)):
+        stale = shown("Finished", 2, None, end_execute_time=before.end_execute_time)
+        assert runs(before, active, stale, shown("Finished", 2, 9)) == [(2, 2, "Finished")]
+    # an active state with the start of the run before
+    late = (
+        shown("Extracting", 2, 9),
+        shown("Extracting", 2, 1),
+        shown("Finished", 2, 1, end_execute_time=None),
+    )
+    assert runs(before, *late, shown("Finished", 2, 9)) == [(2, 2, "Finished")]
 
 
 def test_the_end_of_a_run_is_reported_under_its_own_number_though_the_next_one_is_counted_already() -> None:
