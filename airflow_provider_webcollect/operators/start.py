@@ -52,7 +52,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     ``sub_task_ids`` are started without it, also active ones; ``"all"`` and ``wait_for_completion`` are
     refused. The result then has None as ``after``, since nothing distinguishes this run from others. A retry
     cannot know whether an attempt that was killed during the start has started them: on Airflow 3.3 and later
-    it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts them again.
+    it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts them again. The
+    same holds for a start that was to join a run that was going on, if what it started is not active.
 
     Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
     the task's status showed before the start, for a sensor's ``after``. After a wait also ``"status"``, the
@@ -166,6 +167,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             return None
         if not start.sent:
             if not self._has_begun(hook, start):
+                if start.after and start.after.running:
+                    # beside the run that it was to join, what it started may have begun and ended
+                    self._refuse_to_repeat(memory)
                 return None
             start = memory.confirm(start)
         self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
@@ -179,8 +183,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if not self.retry_unknown_outcome:
             memory.forget()
             raise OutcomeUnknown(
-                "an earlier try was about to start the sub-tasks, with an API key alone: what became of it "
-                "cannot be known without the status from before.",
+                "an earlier try was about to start the sub-tasks: what became of it cannot be known beside "
+                "another run that was going on, or without the status from before (with an API key alone).",
                 endpoint="start_subtasks",
             )
 

@@ -259,6 +259,38 @@ class TestCrashes:
 
         assert starts(sandbox) == 1
 
+    @pytest.mark.usefixtures("short_checks")
+    @pytest.mark.parametrize("again", [False, True])
+    def test_a_start_that_joined_a_run_and_may_have_ended_is_not_repeated_unless_asked_for(
+        self, sandbox: Sandbox, task: dict[str, Any], again: bool
+    ) -> None:
+        if not has_memory():
+            pytest.skip("this Airflow cannot remember that a start may have been sent")
+        sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
+        going_on, *ours = [subtask["subtask_id"] for subtask in task["subtasks"]]
+        WebCollectHook().start_subtasks(task["task_id"], [going_on])
+        before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
+        assert before.running
+        with make_dag():
+            operator = WebCollectStartSubTasksOperator(
+                task_id="start", collection_task_id=task["task_id"], retry_unknown_outcome=again
+            )
+        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2), "task": operator}
+        # the process was gone during the start; the other sub-tasks are idle, as before it or already again
+        result = {
+            "collection_task_id": task["task_id"],
+            "started": ours,
+            "after": msgspec.to_builtins(before),
+        }
+        _Memory(context).keep(_Start(began=time.time(), result=result))
+        if again:
+            assert operator.execute(context)["started"] == ours
+        else:
+            with pytest.raises(AirflowFailException, match="beside another run"):
+                operator.execute(context)
+
+        assert starts(sandbox) == 1 + again
+
     @pytest.mark.parametrize(
         ("refusal", "arguments"),
         [
