@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import random
 import selectors
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -13,6 +14,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
@@ -82,7 +85,7 @@ class Service:
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, list[str]]] = []
-        self.trouble: Callable[[list[str]], Exception | None] = lambda keys: None
+        self.trouble: Callable[[list[str]], BaseException | None] = lambda keys: None
         self.takes: Callable[[list[str]], float] = lambda keys: 0.05
 
     async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
@@ -94,11 +97,11 @@ class Service:
             raise error.with_traceback(None)
         return dict.fromkeys(keys, "Extracting")
 
-    def fail(self, error: Exception, times: float = float("inf"), about: Iterable[str] = ()) -> None:
+    def fail(self, error: BaseException, times: float = float("inf"), about: Iterable[str] = ()) -> None:
         """Fail some of the coming questions, those about certain keys or all."""
         keys_in_trouble, left = set(about), times
 
-        def trouble(keys: list[str]) -> Exception | None:
+        def trouble(keys: list[str]) -> BaseException | None:
             nonlocal left
             if left <= 0 or (keys_in_trouble and not keys_in_trouble & set(keys)):
                 return None
@@ -523,3 +526,42 @@ async def test_a_key_is_in_one_question_at_a_time() -> None:
         assert service.gaps()[0] >= 10
         # the second wait does not see the first answer
         assert len(waits.seen["a"]) == 1 + 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
+    """Waits come and go while questions fail, take long, or answer in part."""
+    chance = random.Random(seed)
+    everybody = keys(chance.choice([2, 10, 250]))
+
+    @simulated
+    async def run() -> None:
+        service = Service()
+        service.takes = lambda asked: chance.choice([0.0, 0.05, 5.0, 40.0])
+        share = chance.choice([0.05, 0.3, 0.8])
+
+        def trouble(asked: list[str]) -> BaseException | None:
+            return chance.choice(PASSING)("down") if chance.random() < share else None
+
+        service.trouble = trouble
+        async with polling(service, chance.choice([1, 3, 100])) as waits:
+            for _ in range(20):
+                new = chance.sample(everybody, chance.choice([0, 1, 2]))
+                waits.begin(new, chance.choice([0.5, 10.0, 300.0]))
+                for task in waits.tasks.values():
+                    if chance.random() < 0.1:
+                        task.cancel()
+                await asyncio.sleep(chance.choice([0, 0.3, 10, 60]))
+            service.recover()
+            recovered, service.takes = now(), lambda asked: 0.05
+            await asyncio.sleep(40 + LONGEST_BACKOFF + 300)
+            live = {name.split()[0] for name, task in waits.tasks.items() if not task.done()}
+            assert all(task.cancelled() for task in waits.tasks.values() if task.done())
+            assert all(waits.seen[key] and waits.seen[key][-1] > recovered for key in live)
+
+    logging.disable()
+    try:
+        run()
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,144 @@
+"""Waits and watches on simulated services of the kinds that assumptions.md allows."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.waiting import history
+from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, Baseline
+from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
+from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.watch import Watch
+from tests.waiting.statuses import EPOCH, Clock, Log, by_id
+
+#: Seconds for which an answer may be older than it is.
+OLDEST = 60.0
+SEEDS = st.integers(0, 2**32)
+
+
+class Run(NamedTuple):
+    """When a run began, extracted and ended, in seconds, and how."""
+
+    began: float
+    extracts: float
+    ended: float
+    state: str
+
+
+class Service:
+    """Answers about a task with what was true some seconds ago.
+
+    ``counts`` runs when they start or end, or not at all; ``clears`` the end once the next run begins.
+    """
+
+    def __init__(self, chance: random.Random, counts: str | None) -> None:
+        self.chance = chance
+        self.counts = counts
+        self.clears = chance.random() < 0.5
+        self.oldest = chance.choice([0.0, 20.0, OLDEST])
+        self.runs: list[Run] = []
+
+    def add_run(self, began: float, seconds: float, state: str) -> Run:
+        run = Run(began, began + seconds * self.chance.random(), began + seconds, state)
+        self.runs.append(run)
+        return run
+
+    def answer(self, now: float) -> TaskStatus:
+        """Return what one of the service's servers shows."""
+        now -= self.chance.choice([0.0, self.chance.uniform(0, self.oldest)])
+        begun = [run for run in self.runs if run.began <= now]
+        ended = [run for run in begun if run.ended <= now]
+        if not begun:
+            return TaskStatus(task_id="a", status="Unexecuted", executed_times=0 if self.counts else None)
+        run = begun[-1]
+        active = "Waiting" if now < run.extracts else "Extracting"
+        is_over = run.ended <= now
+        end = None if not ended or (self.clears and not is_over) else ended[-1].ended
+        return TaskStatus(
+            task_id="a",
+            status=run.state if is_over else active,
+            executed_times={"starts": len(begun), "ends": len(ended)}.get(self.counts or ""),
+            start_execute_time=EPOCH.add(seconds=run.began),
+            end_execute_time=None if end is None else EPOCH.add(seconds=end),
+        )
+
+
+counts = pytest.mark.parametrize("counts", ["starts", "ends", None])
+
+
+@counts
+@settings(deadline=None)
+@given(seed=SEEDS)
+def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, seed: int) -> None:
+    chance = random.Random(seed)
+    service, now = Service(chance, counts), 1000.0
+    for _ in range(chance.choice([0, 1, 3])):
+        now = service.add_run(now, chance.choice([1, 30, 300]), chance.choice(FINAL_STATES)).ended
+        # till then, what is shown before the start may be of the run before the last one
+        now += OLDEST + chance.choice([1, 500])
+    was_started = chance.random() < 0.7
+    baseline = Baseline.of(service.answer(now))
+    run = service.add_run(
+        now + (1 if was_started else chance.choice([1, 5000])), chance.choice([2, 30, 100, 2000]), "Finished"
+    )
+    condition = TaskStates(
+        task_ids=("a",), after={"a": baseline}, was_started=was_started, missing_timeout=10_000
+    )
+    began = run.began if was_started else now
+    clock, watch = Clock(), Watch(condition, began, Log())
+    interval, restarts = chance.choice([1, 7, 30, 60, 100]), was_started and chance.choice([0, 0.1, 1])
+    clock.now = began
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(history.time, "time", clock)
+        while not (ended := watch.judge(by_id("a", service.answer(clock.now)))):
+            assert clock.now < run.ended + 1000
+            clock.now += interval + chance.choice([0, 0, 0, 300])
+            if chance.random() < restarts:
+                watch = Watch(condition, began, Log())
+
+    assert ended.outcome is Outcome.DONE
+    assert clock.now >= run.ended
+
+
+@counts
+@settings(deadline=None)
+@given(seed=SEEDS)
+def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | None, seed: int) -> None:
+    chance = random.Random(seed)
+    service, now = Service(chance, counts), 1000.0
+    for _ in range(chance.choice([1, 3, 6])):
+        seconds = chance.choice([1, 30, 300, 900]) if counts else 900
+        now = service.add_run(now, seconds, chance.choice(FINAL_STATES)).ended
+        now += chance.choice([1, 61, 700]) if counts else 700
+    mark: Mark | None = None
+    shown, since = None, 0.0
+    events, named = 0, Counter[int]()
+    interval, restarts = chance.choice([10, 30, 60]), chance.choice([0, 0.05])
+    # before the first run: of one that goes on, nobody knows what its number counts
+    at, end = 900.0, now + 4000
+    while at < end:
+        status = service.answer(at)
+        if Mark.of(status) != shown or chance.random() < restarts:
+            mark = msgspec.convert(msgspec.to_builtins(mark), Mark | None)
+            shown, since = Mark.of(status), at
+        mark, ended = follow(mark, "a", status, FINAL_STATES, at - since)
+        if ended:
+            events += 1
+            if ended.run is not None and ended.first_run is not None:
+                named.update(range(ended.first_run, ended.run + 1))
+                assert all(service.runs[run - 1].ended <= at for run in named)
+        at += interval + (chance.choice([0, 0, 300]) if counts else 0)
+
+    if counts:
+        assert named == dict.fromkeys(range(1, len(service.runs) + 1), 1)
+    else:
+        assert events == len(service.runs)
