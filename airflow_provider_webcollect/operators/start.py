@@ -209,7 +209,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             return True
         statuses, before = hook.get_task_statuses_v2([self.collection_task_id]), start.after
         # if a run was going on that this start was to join, its end says nothing
-        return bool(statuses and before and not before.running and before.differs_from(statuses[0]))
+        return bool(statuses and before and not before.running and before.is_before(statuses[0]))
 
     def _query_state(self, hook: WebCollectHook) -> tuple[Baseline | None, list[SubTask]]:
         """Return what the status shows, and the sub-tasks; nothing with an API key alone."""

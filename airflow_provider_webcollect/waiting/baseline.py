@@ -9,7 +9,9 @@ end of this run only on evidence. The table of docs/waiting.md, "This run, not t
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from enum import Enum
+from typing import Any
 
 import msgspec
 
@@ -114,14 +116,24 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     def differs_from(self, status: TaskStatus) -> bool:
         """Return whether ``status`` shows a sign of another run: a count, start or end, or a first run."""
-        if self.executed_times == 0 and status.status in FINAL_STATES:
-            return True
-        pairs = (
+        return self._is_first(status) or any(before != now for before, now in self._changes(status))
+
+    def is_before(self, status: TaskStatus) -> bool:
+        """Return whether ``status`` shows a sign of a later run; an answer from before shows none."""
+        return self._is_first(status) or any(before < now for before, now in self._changes(status))
+
+    def _is_first(self, status: TaskStatus) -> bool:
+        return self.executed_times == 0 and status.status in FINAL_STATES
+
+    def _changes(self, status: TaskStatus) -> Iterator[tuple[Any, Any]]:
+        """Yield the count, the start and the end, here and in ``status``, as far as both have them."""
+        for before, now in (
             (self.executed_times, status.executed_times),
             (_clock(self.start_execute_time), _clock(status.start_execute_time)),
             (_clock(self.end_execute_time), _clock(status.end_execute_time)),
-        )
-        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+        ):
+            if before is not None and now is not None:
+                yield before, now
 
 
 class RunEnd:

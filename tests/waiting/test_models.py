@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from airflow_provider_webcollect.waiting.watch import Watch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
 from airflow_provider_webcollect.waiting.outcome import Outcome
-from airflow_provider_webcollect.waiting.watch import Watch
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 
 #: Seconds for which an answer may be older than it is.
