@@ -58,7 +58,8 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         """Wait: poke, reschedule or defer."""
         try:
             with airflow_errors():
-                condition = self._begin(context)
+                condition = self._begin()
+                self._store_link(context)
         except AirflowFailException:
             raise
         except Exception as error:
@@ -71,9 +72,12 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         self._wait = Wait(condition, _began(self, context), self.log)
         return super().execute(context)
 
-    def _begin(self, context: Context) -> Condition:
+    def _begin(self) -> Condition:
         """Return what is waited for, once the wait begins."""
         return self._condition()
+
+    def _store_link(self, context: Context) -> None:
+        """Store the link to the service's page of what is waited for; by default there is none."""
 
     def _defer(self, condition: Condition) -> NoReturn:
         limit = datetime.timedelta(seconds=self.timeout)
@@ -96,7 +100,7 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         if self._wait is None:
             # called without `execute`, as unit tests of DAGs do
             with airflow_errors():
-                self._wait = Wait(self._begin(context), _began(self, context), self.log)
+                self._wait = Wait(self._begin(), _began(self, context), self.log)
         ended = poll(self.webcollect_conn_id, self._wait, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 

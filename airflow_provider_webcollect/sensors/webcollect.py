@@ -87,11 +87,12 @@ class _StatusSensor(WaitSensor):
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         return super().execute(context)
 
-    def _begin(self, context: Context) -> Condition:
+    def _begin(self) -> Condition:
         refuse_none({name: getattr(self, name) for name in self._given})
-        condition = super()._begin(context)
+        return super()._begin()
+
+    def _store_link(self, context: Context) -> None:
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
-        return condition
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after the wait in the triggerer, or begin one that only a worker can begin."""
@@ -185,8 +186,8 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
         return task_states(**self._arguments)
 
-    def _begin(self, context: Context) -> Condition:
-        condition = super()._begin(context)
+    def _begin(self) -> Condition:
+        condition = super()._begin()
         if self.after != NOW:
             return condition
         before = baselines(self.webcollect_conn_id, condition.keys)

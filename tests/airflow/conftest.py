@@ -54,6 +54,16 @@ def forgotten_secrets() -> Iterator[None]:
             module._secrets_masker().reset_masker()
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status queries that fail or are refused are repeated after moments."""
+    from airflow_provider_webcollect.common import waits
+    from airflow_provider_webcollect.waiting import poller
+
+    monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.1)
+    monkeypatch.setattr(waits, "CONFIRMING", (0.1, 0.2))
+
+
 @pytest.fixture(scope="session")
 def airflow_database(airflow_home: str) -> None:
     """An empty metadata database."""

@@ -287,6 +287,7 @@ class TestStartSubTasks:
         assert run.xcoms["start"]["after"] == {
             "executed_times": 0,
             "start_execute_time": None,
+            "end_execute_time": None,
             "running": False,
         }
 

@@ -352,6 +352,38 @@ def test_a_passing_trouble_ends_no_wait(
 
 
 @each_mode
+@each_sensor
+def test_a_refusal_that_does_not_come_three_times_in_a_row_ends_no_wait(
+    kind: str, mode: str, running: dict[str, Any], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail(STATUS_PATHS[kind], status=403, code="PermissionDenied", times=2)
+    run = wait(SENSORS[kind], mode, running)
+
+    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
+
+
+@each_mode
+@each_sensor
+def test_a_refusal_is_put_to_the_test_with_the_connection_read_again(
+    kind: str,
+    mode: str,
+    running: dict[str, Any],
+    sandbox: Sandbox,
+    set_connection: Callable[..., None],
+    after_requests: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # so that there is time to put the credential right
+    monkeypatch.setattr("airflow_provider_webcollect.common.waits.CONFIRMING", (1.0, 1.0))
+    monkeypatch.setattr("airflow_provider_webcollect.waiting.poller.FIRST_BACKOFF", 1.0)
+    set_connection(extra={"access_token": "wrong"})
+    after_requests(1, STATUS_PATHS[kind], set_connection)
+    run = wait(SENSORS[kind], mode, running)
+
+    assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
+
+
+@each_mode
 def test_a_sensor_can_be_mapped_and_templated(mode: str, sandbox: Sandbox) -> None:
     ids = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(2)]
     run = run_tasks(
