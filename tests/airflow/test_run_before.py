@@ -40,8 +40,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "reschedule": {"mode": "reschedule"},
     "deferrable": {"deferrable": True},
 }
+#: The service on which all ways to wait are tried; on the others, one way.
+USUAL = "counts a run at once"
 each_service = pytest.mark.parametrize("service", SERVICES)
-each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @pytest.fixture
@@ -51,8 +52,7 @@ def task_id(sandbox: Sandbox, service: str) -> str:
     return str(sandbox.control.add_task(lots=[10], rows=20)["task_id"])
 
 
-@each_service
-@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize(("service", "deferrable"), [(name, True) for name in SERVICES] + [(USUAL, False)])
 def test_a_start_ends_with_its_own_run(deferrable: bool, task_id: str, sandbox: Sandbox) -> None:
     run = run_tasks(
         lambda: WebCollectStartSubTasksOperator(
@@ -69,8 +69,11 @@ def test_a_start_ends_with_its_own_run(deferrable: bool, task_id: str, sandbox: 
     assert run.xcoms["start"]["status"]["current_total_extract_count"] >= 20
 
 
-@each_service
-@each_way
+@pytest.mark.parametrize(
+    ("service", "way"),
+    [(name, "poke") for name in SERVICES]
+    + [(USUAL, "deferrable"), (USUAL, "reschedule"), ("shows no ends", "reschedule")],
+)
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
@@ -94,9 +97,9 @@ def test_a_sensor_after_a_start_ends_with_that_run(
 
 
 @pytest.mark.parametrize(
-    ("service", "offset"), [(name, 0) for name in SERVICES] + [("counts a run at once", -1)]
+    ("service", "way", "offset"),
+    [(name, "deferrable", 0) for name in SERVICES] + [(USUAL, "poke", 0), (USUAL, "deferrable", -1)],
 )
-@pytest.mark.parametrize("way", ["poke", "deferrable"])
 def test_a_sensor_after_now_ends_with_the_next_run(
     offset: int, way: str, task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
 ) -> None:

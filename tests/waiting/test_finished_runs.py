@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pendulum
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
@@ -207,6 +207,7 @@ def test_the_zone_of_the_connection_does_not_make_another_run() -> None:
     assert runs(shown("Finished"), elsewhere) == []
 
 
+@settings(deadline=None, derandomize=True, database=None)
 @given(
     ends=st.lists(OVER, min_size=1, max_size=12),
     polls=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=40),

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from airflow_provider_webcollect.waiting.watch import Watch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.waiting import history
-from airflow_provider_webcollect.waiting.baseline import FINAL_STATES, Baseline
+from airflow_provider_webcollect.service.api.states import FINAL_STATES
+from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
 from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 
 #: Seconds for which an answer may be older than it is.
@@ -76,7 +76,7 @@ counts = pytest.mark.parametrize("counts", ["starts", "ends", None])
 
 
 @counts
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True, database=None)
 @given(seed=SEEDS)
 def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, seed: int) -> None:
     chance = random.Random(seed)
@@ -94,23 +94,23 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
         task_ids=("a",), after={"a": baseline}, was_started=was_started, missing_timeout=10_000
     )
     began = run.began if was_started else now
-    clock, watch = Clock(), Watch(condition, began, Log())
+    clock, wait = Clock(), Wait(condition, began, Log())
     interval, restarts = chance.choice([1, 7, 30, 60, 100]), was_started and chance.choice([0, 0.1, 1])
     clock.now = began
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(history.time, "time", clock)
-        while not (ended := watch.judge(by_id("a", service.answer(clock.now)))):
+        patched.setattr("airflow_provider_webcollect.waiting.history.time.time", clock)
+        while not (ended := wait.judge(by_id("a", service.answer(clock.now)))):
             assert clock.now < run.ended + 1000
             clock.now += interval + chance.choice([0, 0, 0, 300])
             if chance.random() < restarts:
-                watch = Watch(condition, began, Log())
+                wait = Wait(condition, began, Log())
 
     assert ended.outcome is Outcome.DONE
     assert clock.now >= run.ended
 
 
 @counts
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True, database=None)
 @given(seed=SEEDS)
 def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | None, seed: int) -> None:
     chance = random.Random(seed)
