@@ -58,6 +58,29 @@ def short_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_provider_webcollect.operators.start.CHECK_INTERVAL", 0.2)
 
 
+@pytest.fixture
+def disconnected(
+    sandbox: Sandbox,
+    task: dict[str, Any],
+    set_connection: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., FinishedRun]:
+    """Runs the operator, whose connection is away for the rest of the try that has started the run.
+
+    It is given what to do before the retry.
+    """
+
+    def run(before_retry: Callable[[], None]) -> FinishedRun:
+        def connect_again(context: Any) -> None:
+            set_connection()
+            before_retry()
+
+        with once(lambda: starts(sandbox) > 0, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT"):
+            return start(task, on_retry_callback=connect_again)
+
+    return run
+
+
 def starts(sandbox: Sandbox) -> int:
     return len(sandbox.control.requests(START))
 
@@ -169,41 +192,33 @@ def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
 
 class TestCrashes:
     def test_a_retry_joins_the_run_that_an_earlier_try_started(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, task: dict[str, Any], disconnected: Callable[..., FinishedRun]
     ) -> None:
         sandbox.control.configure(run_seconds=10_000)
         retried = threading.Event()
-        queries = len(sandbox.control.requests(STATUS))
+        queries = 0
+
+        def note_retry() -> None:
+            nonlocal queries
+            queries = len(sandbox.control.requests(STATUS))
+            retried.set()
 
         def is_waiting_again() -> bool:
-            nonlocal queries
-            if not retried.is_set():
-                queries = len(sandbox.control.requests(STATUS))
-            return len(sandbox.control.requests(STATUS)) > queries + 1
+            return retried.is_set() and len(sandbox.control.requests(STATUS)) > queries + 1
 
         with once(is_waiting_again, sandbox.control.advance, 20_000):
-            run = start(
-                task,
-                retries=20,
-                execution_timeout=timedelta(seconds=3),
-                on_retry_callback=lambda context: retried.set(),
-            )
+            run = disconnected(note_retry)
 
-        assert run.states == {"start": "success"}
-        assert run.tries["start"] > 1
+        assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
 
     def test_a_retry_knows_of_a_run_that_has_ended_meanwhile(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, disconnected: Callable[..., FinishedRun]
     ) -> None:
         if not has_memory():
             pytest.skip("this Airflow cannot remember it")
         sandbox.control.configure(run_seconds=10_000)
-        run = start(
-            task,
-            execution_timeout=timedelta(seconds=3),
-            on_retry_callback=lambda context: sandbox.control.advance(20_000),
-        )
+        run = disconnected(lambda: sandbox.control.advance(20_000))
 
         assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
