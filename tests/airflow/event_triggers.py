@@ -49,7 +49,7 @@ class Triggerer:
         return [payload["run"] for payload in self.payloads]
 
     async def reported(self, count: int) -> list[dict[str, Any]]:
-        """Wait for so many events, and return all."""
+        """Wait until ``count`` events were reported, and return all."""
         async with asyncio.timeout(60):
             while len(self.payloads) < count:
                 await asyncio.sleep(0.01)

@@ -62,7 +62,7 @@ async def outcome(trigger: Trigger) -> dict[str, Any]:
 
 
 async def polls(sandbox: Sandbox, number: int) -> None:
-    """Wait for so many status queries, of tasks and of sub-tasks."""
+    """Wait until the service got ``number`` status queries, of tasks and of sub-tasks."""
     while sum(len(sandbox.control.requests(path)) for path in (STATUS, SUBTASKS)) < number:
         await asyncio.sleep(0.05)
 

@@ -38,7 +38,7 @@ class Log:
 def shown(
     state: str, task_id: str = "a", began: int | None = None, ended: int | None = None, **fields: Any
 ) -> TaskStatus:
-    """Return a task's status; its run began and ended so many minutes after :data:`EPOCH`."""
+    """Return a task's status; ``began`` and ``ended`` are minutes after :data:`EPOCH`."""
     return TaskStatus(
         task_id=task_id,
         status=state,
