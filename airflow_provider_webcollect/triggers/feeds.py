@@ -23,11 +23,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Seconds before each further try to read the connection, when nothing of it is known yet.
+READ_AGAIN_AFTER = (2.0, 4.0, 8.0, 16.0, 30.0)
+
 
 class SharedFeed:
     """The feed of a connection, as an async context manager; the first user opens it, the last one closes it.
 
-    Entering raises :class:`WebCollectError` if the connection is not as it should be.
+    Entering raises :class:`WebCollectError` if the connection is not as it should be, and Airflow's error if
+    it cannot be read for a minute.
 
     :param conn_id: the Airflow connection of the service.
     """
@@ -83,8 +87,24 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakK
 
 
 async def _open(conn_id: str) -> StatusFeed:
-    hook = await _read(conn_id)
+    hook = await _read_in_time(conn_id)
     return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
+
+
+async def _read_in_time(conn_id: str) -> WebCollectHook:
+    """Read the connection, again after some pauses: the API server may be away when a triggerer starts.
+
+    Airflow 3 then says that there is no such connection, so that is no certain refusal.
+    """
+    for pause in READ_AGAIN_AFTER:
+        try:
+            return await _read(conn_id)
+        except WebCollectError:
+            raise  # it was read
+        except Exception as error:
+            log.warning("The connection cannot be read; the next try follows in %.0f s. %s", pause, error)
+            await asyncio.sleep(pause)
+    return await _read(conn_id)
 
 
 async def _read(conn_id: str) -> WebCollectHook:

@@ -56,12 +56,14 @@ def forgotten_secrets() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Status queries that fail or are refused are repeated after moments, and triggers end at once."""
+    """What fails or is refused in a wait is repeated after moments, and triggers end at once."""
     from airflow_provider_webcollect.common import waits
+    from airflow_provider_webcollect.triggers import feeds
     from airflow_provider_webcollect.waiting import poller
 
     monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.1)
     monkeypatch.setattr(waits, "CONFIRMING", (0.1, 0.2))
+    monkeypatch.setattr(feeds, "READ_AGAIN_AFTER", (0.1, 0.2))
     if not version("apache-airflow").startswith("2."):
         from airflow_provider_webcollect.triggers import end_from_trigger
 

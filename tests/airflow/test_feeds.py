@@ -12,6 +12,7 @@ import requests
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.triggers import feeds
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 from airflow_provider_webcollect.waiting import poller
@@ -57,6 +58,25 @@ async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> No
     ended = await asyncio.gather(*users, return_exceptions=True)
     assert isinstance(ended[0], asyncio.CancelledError)
     assert ended[1:] == ["used", "used"]
+
+
+@pytest.mark.webcollect_sandbox(enforce_limits=False)
+async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
+    sandbox: Sandbox,
+    set_connection: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(feeds, "READ_AGAIN_AFTER", (0.05,) * 1000)
+    # while the API server is away, Airflow 3 says the same as of a connection that does not exist
+    monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
+    task_id = sandbox.control.add_task(state="Finished")["task_id"]
+    waits = [asyncio.create_task(wait_for(task_id)) for _ in range(3)]
+    while "The connection cannot be read; the next try follows" not in caplog.text:
+        await asyncio.sleep(0.02)
+    set_connection(extra={"access_token": sandbox.access_token})
+    events = await asyncio.wait_for(asyncio.gather(*waits), 20)
+    assert [event["outcome"] for event in events] == ["done"] * 3
 
 
 class TestChangedConnection:
