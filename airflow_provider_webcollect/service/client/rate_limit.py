@@ -18,8 +18,8 @@ from airflow_provider_webcollect.service.settings import GENERAL_RATE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching: who
-#: awaits each answer before the next v2 query never has six arrive within a second, however late each is.
+#: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching:
+#: of queries sent so far apart, four leave in any second, and one that is late joins them as the fifth.
 STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
 #: Share of the general rate that is used.
 GENERAL_SHARE = 0.9
