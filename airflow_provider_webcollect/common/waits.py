@@ -17,8 +17,7 @@ from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.waiting.conditions import Condition
-    from airflow_provider_webcollect.waiting.wait import Wait
+    from airflow_provider_webcollect.waiting.wait import Condition, Wait
 
 #: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
 CONFIRMING = (2.0, 4.0)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.triggers.webcollect import WaitTrigger
-    from airflow_provider_webcollect.waiting.conditions import Condition
-    from airflow_provider_webcollect.waiting.outcome import Records
+    from airflow_provider_webcollect.waiting.wait import Condition
 
 
 class WaitSensor(RetryAfterOperator, BaseSensorOperator):
@@ -102,13 +101,15 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
             with airflow_errors():
                 self._wait = Wait(self._begin(), _began(self, context), self.log)
         ended = poll(self.webcollect_conn_id, self._wait, self.log)
-        return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
+        return PokeReturnValue(ended is not None, ended and self._wait.condition.result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """Return the result from the trigger's event; an event without an outcome is an error."""
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
-        return self._result(result_of(ended))
+        records = result_of(ended)
+        with airflow_errors():
+            return self._condition().result(records)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
@@ -140,10 +141,6 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
     def _trigger_class(self) -> type[WaitTrigger]:
         """Return the class of the trigger that waits; it is not imported while DAGs are parsed."""
         raise NotImplementedError
-
-    def _result(self, records: Records) -> Any:
-        """Return the task's result from the last records."""
-        return records
 
 
 def _is_timeout(error: BaseException) -> bool:

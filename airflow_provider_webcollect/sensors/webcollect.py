@@ -22,7 +22,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.waiting.arguments import NOW, refuse_none, subtask_states, task_states
 from airflow_provider_webcollect.waiting.baseline import SETTLE
 from airflow_provider_webcollect.waiting.conditions import MISSING_TIMEOUT, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Outcome, Records
+from airflow_provider_webcollect.waiting.outcome import Outcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         WebCollectSubTaskStatusTrigger,
         WebCollectTaskStatusTrigger,
     )
-    from airflow_provider_webcollect.waiting.conditions import Condition
+    from airflow_provider_webcollect.waiting.wait import Condition
 
 END_TRIGGERS = "airflow_provider_webcollect.triggers.end_from_trigger"
 
@@ -197,9 +197,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
         return WebCollectTaskStatusTrigger
-
-    def _result(self, records: Records) -> Any:
-        return records if self.collection_task_ids is not None else next(iter(records), None)
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):

@@ -31,7 +31,7 @@ from airflow_provider_webcollect.waiting.arguments import (
     subtask_states,
     task_states,
 )
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.common.compat.sdk import DAG, Context
 
-    from airflow_provider_webcollect.waiting.conditions import Condition
+    from airflow_provider_webcollect.waiting.wait import Condition
 
 #: Seconds in which the triggerer reads the last lines that a trigger logs.
 LOG_SECONDS = 1.0
@@ -75,6 +75,7 @@ class _EndTrigger(BaseTrigger):
         self.timeout = timeout
         self.soft_fail = soft_fail
         self.never_fail = never_fail
+        # Airflow renders attributes: those that are named like template fields of the sensor
         for name, value in arguments.items():
             setattr(self, name, value)
         self._names = tuple(arguments)
@@ -117,18 +118,24 @@ class _EndTrigger(BaseTrigger):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and end the task."""
-        yield await self._end(await self._wait())
-
-    async def _wait(self) -> Ended:
+        """Wait, and end the task, or hand it to a worker."""
         arguments = self._arguments
         if arguments.get("after") == NOW:
-            return Ended(outcome=Outcome.NEEDS_WORKER, reason=NOW_NEEDS_WORKER)
+            yield TriggerEvent(Ended(outcome=Outcome.NEEDS_WORKER, reason=NOW_NEEDS_WORKER).as_event())
+            return
         try:
             refuse_none({"webcollect_conn_id": self.webcollect_conn_id, **arguments})
             condition = self._condition(**arguments)
         except InvalidArgument as error:
-            return Ended(outcome=Outcome.INVALID_ARGUMENT, reason=str(error))
+            yield await self._fail(Ended(outcome=Outcome.INVALID_ARGUMENT, reason=str(error)))
+            return
+        ended = await self._wait(condition)
+        if ended.outcome is Outcome.DONE:
+            yield await self._succeed(ended, condition.result(ended.records or []))
+        else:
+            yield await self._fail(ended)
+
+    async def _wait(self, condition: Condition) -> Ended:
         began = self._began()
         try:
             async with asyncio.timeout(began + self.timeout - time.time()) as limit:
@@ -145,13 +152,9 @@ class _EndTrigger(BaseTrigger):
             reason = f"the wait was not over after {self.timeout:.0f} s"
             return Ended(outcome=Outcome.TIMEOUT, reason=reason)
 
-    async def _end(self, ended: Ended) -> TriggerEvent:
-        """Return the event that ends the task, or hands it to a worker."""
+    async def _fail(self, ended: Ended) -> TriggerEvent:
+        """Return the event that fails or skips the task, or lets a worker do so."""
         match ended.outcome:
-            case Outcome.NEEDS_WORKER:
-                return TriggerEvent(ended.as_event())
-            case Outcome.DONE:
-                return await self._done(ended)
             case Outcome.INVALID_ARGUMENT:
                 is_skipped = False
             case Outcome.TIMEOUT:
@@ -172,11 +175,11 @@ class _EndTrigger(BaseTrigger):
         may_be_retried = ended.outcome is Outcome.ERROR and not ended.permanent
         return TriggerEvent(ended.as_event()) if task.retries and not may_be_retried else TaskFailedEvent()
 
-    async def _done(self, ended: Ended) -> TriggerEvent:
+    async def _succeed(self, ended: Ended, result: Any) -> TriggerEvent:
+        """Return the event that ends the task well, or lets a worker do so, once the result is stored."""
         instance: Any = self.task_instance
         if next(instance.task.iter_mapped_dependants(), None) is not None:
             return TriggerEvent(ended.as_event())
-        result = self._result(ended.records or [])
         if instance.task.do_xcom_push and result is not None:
             # what an end event itself carries would be stored as a text of JSON
             await XCom.aset(
@@ -196,17 +199,11 @@ class _EndTrigger(BaseTrigger):
         began: datetime.datetime = self.timeout_after - min(limit for limit in limits if limit)
         return began.timestamp()
 
-    def _result(self, records: Records) -> Any:
-        return records
-
 
 class TaskStatusEndTrigger(_EndTrigger):
     """Holds the wait of a ``WebCollectTaskStatusSensor``."""
 
     _condition = staticmethod(task_states)
-
-    def _result(self, records: Records) -> Any:
-        return records if "collection_task_ids" in self._names else next(iter(records), None)
 
 
 class SubTaskStatusEndTrigger(_EndTrigger):

@@ -21,8 +21,8 @@ from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
 from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
-from airflow_provider_webcollect.waiting.history import Absences
 from airflow_provider_webcollect.waiting.queries import TASK_STATUSES
+from airflow_provider_webcollect.waiting.wait import Absences
 
 if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
     from airflow.triggers.base import BaseEventTrigger

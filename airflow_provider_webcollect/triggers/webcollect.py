@@ -13,9 +13,9 @@ from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.finished import (
     WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # it is public here, beside the others
 )
-from airflow_provider_webcollect.waiting.conditions import Condition, SubTaskStates, TaskStates
+from airflow_provider_webcollect.waiting.conditions import SubTaskStates, TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
-from airflow_provider_webcollect.waiting.wait import Wait
+from airflow_provider_webcollect.waiting.wait import Condition, Wait
 
 
 async def end_of(

@@ -70,6 +70,7 @@ def task_states(
         after={} if after is None or after == NOW else dict(_baselines(after, ids)),
         settle=validation.seconds("settle", settle, may_be_zero=True),
         missing_timeout=validation.seconds("missing_timeout", missing_timeout, may_be_zero=True),
+        as_list=collection_task_ids is not None,
     )
 
 

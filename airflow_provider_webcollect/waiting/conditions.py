@@ -4,81 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import Record, RunningCounts, SubTask, TaskStatus
+from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
-from airflow_provider_webcollect.waiting.history import History
-from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.outcome import Outcome, Records
 from airflow_provider_webcollect.waiting.queries import (
     ACCOUNT,
     RUNNING_COUNTS,
     SUBTASKS,
     TASK_STATUSES,
-    Query,
 )
-
-C = TypeVar("C", bound="Condition")
+from airflow_provider_webcollect.waiting.wait import Condition, Verdict, Wait
 
 #: Seconds that something may be missing from the answers before waiting on is pointless.
 MISSING_TIMEOUT = 600.0
 #: `settle` of waits for the next run, as versions up to 0.2 wrote it.
 _NEVER = 1e9
-
-
-class Verdict(NamedTuple):
-    """How a wait has ended, None if it goes on; and a line that says why."""
-
-    outcome: Outcome | None
-    reason: str
-
-
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """What is waited for.
-
-    :cvar query: the query that shows the state of the :attr:`keys`.
-    """
-
-    query: ClassVar[Query]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """What the query is about, such as the ids of tasks."""
-        raise NotImplementedError
-
-    def absent(self, seen: Mapping[str, Any]) -> Collection[str]:
-        """Return what the service's answers lack."""
-        raise NotImplementedError
-
-    def judge(self, seen: Mapping[str, Any], history: History) -> Verdict:
-        """Return how the wait stands.
-
-        :param seen: the latest state of each key; None for one that the answer left out.
-        """
-        raise NotImplementedError
-
-    def records(self, seen: Mapping[str, Any]) -> Iterable[Record]:
-        """Return what the wait's result consists of."""
-        raise NotImplementedError
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the condition as plain JSON, for a trigger's arguments; what has its default is left out."""
-        defaults = {
-            field.name: field.default
-            if field.default_factory is msgspec.NODEFAULT
-            else field.default_factory()
-            for field in msgspec.structs.fields(self)
-        }
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: value for name, value in plain.items() if getattr(self, name) != defaults[name]}
-
-    @classmethod
-    def from_json(cls: type[C], plain: Mapping[str, Any]) -> C:
-        """Return the condition that :meth:`as_json` gave, in this version or an earlier one."""
-        return msgspec.convert(plain, cls)
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
@@ -89,6 +34,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     :ivar was_started: the tasks were started when the wait began; else the next run of each counts.
     :ivar settle: seconds for which a status may still be that of the run before.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
+    :ivar as_list: the result is a list of statuses, also of one task; else it is the task's status.
     """
 
     query = TASK_STATUSES
@@ -100,6 +46,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     was_started: bool = True
     settle: float = SETTLE
     missing_timeout: float = MISSING_TIMEOUT
+    as_list: bool = False
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TaskStates:
@@ -122,9 +69,9 @@ class TaskStates(Condition, frozen=True, kw_only=True):
             or (status.status == TaskState.UNEXECUTED and not self._is_wanted(status))
         ]
 
-    def judge(self, seen: Mapping[str, TaskStatus | None], history: History) -> Verdict:
+    def judge(self, seen: Mapping[str, TaskStatus | None], wait: Wait) -> Verdict:
         """Return how the wait stands; a failure that cannot be helped ends it, whatever else is missing."""
-        single = {task_id: self._judge_one(task_id, seen[task_id], history) for task_id in self.task_ids}
+        single = {task_id: self._judge_one(task_id, seen[task_id], wait) for task_id in self.task_ids}
         outcomes = [verdict.outcome for verdict in single.values()]
         reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worst_first(single))
         enough, hopeless = (all, any) if self.how_many == "all" else (any, all)
@@ -138,17 +85,19 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         """Return the statuses, in the order of the tasks."""
         return [status for task_id in self.task_ids if (status := seen[task_id])]
 
+    def result(self, records: Records) -> Any:
+        """Return the list of statuses, or the only status."""
+        return records if self.as_list else next(iter(records), None)
+
     def _is_wanted(self, status: TaskStatus) -> bool:
         return status.status in self.target_states or status.status in self.failure_states
 
-    def _judge_one(self, task_id: str, status: TaskStatus | None, history: History) -> Verdict:
+    def _judge_one(self, task_id: str, status: TaskStatus | None, wait: Wait) -> Verdict:
         if status is None:
-            return self._judge_absent(
-                "is missing from the service's answers", history.seconds_absent(task_id)
-            )
+            return self._judge_absent("is missing from the service's answers", wait.seconds_absent(task_id))
         shown = f"is {status.status}"
         baseline = self.after.get(task_id)
-        is_ours = baseline is None or history.belongs(
+        is_ours = baseline is None or wait.is_new_run(
             task_id, status, baseline, settle=self.settle, was_started=self.was_started
         )
         if self._is_wanted(status):
@@ -156,7 +105,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
                 return Verdict(None, f"still shows the run before ({status.status})")
             return Verdict(Outcome.DONE if status.status in self.target_states else Outcome.FAILED, shown)
         if status.status == TaskState.UNEXECUTED:
-            return self._judge_absent(shown, history.seconds_absent(task_id))
+            return self._judge_absent(shown, wait.seconds_absent(task_id))
         rows = status.current_total_extract_count
         return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
 
@@ -203,7 +152,7 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         there = {subtask.sub_task_id.lower() for subtask in batch}
         return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in there]
 
-    def judge(self, seen: Mapping[str, list[SubTask] | None], history: History) -> Verdict:
+    def judge(self, seen: Mapping[str, list[SubTask] | None], wait: Wait) -> Verdict:
         """Return how the wait stands; a failure ends it, whatever else is missing."""
         states = Counter(subtask.status for subtask in self._wanted(seen))
         failures = set(self.failure_states).difference(self.target_states)
@@ -217,7 +166,7 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         if not failures.isdisjoint(states):
             return Verdict(Outcome.FAILED, reason)
         if absent:
-            return self._judge_absent(absent, history)
+            return self._judge_absent(absent, wait)
         return Verdict(Outcome.DONE if done == count else None, reason)
 
     def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
@@ -230,10 +179,10 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
             if wanted is None or subtask.sub_task_id.lower() in wanted:
                 yield subtask
 
-    def _judge_absent(self, absent: Collection[str], history: History) -> Verdict:
+    def _judge_absent(self, absent: Collection[str], wait: Wait) -> Verdict:
         named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
         shown = named or "the latest batch is empty"
-        confirmed = [seconds for each in absent if (seconds := history.seconds_absent(each)) is not None]
+        confirmed = [seconds for each in absent if (seconds := wait.seconds_absent(each)) is not None]
         longest = max(confirmed, default=None)
         if longest is None or longest < self.missing_timeout:
             return Verdict(None, shown)
@@ -263,9 +212,9 @@ class Capacity(Condition, frozen=True, kw_only=True):
         """Return what the service does not say the number of."""
         return [what for what, active, _ in self._limits(seen) if active is None]
 
-    def judge(self, seen: Mapping[str, RunningCounts | None], history: History) -> Verdict:
+    def judge(self, seen: Mapping[str, RunningCounts | None], wait: Wait) -> Verdict:
         """Return how the wait stands."""
-        verdicts = [self._judge_one(*each, history) for each in self._limits(seen)]
+        verdicts = [self._judge_one(*each, wait) for each in self._limits(seen)]
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
         return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
@@ -273,6 +222,10 @@ class Capacity(Condition, frozen=True, kw_only=True):
     def records(self, seen: Mapping[str, RunningCounts | None]) -> Iterable[RunningCounts]:
         """Return the counts."""
         return [counts for counts in seen.values() if counts]
+
+    def result(self, records: Records) -> Any:
+        """Return the account's counts."""
+        return records[0]
 
     def _limits(self, seen: Mapping[str, RunningCounts | None]) -> Iterator[tuple[str, int | None, int]]:
         """Yield what is limited, how many of it are active, and the limit."""
@@ -283,9 +236,9 @@ class Capacity(Condition, frozen=True, kw_only=True):
             active = _sum(counts.executing_sub_task_count, counts.waiting_sub_task_count)
             yield "sub-tasks", active, self.max_active_sub_tasks
 
-    def _judge_one(self, what: str, active: int | None, limit: int, history: History) -> Verdict:
+    def _judge_one(self, what: str, active: int | None, limit: int, wait: Wait) -> Verdict:
         if active is None:
-            seconds = history.seconds_absent(what)
+            seconds = wait.seconds_absent(what)
             is_lasting = seconds is not None and seconds >= MISSING_TIMEOUT
             return Verdict(
                 Outcome.FAILED if is_lasting else None, f"the service does not say how many {what} are active"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_webcollect.waiting.poller import Poll, See
@@ -47,18 +47,14 @@ class StatusFeed:
             for query in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS)
         }
 
-    async def until(
-        self,
-        query: Query,
-        keys: Sequence[str],
-        interval: float,
-        see: See[Any, T],
-    ) -> T:
+    def until(
+        self, query: Query, keys: Sequence[str], interval: float, see: See[Any, T]
+    ) -> Coroutine[Any, Any, T]:
         """Poll in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
 
         See :meth:`Poll.until`.
         """
-        return await self._polls[query].until(keys, interval, see)
+        return self._polls[query].until(keys, interval, see)
 
     async def aclose(self) -> None:
         """Stop polling and close the connections."""

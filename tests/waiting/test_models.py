@@ -98,7 +98,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
     interval, restarts = chance.choice([1, 7, 30, 60, 100]), was_started and chance.choice([0, 0.1, 1])
     clock.now = began
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("airflow_provider_webcollect.waiting.history.time.time", clock)
+        patched.setattr("airflow_provider_webcollect.waiting.wait.time.time", clock)
         while not (ended := wait.judge(by_id("a", service.answer(clock.now)))):
             assert clock.now < run.ended + 1000
             clock.now += interval + chance.choice([0, 0, 0, 300])
