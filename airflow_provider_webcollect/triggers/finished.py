@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
-from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
+from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
 from airflow_provider_webcollect.waiting.queries import TASK_STATUSES
 from airflow_provider_webcollect.waiting.wait import Absences
 
@@ -90,7 +90,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         self.states = sorted({_final_state(state) for state in validation.texts("states", states)})
         self.poke_interval = validation.seconds("poke_interval", poke_interval)
         self.webcollect_conn_id = validation.text("webcollect_conn_id", webcollect_conn_id)
-        self._marks: dict[str, Mark | None] = {}
+        self._last_runs: dict[str, LastRun | None] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class's path and the arguments, in one form for all that mean the same; no secret."""
@@ -124,23 +124,23 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     ) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each end of a run that the statuses show."""
         async for statuses in shared_stream:
-            changed: dict[str, Mark] = {}
+            changed: dict[str, LastRun] = {}
             for task_id, status, quiet in statuses.seen:
-                before = await self._mark(task_id)
-                mark, ended = follow(before, task_id, status, self.states, quiet)
-                if mark != before:
-                    self._marks[task_id] = changed[task_id] = mark
+                before = await self._last_run(task_id)
+                last_run, ended = follow(before, task_id, status, self.states, quiet)
+                if last_run != before:
+                    self._last_runs[task_id] = changed[task_id] = last_run
                 if ended:
                     log.info("Ended: %s", ended)
                     yield TriggerEvent(ended.as_dict())
             statuses.when_stored = functools.partial(self._remember, changed)
 
-    async def _mark(self, task_id: str) -> Mark | None:
-        if task_id not in self._marks:
-            self._marks[task_id] = await self._recall(task_id)
-        return self._marks[task_id]
+    async def _last_run(self, task_id: str) -> LastRun | None:
+        if task_id not in self._last_runs:
+            self._last_runs[task_id] = await self._recall(task_id)
+        return self._last_runs[task_id]
 
-    async def _recall(self, task_id: str) -> Mark | None:
+    async def _recall(self, task_id: str) -> LastRun | None:
         store = getattr(self, "asset_state_store", None)
         if store is None:
             return None
@@ -151,20 +151,20 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             self.asset_state_store = None
             return None
         try:
-            return msgspec.convert(known, Mark | None)
+            return msgspec.convert(known, LastRun | None)
         except msgspec.ValidationError as error:
             log.warning(
                 "%s: what was last seen of it is not known; the watch begins again. %s", task_id, error
             )
             return None
 
-    async def _remember(self, marks: Mapping[str, Mark]) -> None:
+    async def _remember(self, last_runs: Mapping[str, LastRun]) -> None:
         store = getattr(self, "asset_state_store", None)
         if store is None:
             return
-        for task_id, mark in marks.items():
+        for task_id, last_run in last_runs.items():
             try:
-                await store.aset(self._key(task_id), msgspec.to_builtins(mark))
+                await store.aset(self._key(task_id), msgspec.to_builtins(last_run))
             except Exception as error:
                 # its events are stored, and a trigger that ends would not store the rest
                 log.warning(
@@ -193,7 +193,7 @@ class _Shown:
     :ivar is_settled: it was passed on for as long as that may change what it means.
     """
 
-    mark: Mark
+    run: LastRun
     since: float
     is_settled: bool = False
 
@@ -252,10 +252,10 @@ class _Watch(SharedStreamProducer):
         absences.note((task_id,) if status is None else (), now)
         if absences.unconfirmed:
             return
-        mark = Mark.of(status)
+        last_run = LastRun.of(status)
         shown = self._shown.get(task_id)
-        if shown is None or shown.mark != mark:
-            shown = self._shown[task_id] = _Shown(mark, now)
+        if shown is None or shown.run != last_run:
+            shown = self._shown[task_id] = _Shown(last_run, now)
         if not shown.is_settled:
             quiet = now - shown.since
             shown.is_settled = quiet >= LONGEST_CONTRADICTION

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_provider_webcollect.waiting.poller import Poll, See
+from airflow_provider_webcollect.waiting.poller import Judge, Poll
 from airflow_provider_webcollect.waiting.queries import RUNNING_COUNTS, SUBTASKS, TASK_STATUSES, Query
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ class StatusFeed:
         }
 
     def until(
-        self, query: Query, keys: Sequence[str], interval: float, see: See[Any, T]
+        self, query: Query, keys: Sequence[str], interval: float, judge: Judge[Any, T]
     ) -> Coroutine[Any, Any, T]:
-        """Poll in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
+        """Poll in a moment and every ``interval`` seconds, until ``judge`` returns something; return that.
 
         See :meth:`Poll.until`.
         """
-        return self._polls[query].until(keys, interval, see)
+        return self._polls[query].until(keys, interval, judge)
 
     async def aclose(self) -> None:
         """Stop polling and close the connections."""

@@ -18,8 +18,8 @@ from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskSta
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline, is_end
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a task's runs have been followed. All that has to be remembered, also over a restart.
+class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last run that was seen of a task: all that has to be remembered, also over a restart.
 
     Times are ISO 8601 without a zone, as the service gives them: a change of the connection's ``timezone``
     must not make a run another one.
@@ -41,7 +41,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_first: bool = False
 
     @classmethod
-    def of(cls, status: TaskStatus | None) -> Mark:
+    def of(cls, status: TaskStatus | None) -> LastRun:
         """Return where a task stands; one missing from the answers never ran (assumptions.md, Status)."""
         if status is None:
             return cls(run=0, ended=TaskState.UNEXECUTED)
@@ -63,18 +63,18 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             running=self.ended is None,
         )
 
-    def goes_on_as(self, later: Mark) -> bool:
+    def goes_on_as(self, later: LastRun) -> bool:
         """Return whether ``later`` is of the run that goes on here, by its start."""
         is_same = self.started is not None and self.started == later.started
         # if ends are counted, the number of a run that goes on is that of the one before
         return self.ended is None and is_same and self.run not in (self.reported, 0)
 
-    def is_shown_again_by(self, later: Mark) -> bool:
+    def is_shown_again_by(self, later: LastRun) -> bool:
         """Return whether ``later`` is the same end, with the number that it was shown with."""
         shown = msgspec.structs.replace(self, run=self.reported, reported=None)
         return self.ended is not None and self.reported is not None and later == shown
 
-    def is_before(self, later: Mark) -> bool:
+    def is_before(self, later: LastRun) -> bool:
         """Return whether ``later`` is of a later run."""
         if self.run is not None and later.run is not None and later.run > self.run:
             return True
@@ -110,43 +110,47 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def follow(
-    mark: Mark | None, task_id: str, status: TaskStatus | None, states: Collection[str], quiet: float = 0.0
-) -> tuple[Mark, EndedRun | None]:
-    """Return the mark after a poll, and what has ended since ``mark``.
+    last: LastRun | None,
+    task_id: str,
+    status: TaskStatus | None,
+    states: Collection[str],
+    quiet: float = 0.0,
+) -> tuple[LastRun, EndedRun | None]:
+    """Return the last run after a poll, and what has ended since the poll before.
 
-    :param mark: the mark after the poll before; None for the first poll, which finds nothing ended.
+    :param last: the last run after the poll before; None for the first poll, which finds nothing ended.
     :param status: what was seen; None if the task is missing from the answers.
     :param states: final states that count as an end.
     :param quiet: seconds for which the status has been shown as it is.
     """
-    now = Mark.of(status)
-    if mark is None:
+    now = LastRun.of(status)
+    if last is None:
         return msgspec.structs.replace(now, is_first=now.ended is None), None
     if status is None:
-        return mark, None
-    if mark.is_shown_again_by(now):
+        return last, None
+    if last.is_shown_again_by(now):
         # what is shown for so long is no number of a next run: ends are counted
-        return (now if quiet >= SETTLE else mark), None
-    if now.ended is not None and now.run != mark.run and mark.goes_on_as(now):
+        return (now if quiet >= SETTLE else last), None
+    if now.ended is not None and now.run != last.run and last.goes_on_as(now):
         # a number that has grown is that of the next run, which the status does not show yet
-        now = msgspec.structs.replace(now, run=mark.run, reported=now.run if mark.is_first else None)
-    is_later = mark.is_before(now)
-    if not is_later and now.run != mark.run and mark.run is not None:
-        return mark, None  # an answer from before
+        now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)
+    is_later = last.is_before(now)
+    if not is_later and now.run != last.run and last.run is not None:
+        return last, None  # an answer from before
     if now.ended not in FINAL_STATES and is_later:
-        reported = mark.run if mark.ended and mark.run == now.run else None
-        ended = _ended(task_id, status, now, _first_unseen(mark, now), states)
-        finished = _later(now.finished, mark.finished)
+        reported = last.run if last.ended and last.run == now.run else None
+        ended = _ended(task_id, status, now, _first_unseen(last, now), states)
+        finished = _later(now.finished, last.finished)
         return msgspec.structs.replace(now, reported=reported, finished=finished), ended
-    if not is_later and now.ended in (None, TaskState.UNEXECUTED, mark.ended):
+    if not is_later and now.ended in (None, TaskState.UNEXECUTED, last.ended):
         # a run that was reported to have ended is not reported again, though an old answer shows it going on
-        finished = _later(now.finished, mark.finished) if now.ended == mark.ended else mark.finished
-        started = _later(now.started, mark.started)
-        return msgspec.structs.replace(mark, run=now.run, started=started, finished=finished), None
-    evidence = mark.baseline.evidence(status)
-    if not is_end(evidence, active=mark.ended is None, quiet=quiet):
-        return mark, None
-    first = _first_unseen(mark, now) if is_later else now.run
+        finished = _later(now.finished, last.finished) if now.ended == last.ended else last.finished
+        started = _later(now.started, last.started)
+        return msgspec.structs.replace(last, run=now.run, started=started, finished=finished), None
+    evidence = last.baseline.evidence(status)
+    if not is_end(evidence, active=last.ended is None, quiet=quiet):
+        return last, None
+    first = _first_unseen(last, now) if is_later else now.run
     return now, _ended(task_id, status, now, first, states)
 
 
@@ -154,17 +158,17 @@ def _later(one: str | None, other: str | None) -> str | None:
     return max(filter(None, (one, other)), default=None)
 
 
-def _first_unseen(mark: Mark, now: Mark) -> int | None:
-    if mark.run is None or now.run is None:
+def _first_unseen(last: LastRun, now: LastRun) -> int | None:
+    if last.run is None or now.run is None:
         return now.run
-    if now.run < mark.run:
+    if now.run < last.run:
         return 1  # the count began again
-    was_unfinished = mark.ended is None and mark.reported != mark.run
-    return max(1, mark.run if was_unfinished else min(mark.run + 1, now.run))
+    was_unfinished = last.ended is None and last.reported != last.run
+    return max(1, last.run if was_unfinished else min(last.run + 1, now.run))
 
 
 def _ended(
-    task_id: str, status: TaskStatus, now: Mark, first: int | None, states: Collection[str]
+    task_id: str, status: TaskStatus, now: LastRun, first: int | None, states: Collection[str]
 ) -> EndedRun | None:
     if now.ended in FINAL_STATES and now.ended in states:
         started, finished = status.start_execute_time, status.end_execute_time

@@ -66,18 +66,18 @@ _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
 _LOCAL = (InvalidArgument, ConnectionIncomplete)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-See: TypeAlias = Callable[[Mapping[str, T | None], Collection[str]], R | None]
+Judge: TypeAlias = Callable[[Mapping[str, T | None], Collection[str]], R | None]
 
 
 class _Wait(Generic[T]):
     """One wait. There may be tens of thousands, so it holds no more than it needs."""
 
-    __slots__ = ("context", "future", "interval", "keys", "see", "seen")
+    __slots__ = ("context", "future", "interval", "judge", "keys", "seen")
 
-    def __init__(self, keys: tuple[str, ...], interval: float, see: See[T, Any]):
+    def __init__(self, keys: tuple[str, ...], interval: float, judge: Judge[T, Any]):
         self.keys = keys
         self.interval = interval
-        self.see = see
+        self.judge = judge
         self.seen: Mapping[str, T | None] = _NOTHING
         # what a waiter logs belongs to it, though it is run by the poll
         self.context = contextvars.copy_context()
@@ -91,7 +91,7 @@ class _Wait(Generic[T]):
         if len(seen) < len(self.keys):
             return
         try:
-            if (result := self.context.run(self.see, seen, states.keys())) is not None:
+            if (result := self.context.run(self.judge, seen, states.keys())) is not None:
                 self.future.set_result(result)
         except Exception as error:  # it is the waiter's, and ends its wait alone
             self.future.set_exception(error)
@@ -162,16 +162,16 @@ class Poll(Generic[T]):
         self._probe: str | None = None
         self._recovered()
 
-    async def until(self, keys: Sequence[str], interval: float, see: See[T, R]) -> R:
-        """Poll in a moment and then every ``interval`` seconds, until ``see`` returns something; return that.
+    async def until(self, keys: Sequence[str], interval: float, judge: Judge[T, R]) -> R:
+        """Poll in a moment and every ``interval`` seconds, until ``judge`` returns something; return that.
 
-        :param see: called with the last states of all keys, and with the keys that were just asked about.
+        :param judge: called with the last states of all keys, and with the keys that were just asked about.
         :raises WebCollectError: if the service refuses for good (credential, plan, id), which was confirmed.
         :raises ValueError: if there is no key.
         """
         if not keys:
             raise ValueError("`keys` is empty: there is nothing to wait for")
-        wait: _Wait[T] = _Wait(tuple(dict.fromkeys(keys)), interval, see)
+        wait: _Wait[T] = _Wait(tuple(dict.fromkeys(keys)), interval, judge)
         for key in wait.keys:
             self._watch(key, wait)
         if self._runner is None or self._runner.done():

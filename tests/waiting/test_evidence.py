@@ -14,7 +14,7 @@ from airflow_provider_webcollect.service.api.records import TaskStatus
 from airflow_provider_webcollect.waiting.arguments import task_states
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
-from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
+from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
 from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import Clock, Log, PolledWait, shown
@@ -101,14 +101,16 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
     row: str, column: str, active_count: int | None, count: int | None, state: str, quiet: int
 ) -> None:
     last = shown(state, executed_times=count, **ROWS[row])
-    mark, _ = follow(None, "a", BEFORE, ["Finished", "Stopped"])
+    last_run, _ = follow(None, "a", BEFORE, ["Finished", "Stopped"])
     if column == ACTIVE_COLUMN:
         active = shown("Extracting", began=30, executed_times=active_count)
-        mark, ended = follow(mark, "a", active, ["Finished", "Stopped"])
+        last_run, ended = follow(last_run, "a", active, ["Finished", "Stopped"])
         assert ended is None
     # another end of the same run is a sign of a run too, unless the answer lacks the count
-    is_sign = column == ACTIVE_COLUMN or mark.is_before(Mark.of(last)) or (state == "Stopped" and count)
-    _, ended = follow(mark, "a", last, ["Finished", "Stopped"], quiet)
+    is_sign = (
+        column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and count)
+    )
+    _, ended = follow(last_run, "a", last, ["Finished", "Stopped"], quiet)
 
     assert (ended is not None) == bool(is_sign and quiet >= table()[row][column])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.api.records import TaskStatus
 from airflow_provider_webcollect.service.api.states import FINAL_STATES
-from airflow_provider_webcollect.waiting.finished_runs import EndedRun, Mark, follow
+from airflow_provider_webcollect.waiting.finished_runs import EndedRun, LastRun, follow
 
 TASK = "a task"
 #: What a poll may show of a run that is over.
@@ -31,12 +31,12 @@ def reported(
     *statuses: TaskStatus | None, states: tuple[str, ...] = ("Finished",), quiet: float = 0.0
 ) -> list[EndedRun]:
     """Return what is reported over some polls; the first finds where the task stands."""
-    mark: Mark | None = None
+    last_run: LastRun | None = None
     found = []
     for status in statuses:
-        mark, ended = follow(mark, TASK, status, states, quiet)
+        last_run, ended = follow(last_run, TASK, status, states, quiet)
         found += [ended] if ended else []
-        mark = msgspec.convert(msgspec.to_builtins(mark), Mark)
+        last_run = msgspec.convert(msgspec.to_builtins(last_run), LastRun)
     return found
 
 
@@ -144,7 +144,7 @@ def test_a_count_of_ended_runs_names_each_run_once() -> None:
 
 @pytest.mark.parametrize("count", [0, 4], ids=["the first run", "a later run"])
 def test_a_count_of_ended_runs_names_each_run_once_though_the_watch_began_during_one(count: int) -> None:
-    mark, named = None, []
+    last_run, named = None, []
     statuses = (
         (shown("Extracting", count, 1), 0),
         *((shown("Finished", count + 1, 1), quiet) for quiet in (0, 60, 120)),
@@ -152,11 +152,11 @@ def test_a_count_of_ended_runs_names_each_run_once_though_the_watch_began_during
         *((shown("Finished", count + 2, 9), quiet) for quiet in (0, 60, 120)),
     )
     for status, quiet in statuses:
-        mark, ended = follow(mark, TASK, status, FINAL_STATES, quiet)
+        last_run, ended = follow(last_run, TASK, status, FINAL_STATES, quiet)
         named += [ended.started_at] if ended else []
     assert named == ["2026-01-01T00:01:00", "2026-01-01T00:09:00"]
-    assert mark
-    assert mark.run == count + 2
+    assert last_run
+    assert last_run.run == count + 2
 
 
 @pytest.mark.parametrize("lagging", [1, 9], ids=["old start", "new start"])

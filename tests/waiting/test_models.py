@@ -15,7 +15,7 @@ from airflow_provider_webcollect.service.api.records import TaskStatus
 from airflow_provider_webcollect.service.api.states import FINAL_STATES
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
-from airflow_provider_webcollect.waiting.finished_runs import Mark, follow
+from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
 from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
@@ -119,7 +119,7 @@ def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | Non
         seconds = chance.choice([1, 30, 300, 900]) if counts else 900
         now = service.add_run(now, seconds, chance.choice(FINAL_STATES)).ended
         now += chance.choice([1, 61, 700]) if counts else 700
-    mark: Mark | None = None
+    last_run: LastRun | None = None
     shown, since = None, 0.0
     events, named = 0, Counter[int]()
     interval, restarts = chance.choice([10, 30, 60]), chance.choice([0, 0.05])
@@ -127,10 +127,10 @@ def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | Non
     at, end = 900.0, now + 4000
     while at < end:
         status = service.answer(at)
-        if Mark.of(status) != shown or chance.random() < restarts:
-            mark = msgspec.convert(msgspec.to_builtins(mark), Mark | None)
-            shown, since = Mark.of(status), at
-        mark, ended = follow(mark, "a", status, FINAL_STATES, at - since)
+        if LastRun.of(status) != shown or chance.random() < restarts:
+            last_run = msgspec.convert(msgspec.to_builtins(last_run), LastRun | None)
+            shown, since = LastRun.of(status), at
+        last_run, ended = follow(last_run, "a", status, FINAL_STATES, at - since)
         if ended:
             events += 1
             if ended.run is not None and ended.first_run is not None:
