@@ -39,104 +39,81 @@ READ, MARK = "/data/all", "/data/markexported"
 LATER = {"status": 429, "headers": {"Retry-After": "20"}}
 
 
-@pytest.fixture
-def collected(sandbox: Sandbox) -> str:
-    """A task of the service with three pages of rows."""
-    task_id: str = sandbox.control.add_task(lots=[300])["task_id"]
-    return task_id
+class Landing:
+    """Lands a task of the service, with three pages of rows, as one of many sources."""
 
+    def __init__(self, sandbox: Sandbox, destination: str) -> None:
+        self._sandbox = sandbox
+        self._destination = destination
+        self._task_id = sandbox.control.add_task(lots=[300])["task_id"]
 
-@pytest.fixture
-def land_until(sandbox: Sandbox, destination: str, collected: str) -> Callable[..., None]:
-    """Lands the task as one of many sources, and ends Airflow's task once something has happened."""
-
-    def land_until(
-        happened: Callable[[], object], then: Callable[[], object] = lambda: None, **options: Any
+    def end_when(
+        self, happened: Callable[[], object], then: Callable[[], object] = lambda: None, **options: Any
     ) -> None:
+        """Begin, and end Airflow's task once something has happened."""
         # on Airflow 2 it comes through
         with signalled_when(happened, AirflowTaskTimeout), contextlib.suppress(AirflowTaskTimeout):
-            run = land(destination, sources=[collected], **options)
+            run = land(self._destination, sources=[self._task_id], **options)
             assert run.states == {"land": "failed"}
         then()
         for thread in threading.enumerate():
             if thread.name.startswith("webcollect-land"):
                 thread.join()
 
-    return land_until
+    def asked(self, path: str) -> int:
+        """Return how many requests of a path the service has answered."""
+        return len(self._sandbox.control.requests(path))
+
+    def committed(self) -> dict[str, Any] | None:
+        """Return the manifest, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            return manifest(f"{self._destination}/{self._task_id}")
+        return None
 
 
 @pytest.fixture
-def asked(sandbox: Sandbox) -> Callable[[str], int]:
-    """Gives how many requests of a path the service has answered."""
-    return lambda path: len(sandbox.control.requests(path))
+def landing(sandbox: Sandbox, destination: str) -> Landing:
+    """A landing that is ended by Airflow."""
+    return Landing(sandbox, destination)
 
 
-def committed(destination: str, task_id: str) -> dict[str, Any] | None:
-    """Return the manifest of a source, if there is one."""
-    with contextlib.suppress(FileNotFoundError):
-        return manifest(f"{destination}/{task_id}")
-    return None
-
-
-def test_a_page_is_not_asked_for_again(
-    sandbox: Sandbox,
-    destination: str,
-    collected: str,
-    land_until: Callable[..., None],
-    asked: Callable[[str], int],
-) -> None:
+def test_a_page_is_not_asked_for_again(sandbox: Sandbox, landing: Landing) -> None:
     sandbox.control.fail(READ, after=1, **LATER)
-    land_until(lambda: asked(READ) == 2)
+    landing.end_when(lambda: landing.asked(READ) == 2)
 
-    assert asked(READ) == 2
-    assert committed(destination, collected) is None
+    assert landing.asked(READ) == 2
+    assert landing.committed() is None
 
 
 def test_a_page_that_waits_for_its_turn_is_not_asked_for(
-    sandbox: Sandbox,
-    set_connection: Callable[..., None],
-    destination: str,
-    collected: str,
-    land_until: Callable[..., None],
-    asked: Callable[[str], int],
+    sandbox: Sandbox, set_connection: Callable[..., None], landing: Landing
 ) -> None:
     set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.05})
-    land_until(lambda: asked(READ) == 1)
+    landing.end_when(lambda: landing.asked(READ) == 1)
 
-    assert asked(READ) == 1
-    assert committed(destination, collected) is None
+    assert landing.asked(READ) == 1
+    assert landing.committed() is None
 
 
 def test_nothing_is_asked_for_with_a_token_that_comes_later(
-    sandbox: Sandbox,
-    set_connection: Callable[..., None],
-    destination: str,
-    collected: str,
-    land_until: Callable[..., None],
-    asked: Callable[[str], int],
+    sandbox: Sandbox, set_connection: Callable[..., None], landing: Landing
 ) -> None:
     set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
-    land_until(
+    landing.end_when(
         lambda: any(thread.name == "webcollect-land" for thread in threading.enumerate()),
         then=WebCollectHook().refresh_token,
     )
 
-    assert (asked("/token"), asked(READ)) == (1, 0)
-    assert committed(destination, collected) is None
+    assert (landing.asked("/token"), landing.asked(READ)) == (1, 0)
+    assert landing.committed() is None
 
 
-def test_a_mark_is_not_sent_again(
-    sandbox: Sandbox,
-    destination: str,
-    collected: str,
-    land_until: Callable[..., None],
-    asked: Callable[[str], int],
-) -> None:
+def test_a_mark_is_not_sent_again(sandbox: Sandbox, landing: Landing) -> None:
     sandbox.control.fail(MARK, **LATER)
-    land_until(lambda: asked(MARK) == 1, mark_exported=True)
+    landing.end_when(lambda: landing.asked(MARK) == 1, mark_exported=True)
 
-    assert asked(MARK) == 1
-    found = committed(destination, collected)
+    assert landing.asked(MARK) == 1
+    found = landing.committed()
     # it was committed before
     assert found is not None
     assert found["exported_at"] is None
