@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
@@ -43,7 +42,9 @@ class SharedFeed:
 
     async def __aenter__(self) -> StatusFeed:
         feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-        self._opened = feeds.get(self._conn_id) or feeds.setdefault(self._conn_id, _Opened(self._conn_id))
+        if self._conn_id not in feeds:
+            feeds[self._conn_id] = _Opened(self._conn_id)
+        self._opened = feeds[self._conn_id]
         self._opened.users += 1
         try:
             # one after the other: thousands who go on in one turn of the event loop would make it a long one
@@ -63,10 +64,9 @@ class SharedFeed:
         self._opened.users -= 1
         if self._opened.users:
             return
-        feeds = _feeds[asyncio.get_running_loop()]
-        if feeds.get(self._conn_id) is self._opened:
-            del feeds[self._conn_id]
-        await self._opened.close()
+        del _feeds[asyncio.get_running_loop()][self._conn_id]
+        # who is cancelled meanwhile must not leave it half closed
+        await asyncio.shield(asyncio.create_task(self._opened.close()))
 
 
 class _Opened:
@@ -79,22 +79,24 @@ class _Opened:
 
     async def close(self) -> None:
         self.opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await (await self.opening).aclose()
+        await asyncio.wait({self.opening})
+        if not self.opening.cancelled() and not self.opening.exception():
+            await self.opening.result().aclose()
 
 
 _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakKeyDictionary()
 
 
 async def _open(conn_id: str) -> StatusFeed:
-    hook = await _read_in_time(conn_id)
+    hook = await _read_with_retries(conn_id)
     return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
 
 
-async def _read_in_time(conn_id: str) -> WebCollectHook:
-    """Read the connection, again after some pauses: the API server may be away when a triggerer starts.
+async def _read_with_retries(conn_id: str) -> WebCollectHook:
+    """Read the connection, again after some pauses.
 
-    Airflow 3 then says that there is no such connection, so that is no certain refusal.
+    When a triggerer starts, a secrets backend, the API server or the database may be away. Airflow 3 then
+    says that there is no such connection, so that is no certain refusal.
     """
     for pause in READ_AGAIN_AFTER:
         try:
@@ -148,8 +150,7 @@ class _CurrentClient:
     async def aclose(self) -> None:
         """Close the connections to the service."""
         # older ones may have been answering until now
-        for client in self._clients:
-            await client.aclose()
+        await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
 
     async def _has_successor(self, client: AsyncClient) -> bool:
         async with self._reading:

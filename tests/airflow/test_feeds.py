@@ -12,6 +12,7 @@ import requests
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.triggers import feeds
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
@@ -60,6 +61,33 @@ async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> No
     assert ended[1:] == ["used", "used"]
 
 
+async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_the_feed_closes_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closing, go_on, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    aclose = AsyncClient.aclose
+
+    async def slow(client: AsyncClient) -> None:
+        closing.set()
+        await go_on.wait()
+        await aclose(client)
+        closed.set()
+
+    monkeypatch.setattr(AsyncClient, "aclose", slow)
+
+    async def use() -> None:
+        async with SharedFeed("webcollect_default"):
+            pass
+
+    user = asyncio.create_task(use())
+    await closing.wait()
+    user.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await user
+    go_on.set()
+    await asyncio.wait_for(closed.wait(), 20)
+
+
 @pytest.mark.webcollect_sandbox(enforce_limits=False)
 async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
     sandbox: Sandbox,
@@ -68,7 +96,7 @@ async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(feeds, "READ_AGAIN_AFTER", (0.05,) * 1000)
-    # while the API server is away, Airflow 3 says the same as of a connection that does not exist
+    # Airflow 3 says the same while its API server or a secrets backend is away
     monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
     waits = [asyncio.create_task(wait_for(task_id)) for _ in range(3)]
