@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
 CONFIRMING = (2.0, 4.0)
+_GOES_ON = "The status query failed; the wait goes on. %s"
+
+T = TypeVar("T")
 
 
 def default_deferrable() -> bool:
@@ -37,15 +40,39 @@ def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:
     :param conn_id: the Airflow connection of the service.
     :param log: a logger.
     """
+
+    def judge() -> Ended | None:
+        readable = {}
+        for key, state in query(conn_id, wait.condition).items():
+            if isinstance(state, WebCollectError):
+                log.warning(_GOES_ON, state)
+            else:
+                readable[key] = state
+        return wait.judge(readable) if readable else None
+
+    def judge_confirmed() -> Ended | None:
+        ended = judge()
+        # one odd answer must not end a wait, and a rescheduled sensor does not know its earlier polls
+        return judge() if wait.is_in_doubt else ended
+
+    return patiently(judge_confirmed, log)
+
+
+def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
+    """Return what the service is asked for; None for an error that may pass; the end of a wait if it refuses.
+
+    A refusal counts if it is confirmed by asking again.
+
+    :param ask: asks; it reads the connection each time.
+    :param log: a logger.
+    """
     pauses = iter(CONFIRMING)
     while True:
         try:
-            ended = wait.judge(query(conn_id, wait.condition))
-            # one odd answer must not end a wait, and a rescheduled sensor does not know its earlier polls
-            return wait.judge(query(conn_id, wait.condition)) if wait.is_in_doubt else ended
+            return ask()
         except WebCollectError as error:
             if not error.permanent:
-                log.warning("The status query failed; the wait goes on. %s", error)
+                log.warning(_GOES_ON, error)
                 return None
             pause = next(pauses, None)
             if pause is None or isinstance(error, ConnectionIncomplete | InvalidArgument):
@@ -57,8 +84,10 @@ def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:
 def query(conn_id: str, condition: Condition) -> dict[str, Any]:
     """Return what the service shows of a condition's keys; None for one that it leaves out.
 
+    In place of a state that cannot be read there is the error.
+
     :param conn_id: the Airflow connection of the service, which is read again each time.
-    :raises WebCollectError: if the service cannot be queried, or an answer cannot be read.
+    :raises WebCollectError: if the service cannot be queried.
     """
     hook = WebCollectHook(conn_id)
     most = condition.query.batch_size(hook.connection.status_batch_size)
@@ -66,9 +95,6 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
     with contextlib.closing(hook.client) as client:
         for start in range(0, len(condition.keys), most):
             seen |= client.run(condition.query.ask(client.context, condition.keys[start : start + most]))
-    for state in seen.values():
-        if isinstance(state, WebCollectError):
-            raise state
     return seen
 
 
@@ -79,9 +105,13 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
     :raises WebCollectError: if the service cannot be queried, or an answer cannot be read.
     """
     tasks = TaskStates(task_ids=tuple(task_ids))
-    seen = query(conn_id, tasks)
-    if tasks.absent(seen):
+    for _ in range(2):
         seen = query(conn_id, tasks)
+        for status in seen.values():
+            if isinstance(status, WebCollectError):
+                raise status
+        if not any(tasks.absent(*each) for each in seen.items()):
+            break
     return {task_id: Baseline.of(status) for task_id, status in seen.items()}
 
 

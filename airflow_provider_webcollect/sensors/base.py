@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -18,15 +19,29 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.retry import RetryAfterOperator
-from airflow_provider_webcollect.common.waits import default_deferrable, end_of_event, poll, result_of
+from airflow_provider_webcollect.common.waits import (
+    default_deferrable,
+    end_of_event,
+    patiently,
+    poll,
+    result_of,
+)
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.waiting.outcome import Ended
 from airflow_provider_webcollect.waiting.wait import Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.triggers.webcollect import WaitTrigger
+    from airflow_provider_webcollect.waiting.outcome import Records
     from airflow_provider_webcollect.waiting.wait import Condition
+
+
+T = TypeVar("T")
 
 
 class WaitSensor(RetryAfterOperator, BaseSensorOperator):
@@ -58,8 +73,10 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         try:
             with airflow_errors():
                 condition = self._begin()
-                self._store_link(context)
-        except AirflowFailException:
+                # what is wrong with the connection shows in the wait, which knows what to do about it
+                with contextlib.suppress(WebCollectError):
+                    self._store_link(context)
+        except (AirflowFailException, AirflowSensorTimeout, AirflowSkipException):
             raise
         except Exception as error:
             # Airflow's sensors heed it in `poke` alone
@@ -74,6 +91,19 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
     def _begin(self) -> Condition:
         """Return what is waited for, once the wait begins."""
         return self._condition()
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """Return what the service is asked for before the wait; what ends the wait ends this as well."""
+        until = time.monotonic() + self.timeout
+        while (answer := patiently(ask, self.log)) is None:
+            if time.monotonic() >= until:
+                raise self._timed_out()
+            time.sleep(self.poke_interval)
+        if not isinstance(answer, Ended):
+            return answer
+        if self.soft_fail or self.never_fail:
+            raise AirflowSkipException(answer.reason)
+        raise AirflowFailException(answer.reason)
 
     def _store_link(self, context: Context) -> None:
         """Store the link to the service's page of what is waited for; by default there is none."""
@@ -101,15 +131,13 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
             with airflow_errors():
                 self._wait = Wait(self._begin(), _began(self, context), self.log)
         ended = poll(self.webcollect_conn_id, self._wait, self.log)
-        return PokeReturnValue(ended is not None, ended and self._wait.condition.result(result_of(ended)))
+        return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """Return the result from the trigger's event; an event without an outcome is an error."""
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
-        records = result_of(ended)
-        with airflow_errors():
-            return self._condition().result(records)
+        return self._result(result_of(ended))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
@@ -141,6 +169,10 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
     def _trigger_class(self) -> type[WaitTrigger]:
         """Return the class of the trigger that waits; it is not imported while DAGs are parsed."""
         raise NotImplementedError
+
+    def _result(self, records: Records) -> Any:
+        """Return the task's result from the last records."""
+        return records
 
 
 def _is_timeout(error: BaseException) -> bool:

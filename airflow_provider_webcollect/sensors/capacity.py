@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
     from airflow_provider_webcollect.waiting.conditions import Capacity
+    from airflow_provider_webcollect.waiting.outcome import Records
 
 
 class WebCollectCapacitySensor(WaitSensor):
@@ -58,3 +59,6 @@ class WebCollectCapacitySensor(WaitSensor):
         from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
 
         return WebCollectCapacityTrigger
+
+    def _result(self, records: Records) -> dict[str, Any]:
+        return records[0]

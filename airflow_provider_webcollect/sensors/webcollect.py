@@ -19,10 +19,16 @@ from airflow_provider_webcollect.sensors.capacity import (
 from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.waiting.arguments import NOW, refuse_none, subtask_states, task_states
+from airflow_provider_webcollect.waiting.arguments import (
+    NOW,
+    one_or_all,
+    refuse_none,
+    subtask_states,
+    task_states,
+)
 from airflow_provider_webcollect.waiting.baseline import SETTLE
 from airflow_provider_webcollect.waiting.conditions import MISSING_TIMEOUT, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Outcome
+from airflow_provider_webcollect.waiting.outcome import Outcome, Records
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -190,13 +196,16 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         condition = super()._begin()
         if self.after != NOW:
             return condition
-        before = baselines(self.webcollect_conn_id, condition.keys)
+        before = self._ask(lambda: baselines(self.webcollect_conn_id, condition.keys))
         return msgspec.structs.replace(condition, after=before, was_started=False)
 
     def _trigger_class(self) -> type[WebCollectTaskStatusTrigger]:
         from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
         return WebCollectTaskStatusTrigger
+
+    def _result(self, records: Records) -> Any:
+        return one_or_all(self.collection_task_ids, records)
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):

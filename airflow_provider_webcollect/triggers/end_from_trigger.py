@@ -27,11 +27,12 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import end_of
 from airflow_provider_webcollect.waiting.arguments import (
     NOW,
+    one_or_all,
     refuse_none,
     subtask_states,
     task_states,
 )
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +132,7 @@ class _EndTrigger(BaseTrigger):
             return
         ended = await self._wait(condition)
         if ended.outcome is Outcome.DONE:
-            yield await self._succeed(ended, condition.result(ended.records or []))
+            yield await self._succeed(ended)
         else:
             yield await self._fail(ended)
 
@@ -175,11 +176,12 @@ class _EndTrigger(BaseTrigger):
         may_be_retried = ended.outcome is Outcome.ERROR and not ended.permanent
         return TriggerEvent(ended.as_event()) if task.retries and not may_be_retried else TaskFailedEvent()
 
-    async def _succeed(self, ended: Ended, result: Any) -> TriggerEvent:
+    async def _succeed(self, ended: Ended) -> TriggerEvent:
         """Return the event that ends the task well, or lets a worker do so, once the result is stored."""
         instance: Any = self.task_instance
         if next(instance.task.iter_mapped_dependants(), None) is not None:
             return TriggerEvent(ended.as_event())
+        result = self._result(ended.records or [])
         if instance.task.do_xcom_push and result is not None:
             # what an end event itself carries would be stored as a text of JSON
             await XCom.aset(
@@ -199,11 +201,17 @@ class _EndTrigger(BaseTrigger):
         began: datetime.datetime = self.timeout_after - min(limit for limit in limits if limit)
         return began.timestamp()
 
+    def _result(self, records: Records) -> Any:
+        return records
+
 
 class TaskStatusEndTrigger(_EndTrigger):
     """Holds the wait of a ``WebCollectTaskStatusSensor``."""
 
     _condition = staticmethod(task_states)
+
+    def _result(self, records: Records) -> Any:
+        return one_or_all(self._arguments.get("collection_task_ids"), records)
 
 
 class SubTaskStatusEndTrigger(_EndTrigger):

@@ -22,7 +22,7 @@ from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
 from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
 from airflow_provider_webcollect.waiting.queries import TASK_STATUSES
-from airflow_provider_webcollect.waiting.wait import Absences
+from airflow_provider_webcollect.waiting.wait import Polls
 
 if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
     from airflow.triggers.base import BaseEventTrigger
@@ -230,7 +230,7 @@ class _Watch(SharedStreamProducer):
 
     async def _watch(self, task_id: str) -> None:
         """Poll a task without end."""
-        see = functools.partial(self._see, task_id, Absences(time.time()))
+        see = functools.partial(self._see, task_id, Polls(time.time()))
         while True:
             try:
                 async with SharedFeed(self._conn_id) as feed:
@@ -244,13 +244,13 @@ class _Watch(SharedStreamProducer):
     def _see(
         self,
         task_id: str,
-        absences: Absences,
+        polls: Polls,
         seen: Mapping[str, TaskStatus | None],
         polled: Collection[str],
     ) -> None:
         now, status = time.time(), seen[task_id]
-        absences.note((task_id,) if status is None else (), now)
-        if absences.unconfirmed:
+        polls.note((task_id,) if status is None else ())
+        if polls.unconfirmed:
             return
         last_run = LastRun.of(status)
         shown = self._shown.get(task_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -12,13 +12,16 @@ from airflow_provider_webcollect.service.api.states import SubTaskState, TaskSta
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import Capacity, SubTaskStates, TaskStates
+from airflow_provider_webcollect.waiting.outcome import Records
 
 #: As `after`: the status is queried when the wait begins.
 NOW = "now"
 
 
 def refuse_none(arguments: Mapping[str, Any]) -> None:
-    """Refuse a None among arguments that were given: with None for it, the wait would be for something else.
+    """Refuse an argument that was given and is None once rendered, such as a result that is not there.
+
+    Without it, the wait would be for something else.
 
     :raises InvalidArgument: if one of them is None.
     """
@@ -41,6 +44,11 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
     if collection_task_ids is None:
         return (validation.text("collection_task_id", collection_task_id),)
     return tuple(dict.fromkeys(validation.texts("collection_task_ids", _decoded(collection_task_ids))))
+
+
+def one_or_all(collection_task_ids: Any, records: Records) -> Any:
+    """Return the result of a wait for tasks: the list of statuses if a list was named, else the only one."""
+    return next(iter(records), None) if collection_task_ids is None else records
 
 
 def task_states(
@@ -67,10 +75,9 @@ def task_states(
         failure_states=tuple(
             validation.words("failure_states", failure_states, TaskState, may_be_empty=True)
         ),
-        after={} if after is None or after == NOW else dict(_baselines(after, ids)),
+        after={} if after is None or after == NOW else _baselines(after, ids),
         settle=validation.seconds("settle", settle, may_be_zero=True),
         missing_timeout=validation.seconds("missing_timeout", missing_timeout, may_be_zero=True),
-        as_list=collection_task_ids is not None,
     )
 
 
@@ -112,8 +119,8 @@ def capacity(**limits: Any) -> Capacity:
     return Capacity(**{name: validation.integer(name, limit, 1) for name, limit in given.items()})
 
 
-def _baselines(after: Any, task_ids: Collection[str]) -> Iterator[tuple[str, Baseline]]:
-    """Read ``after``, what the start operator returned, once or as a list: yield tasks, and what was seen."""
+def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
+    """Read ``after``, what the start operator returned, once or as a list: what was seen of each task."""
     given = _decoded(after)
     try:
         starts = [_start(each) for each in ([given] if isinstance(given, Mapping) else given)]
@@ -125,10 +132,10 @@ def _baselines(after: Any, task_ids: Collection[str]) -> Iterator[tuple[str, Bas
             "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
         )
     known = {task_id.lower(): task_id for task_id in task_ids}
-    ours = [(known[task_id.lower()], seen) for task_id, seen in starts if task_id.lower() in known]
+    ours = {known[task_id.lower()]: seen for task_id, seen in starts if task_id.lower() in known}
     if not ours:
         raise InvalidArgument("after", after, f"it must be of a task that is waited for: {list(task_ids)}")
-    yield from ours
+    return ours
 
 
 def _start(start: Any) -> tuple[str, Baseline]:

@@ -41,7 +41,7 @@ def is_end(evidence: Evidence, *, active: bool, quiet: float, settle: float = SE
     """Return whether a final state is the end of the run that began after the baseline.
 
     :param active: an active state was seen since the run was started.
-    :param quiet: seconds since the start, or since an active state was seen last.
+    :param quiet: seconds from when the wait began, or an active state was seen last, to this status.
     :param settle: seconds for which a status may still be that of the run before.
     """
     match evidence:
@@ -74,7 +74,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
         :raises ValueError: if one cannot be read.
         """
-        _clock(self.start_execute_time), _clock(self.end_execute_time)
+        _clock(self.start_execute_time)
+        _clock(self.end_execute_time)
 
     @classmethod
     def of(cls, status: TaskStatus | None) -> Baseline:

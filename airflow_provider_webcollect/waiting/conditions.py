@@ -11,14 +11,14 @@ import msgspec
 from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
-from airflow_provider_webcollect.waiting.outcome import Outcome, Records
+from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.queries import (
     ACCOUNT,
     RUNNING_COUNTS,
     SUBTASKS,
     TASK_STATUSES,
 )
-from airflow_provider_webcollect.waiting.wait import Condition, Verdict, Wait
+from airflow_provider_webcollect.waiting.wait import Condition, Polls, Verdict
 
 #: Seconds that something may be missing from the answers before waiting on is pointless.
 MISSING_TIMEOUT = 600.0
@@ -34,7 +34,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     :ivar was_started: the tasks were started when the wait began; else the next run of each counts.
     :ivar settle: seconds for which a status may still be that of the run before.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
-    :ivar as_list: the result is a list of statuses, also of one task; else it is the task's status.
     """
 
     query = TASK_STATUSES
@@ -46,7 +45,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     was_started: bool = True
     settle: float = SETTLE
     missing_timeout: float = MISSING_TIMEOUT
-    as_list: bool = False
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TaskStates:
@@ -60,20 +58,34 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         """The tasks."""
         return self.task_ids
 
-    def absent(self, seen: Mapping[str, TaskStatus | None]) -> Collection[str]:
-        """Return the tasks that are missing, or Unexecuted unless that is waited for."""
-        return [
-            task_id
-            for task_id in self.task_ids
-            if (status := seen[task_id]) is None
-            or (status.status == TaskState.UNEXECUTED and not self._is_wanted(status))
-        ]
+    def absent(self, key: str, state: TaskStatus | None) -> Collection[str]:
+        """Return the task if it is missing, or Unexecuted unless that is waited for."""
+        is_there = state and (state.status != TaskState.UNEXECUTED or self._is_wanted(state))
+        return () if is_there else (key,)
 
-    def judge(self, seen: Mapping[str, TaskStatus | None], wait: Wait) -> Verdict:
+    def judge(self, key: str, state: TaskStatus | None, polls: Polls) -> Verdict:
+        """Return how a task stands."""
+        if state is None:
+            return self._judge_absent("is missing from the service's answers", polls.seconds_absent(key))
+        shown = f"is {state.status}"
+        baseline = self.after.get(key)
+        is_ours = baseline is None or polls.is_new_run(
+            state, baseline, settle=self.settle, was_started=self.was_started
+        )
+        if self._is_wanted(state):
+            if not is_ours:
+                return Verdict(None, f"still shows the run before ({state.status})")
+            return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, shown)
+        if state.status == TaskState.UNEXECUTED:
+            return self._judge_absent(shown, polls.seconds_absent(key))
+        rows = state.current_total_extract_count
+        return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
+
+    def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return how the wait stands; a failure that cannot be helped ends it, whatever else is missing."""
-        single = {task_id: self._judge_one(task_id, seen[task_id], wait) for task_id in self.task_ids}
-        outcomes = [verdict.outcome for verdict in single.values()]
-        reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worst_first(single))
+        each = {task_id: verdicts.get(task_id, _NOT_POLLED) for task_id in self.task_ids}
+        outcomes = [verdict.outcome for verdict in each.values()]
+        reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worst_first(each))
         enough, hopeless = (all, any) if self.how_many == "all" else (any, all)
         if enough(outcome is Outcome.DONE for outcome in outcomes):
             return Verdict(Outcome.DONE, reason)
@@ -83,31 +95,10 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     def records(self, seen: Mapping[str, TaskStatus | None]) -> Iterable[TaskStatus]:
         """Return the statuses, in the order of the tasks."""
-        return [status for task_id in self.task_ids if (status := seen[task_id])]
-
-    def result(self, records: Records) -> Any:
-        """Return the list of statuses, or the only status."""
-        return records if self.as_list else next(iter(records), None)
+        return [status for task_id in self.task_ids if (status := seen.get(task_id))]
 
     def _is_wanted(self, status: TaskStatus) -> bool:
         return status.status in self.target_states or status.status in self.failure_states
-
-    def _judge_one(self, task_id: str, status: TaskStatus | None, wait: Wait) -> Verdict:
-        if status is None:
-            return self._judge_absent("is missing from the service's answers", wait.seconds_absent(task_id))
-        shown = f"is {status.status}"
-        baseline = self.after.get(task_id)
-        is_ours = baseline is None or wait.is_new_run(
-            task_id, status, baseline, settle=self.settle, was_started=self.was_started
-        )
-        if self._is_wanted(status):
-            if not is_ours:
-                return Verdict(None, f"still shows the run before ({status.status})")
-            return Verdict(Outcome.DONE if status.status in self.target_states else Outcome.FAILED, shown)
-        if status.status == TaskState.UNEXECUTED:
-            return self._judge_absent(shown, wait.seconds_absent(task_id))
-        rows = status.current_total_extract_count
-        return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
 
     def _judge_absent(self, shown: str, seconds: float | None) -> Verdict:
         if seconds is None or seconds < self.missing_timeout:
@@ -117,6 +108,9 @@ class TaskStates(Condition, frozen=True, kw_only=True):
             f"{shown} since {seconds:.0f} s: check the id and that something starts the task, or raise "
             "`missing_timeout`",
         )
+
+
+_NOT_POLLED = Verdict(None, "was not polled yet")
 
 
 def _worst_first(verdicts: Mapping[str, Verdict], most: int = 5) -> Sequence[tuple[str, Verdict]]:
@@ -144,20 +138,19 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         """The task."""
         return (self.task_id,)
 
-    def absent(self, seen: Mapping[str, list[SubTask] | None]) -> Collection[str]:
+    def absent(self, key: str, state: list[SubTask] | None) -> Collection[str]:
         """Return the sub-tasks that are not in the batch, or the task's id if the batch is empty."""
-        batch = seen[self.task_id] or ()
         if self.subtask_ids is None:
-            return () if batch else (self.task_id,)
-        there = {subtask.sub_task_id.lower() for subtask in batch}
+            return () if state else (key,)
+        there = {subtask.sub_task_id.lower() for subtask in state or ()}
         return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in there]
 
-    def judge(self, seen: Mapping[str, list[SubTask] | None], wait: Wait) -> Verdict:
+    def judge(self, key: str, state: list[SubTask] | None, polls: Polls) -> Verdict:
         """Return how the wait stands; a failure ends it, whatever else is missing."""
-        states = Counter(subtask.status for subtask in self._wanted(seen))
+        states = Counter(subtask.status for subtask in self._wanted(state or ()))
         failures = set(self.failure_states).difference(self.target_states)
         done = sum(states[state] for state in self.target_states)
-        absent = self.absent(seen)
+        absent = self.absent(key, state)
         count = states.total() + (0 if self.subtask_ids is None else len(absent))
         reason = ", ".join(
             [f"{done}/{count} {'/'.join(self.target_states)}"]
@@ -166,23 +159,23 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         if not failures.isdisjoint(states):
             return Verdict(Outcome.FAILED, reason)
         if absent:
-            return self._judge_absent(absent, wait)
+            return self._judge_absent(absent, polls)
         return Verdict(Outcome.DONE if done == count else None, reason)
 
     def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
         """Return all sub-tasks of the batch."""
         return seen[self.task_id] or ()
 
-    def _wanted(self, seen: Mapping[str, list[SubTask] | None]) -> Iterator[SubTask]:
+    def _wanted(self, batch: Iterable[SubTask]) -> Iterator[SubTask]:
         wanted = None if self.subtask_ids is None else {each.lower() for each in self.subtask_ids}
-        for subtask in seen[self.task_id] or ():
+        for subtask in batch:
             if wanted is None or subtask.sub_task_id.lower() in wanted:
                 yield subtask
 
-    def _judge_absent(self, absent: Collection[str], wait: Wait) -> Verdict:
+    def _judge_absent(self, absent: Collection[str], polls: Polls) -> Verdict:
         named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
         shown = named or "the latest batch is empty"
-        confirmed = [seconds for each in absent if (seconds := wait.seconds_absent(each)) is not None]
+        confirmed = [seconds for each in absent if (seconds := polls.seconds_absent(each)) is not None]
         longest = max(confirmed, default=None)
         if longest is None or longest < self.missing_timeout:
             return Verdict(None, shown)
@@ -208,13 +201,13 @@ class Capacity(Condition, frozen=True, kw_only=True):
         """The account."""
         return (ACCOUNT,)
 
-    def absent(self, seen: Mapping[str, RunningCounts | None]) -> Collection[str]:
+    def absent(self, key: str, state: RunningCounts | None) -> Collection[str]:
         """Return what the service does not say the number of."""
-        return [what for what, active, _ in self._limits(seen) if active is None]
+        return [what for what, active, _ in self._limits(state) if active is None]
 
-    def judge(self, seen: Mapping[str, RunningCounts | None], wait: Wait) -> Verdict:
+    def judge(self, key: str, state: RunningCounts | None, polls: Polls) -> Verdict:
         """Return how the wait stands."""
-        verdicts = [self._judge_one(*each, wait) for each in self._limits(seen)]
+        verdicts = [self._judge_one(*each, polls) for each in self._limits(state)]
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
         return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
@@ -223,22 +216,18 @@ class Capacity(Condition, frozen=True, kw_only=True):
         """Return the counts."""
         return [counts for counts in seen.values() if counts]
 
-    def result(self, records: Records) -> Any:
-        """Return the account's counts."""
-        return records[0]
-
-    def _limits(self, seen: Mapping[str, RunningCounts | None]) -> Iterator[tuple[str, int | None, int]]:
+    def _limits(self, counts: RunningCounts | None) -> Iterator[tuple[str, int | None, int]]:
         """Yield what is limited, how many of it are active, and the limit."""
-        counts = seen[ACCOUNT] or RunningCounts()
+        counts = counts or RunningCounts()
         if self.max_active_tasks is not None:
             yield "tasks", _sum(counts.extracting_count, counts.waiting_count), self.max_active_tasks
         if self.max_active_sub_tasks is not None:
             active = _sum(counts.executing_sub_task_count, counts.waiting_sub_task_count)
             yield "sub-tasks", active, self.max_active_sub_tasks
 
-    def _judge_one(self, what: str, active: int | None, limit: int, wait: Wait) -> Verdict:
+    def _judge_one(self, what: str, active: int | None, limit: int, polls: Polls) -> Verdict:
         if active is None:
-            seconds = wait.seconds_absent(what)
+            seconds = polls.seconds_absent(what)
             is_lasting = seconds is not None and seconds >= MISSING_TIMEOUT
             return Verdict(
                 Outcome.FAILED if is_lasting else None, f"the service does not say how many {what} are active"

@@ -1,11 +1,11 @@
 """One poll for all waits of an event loop: keys are asked about in batches, whoever waits for them.
 
-A question that fails does not tell whether that is due to the service or to one of its keys:
+A query that fails does not tell whether that is due to the service or to one of its keys:
 
-- Its keys are put off, while other questions go on. Then they are asked about half as many at a time, until
+- Its keys are put off, while other queries go on. Then they are asked about half as many at a time, until
   the key that fails on its own is found. That one is asked about alone, with pauses that double.
-- If two questions in a row fail, or one meets a rate limit or no connection, the whole poll pauses. After the
-  pause one question about a single key is asked. If that fails, the pause doubles.
+- If two queries in a row fail, or one meets a rate limit or no connection, the whole poll pauses. After the
+  pause one query about a single key is asked. If that fails, the pause doubles.
 - A refusal for good ends waits only if it has come three times in a row, with a pause before each repetition:
   the waits for a key that was refused alone, or else all waits of the poll.
 """
@@ -44,13 +44,13 @@ FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
 #: Refusals for good in a row, with pauses between them, that end a wait.
 CONFIRMED = 3
-#: Questions in flight at once, so that an answer that takes long to arrive does not delay the others.
-QUESTIONS_AT_ONCE = 4
-#: Seconds between two questions. The service allows 5 status queries a second for one address. This makes at
+#: Queries in flight at once, so that an answer that takes long to arrive does not delay the others.
+QUERIES_AT_ONCE = 4
+#: Seconds between two queries. The service allows 5 status queries a second for one address. This makes at
 #: most 2 in any second, so two triggerers stay below that at whatever moments each of them asks.
 SPACING = 0.55
-#: Share of their interval over which questions are spread if SPACING would take longer than that; the rest is
-#: for questions that are repeated.
+#: Share of their interval over which queries are spread if SPACING would take longer than that; the rest is
+#: for queries that are repeated.
 SPREAD = 0.8
 #: A key that is due within this share of its interval goes along with those that are due now, up to the batch
 #: size: so waits that began at different times come to fill batches together.
@@ -59,7 +59,7 @@ EARLY_SHARE = 0.5
 GATHERING = 0.25
 #: Seconds of judging after which the rest of the event loop has its turn.
 LONGEST_TURN = 0.01
-#: Refusals that keys of the question are the reason for, surely or possibly.
+#: Refusals that keys of the query are the reason for, surely or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
 #: Refusals of this side, which need no confirmation.
@@ -84,12 +84,10 @@ class _Wait(Generic[T]):
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def show(self, states: Mapping[str, T | None]) -> None:
-        """Take note of the states of some keys; once all were seen, judge."""
+        """Take note of the states of some keys, and judge."""
         seen = {**self.seen, **states}
         if len(self.keys) > 1:  # else every answer holds all there is to know
             self.seen = seen
-        if len(seen) < len(self.keys):
-            return
         try:
             if (result := self.context.run(self.judge, seen, states.keys())) is not None:
                 self.future.set_result(result)
@@ -99,9 +97,9 @@ class _Wait(Generic[T]):
 
 @dataclass(slots=True)
 class _Failures:
-    """Failures in a row, of all questions or of those about one key; ``refusals`` are the last of them."""
+    """Failures in a row, of all queries or of those about one key; ``refusals`` are the last of them."""
 
-    batch_size: int  # keys per question with this one, until it succeeds
+    batch_size: int  # keys per query with this one, until it succeeds
     count: int = 0
     refusals: int = 0
 
@@ -116,9 +114,9 @@ class _Watched(Generic[T]):
     """A key that somebody waits for.
 
     :ivar due: when to ask about it; infinity while nothing is planned.
-    :ivar asked: while a question about it is in flight, the waits that were there when it was asked: its
+    :ivar asked: while a query about it is in flight, the waits that were there when it was asked: its
         answer may be older than what a later wait is to see.
-    :ivar answered: a question about it was answered before: it is not somebody else's.
+    :ivar answered: a query about it was answered before: it is not somebody else's.
     """
 
     __slots__ = ("answered", "asked", "due", "failures", "waits")
@@ -145,7 +143,7 @@ class Poll(Generic[T]):
 
     :param ask: asks about a batch of keys. What its answer leaves out is seen as None; an error in place of a
         state counts against that key alone.
-    :param batch_size: keys per question.
+    :param batch_size: keys per query.
     """
 
     def __init__(
@@ -157,15 +155,16 @@ class Poll(Generic[T]):
         self._due: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
-        self._questions: set[asyncio.Task[None]] = set()
+        self._queries: set[asyncio.Task[None]] = set()
         self._earliest = 0.0
         self._probe: str | None = None
-        self._recovered()
+        self._reset()
 
     async def until(self, keys: Sequence[str], interval: float, judge: Judge[T, R]) -> R:
         """Poll in a moment and every ``interval`` seconds, until ``judge`` returns something; return that.
 
-        :param judge: called with the last states of all keys, and with the keys that were just asked about.
+        :param judge: called with the last states of the keys that were answered by now, and with those keys
+            that were just now.
         :raises WebCollectError: if the service refuses for good (credential, plan, id), which was confirmed.
         :raises ValueError: if there is no key.
         """
@@ -185,7 +184,7 @@ class Poll(Generic[T]):
 
     async def aclose(self) -> None:
         """Stop asking."""
-        tasks = [task for task in (self._runner, *self._questions) if task]
+        tasks = [task for task in (self._runner, *self._queries) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -201,13 +200,13 @@ class Poll(Generic[T]):
         if due >= watched.due:
             return
         watched.due = due
-        if not watched.asked:  # two questions about one key could be answered in the wrong order
+        if not watched.asked:  # two queries about one key could be answered in the wrong order
             heapq.heappush(self._due, (due, key))
             if self._due[0] == (due, key):
                 self._changed.set()
 
     def _ask_again(self, key: str, watched: _Watched[T], due: float) -> None:
-        """Plan the next question about ``key`` after one that has ended."""
+        """Plan the next query about ``key`` after one that has ended."""
         watched.asked, watched.due = (), math.inf
         if watched.waits:
             self._schedule(key, watched, due)
@@ -221,31 +220,36 @@ class Poll(Generic[T]):
                 self._changed.set()
 
     async def _run(self) -> None:
-        try:
-            await self._ask_all()
-        except Exception as error:
-            # nobody must wait for what is not asked any more
-            log.exception("The poll broke down.")
-            await _fail([wait for watched in self._watched.values() for wait in watched.waits], error)
-        self._due.clear()
-        self._recovered()
-
-    async def _ask_all(self) -> None:
         """Ask about what is due while somebody waits."""
-        while self._watched or self._questions:
-            self._changed.clear()
-            moment = self._next_moment()
-            if moment <= _now():
-                self._begin(self._take_probe() if self._paused else self._take_due())
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(moment if math.isfinite(moment) else None):
-                    await self._changed.wait()
+        while self._watched or self._queries:
+            try:
+                await self._ask_next()
+            except Exception as error:
+                # nobody must wait for what is not asked any more
+                log.exception("The poll broke down.")
+                self._due.clear()
+                for watched in self._watched.values():
+                    watched.due = math.inf
+                await _end_with([wait for watched in self._watched.values() for wait in watched.waits], error)
+                await asyncio.sleep(0)  # for them to leave
+        self._due.clear()
+        self._reset()
+
+    async def _ask_next(self) -> None:
+        """Send a query, or wait until it is time for one."""
+        self._changed.clear()
+        moment = self._next_moment()
+        if moment <= _now():
+            self._begin(self._take_probe() if self._paused else self._take_due())
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(moment if math.isfinite(moment) else None):
+                await self._changed.wait()
 
     def _next_moment(self) -> float:
-        """Return when to ask the next question; infinity if something has to happen before."""
+        """Return when to ask the next query; infinity if something has to happen before."""
         first = self._first_due()
-        if first is None or len(self._questions) >= QUESTIONS_AT_ONCE or self._probe:
+        if first is None or len(self._queries) >= QUERIES_AT_ONCE or self._probe:
             return math.inf
         return max(self._earliest, self._pause_ends if self._paused else first[0])
 
@@ -284,33 +288,33 @@ class Poll(Generic[T]):
         return {self._probe: self._watched[self._probe]}
 
     def _begin(self, batch: _Batch[T]) -> None:
-        """Ask a question, and plan the earliest moment of the next one."""
+        """Send a query, and plan the earliest moment of the next one."""
         interval = min(watched.interval for watched in batch.values())
         batches = math.ceil(len(self._watched) / self._batch_size)
         self._earliest = _now() + min(SPACING, SPREAD * interval / batches)
         for watched in batch.values():
             watched.asked, watched.due = tuple(watched.waits), math.inf
-        question = asyncio.create_task(self._question(batch))
-        self._questions.add(question)
-        question.add_done_callback(self._questions.discard)
-        question.add_done_callback(lambda _: self._changed.set())
+        query = asyncio.create_task(self._query(batch))
+        self._queries.add(query)
+        query.add_done_callback(self._queries.discard)
+        query.add_done_callback(lambda _: self._changed.set())
 
-    async def _question(self, batch: _Batch[T]) -> None:
+    async def _query(self, batch: _Batch[T]) -> None:
         asked_at = _now()
         try:
             answer = await self._ask(list(batch))
             errors = {key: state for key in batch if isinstance(state := answer.get(key), WebCollectError)}
         except WebCollectError as error:
-            await self._failed(batch, error, asked_at)
+            await self._not_answered(batch, error, asked_at)
         except (Exception, asyncio.CancelledError) as error:
             if (task := asyncio.current_task()) and task.cancelling():
-                raise  # it is the poll that is closed; else something inside the question was cancelled
+                raise  # it is the poll that is closed; else something inside the query was cancelled
             log.exception("A status query failed in a way that is not foreseen.")
-            await self._failed(batch, WebCollectError(type(error).__name__), asked_at)
+            await self._not_answered(batch, WebCollectError(type(error).__name__), asked_at)
         else:
-            self._recovered()
+            self._answered(asked_at)
             for key, unreadable in errors.items():
-                await self._put_off({key: batch.pop(key)}, unreadable)
+                await self._plan_again({key: batch.pop(key)}, unreadable)
             await self._show(batch, answer)
 
     async def _show(self, batch: _Batch[T], answer: Mapping[str, Any]) -> None:
@@ -323,32 +327,39 @@ class Poll(Generic[T]):
             self._ask_again(key, watched, min(watched.due, now + watched.interval))
         await _each(states, lambda wait: wait.show(states[wait]))
 
-    def _recovered(self) -> None:
-        """Take note that the service answers."""
+    def _answered(self, asked_at: float) -> None:
+        """Take note that the service answers, unless it has failed since it was asked."""
+        if asked_at >= self._failed_at:
+            self._reset()
+
+    def _reset(self) -> None:
+        """Forget failures."""
+        self._failed_at = -math.inf
         self._failures = _Failures(self._batch_size)
         self._paused = False
         self._pause_ends = 0.0
         self._probe = None
 
-    async def _failed(self, batch: _Batch[T], error: WebCollectError, asked_at: float) -> None:
-        """Deal with a question that was not answered."""
+    async def _not_answered(self, batch: _Batch[T], error: WebCollectError, asked_at: float) -> None:
+        """Deal with a query that was not answered."""
         ends_all = False
         if isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and not all(watched.answered for watched in batch.values())
         ):
-            self._recovered()
+            self._answered(asked_at)
         elif asked_at < self._pause_ends:
             self._paused = True  # two in a row, though this one was asked too early to confirm the first
         else:
+            self._failed_at = _now()
             # a batch may be denied because one of its keys has become somebody else's
             is_refusal = error.permanent and (len(batch) == 1 or not isinstance(error, PermissionDenied))
             ends_all = self._failures.add(error, is_refusal=is_refusal)
             self._paused = self._failures.count > 1 or (error.unsent and not error.permanent)
             self._pause_ends = _now() + _backoff(self._failures.count, error)
-        await self._put_off(batch, error, ends_all=ends_all)
+        await self._plan_again(batch, error, ends_all=ends_all)
 
-    async def _put_off(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
-        """Plan when to ask again about keys that a question failed for; end the waits that are refused."""
+    async def _plan_again(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
+        """Plan when to ask again about keys that a query failed for; end the waits that are refused."""
         due = max(now := _now(), self._pause_ends)
         alone, probed = len(batch) == 1, self._probe in batch
         refused: list[_Wait[T]] = []
@@ -366,7 +377,7 @@ class Poll(Generic[T]):
         log.warning("A status query failed; the next one%s follows in %.0f s. %s", about, due - now, error)
         if ends_all and not refused:
             refused = [wait for watched in self._watched.values() for wait in watched.waits]
-        await _fail(refused, error)
+        await _end_with(refused, error)
 
 
 def _backoff(failures: int, error: WebCollectError) -> float:
@@ -379,7 +390,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _fail(waits: Iterable[_Wait[Any]], error: Exception) -> None:
+async def _end_with(waits: Iterable[_Wait[Any]], error: Exception) -> None:
     """End waits with ``error``."""
     await _each(waits, lambda wait: wait.future.set_exception(error))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from airflow_provider_webcollect.service.api.records import Record, TaskStatus
 from airflow_provider_webcollect.waiting.baseline import Baseline, RunEnd
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
 from airflow_provider_webcollect.waiting.queries import Query
 
 C = TypeVar("C", bound="Condition")
@@ -24,9 +24,10 @@ class Verdict(NamedTuple):
     reason: str
 
 
-# the garbage collector need not look at them: there may be tens of thousands, without a cycle
 class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is waited for.
+
+    ``gc=False``: there may be tens of thousands, and none is part of a cycle.
 
     :cvar query: the query that shows the state of the :attr:`keys`.
     """
@@ -38,25 +39,28 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """What the query is about, such as the ids of tasks."""
         raise NotImplementedError
 
-    def absent(self, seen: Mapping[str, Any]) -> Collection[str]:
-        """Return what the service's answers lack."""
+    def absent(self, key: str, state: Any) -> Collection[str]:
+        """Return what the service's answer about ``key`` lacks."""
         raise NotImplementedError
 
-    def judge(self, seen: Mapping[str, Any], wait: Wait) -> Verdict:
-        """Return how the wait stands.
+    def judge(self, key: str, state: Any, polls: Polls) -> Verdict:
+        """Return how the wait stands as far as ``key`` is concerned.
 
-        :param seen: the latest state of each key; None for one that the answer left out.
-        :param wait: knows what the polls before have shown.
+        :param state: what the latest poll of it has shown; None if the answer left it out.
         """
         raise NotImplementedError
+
+    def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
+        """Return how the wait stands.
+
+        :param verdicts: of each key that was polled by now; of the only one, unless this is overridden.
+        """
+        (verdict,) = verdicts.values()
+        return verdict
 
     def records(self, seen: Mapping[str, Any]) -> Iterable[Record]:
         """Return what the wait's result consists of."""
         raise NotImplementedError
-
-    def result(self, records: Records) -> Any:
-        """Return the result of the Airflow task from the last :meth:`records`; by default all of them."""
-        return records
 
     def as_json(self) -> dict[str, Any]:
         """Return the condition as plain JSON, for a trigger's arguments; what has its default is left out."""
@@ -80,53 +84,60 @@ class _Absence(NamedTuple):
     answers: int
 
 
-_NOTHING: Mapping[str, _Absence] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Absences:
-    """What the answers lack, and since when. What a single answer lacks does not count yet.
+class Polls:
+    """What the polls of a key have shown, one after the other.
 
-    What the first answer lacks has been absent since the wait began: another process may have made the polls
-    before it.
+    What a single answer lacks does not count yet. What the first answer lacks has been absent since the wait
+    began: another process may have made the polls before it.
 
     :param began: Unix time at which the wait began.
     """
 
-    __slots__ = ("_absent", "_began")
+    __slots__ = ("_absent", "_began", "_end", "_now")
 
     def __init__(self, began: float) -> None:
-        self._began: float | None = began
-        self._absent = _NOTHING
+        self._began = began
+        self._now: float | None = None
+        self._absent: Mapping[str, _Absence] = _NOTHING
+        self._end: RunEnd | None = None
 
-    def note(self, absent: Collection[str], now: float, polled: Collection[str] | None = None) -> None:
+    def note(self, absent: Collection[str]) -> None:
         """Take an answer into account.
 
-        :param absent: all that is absent by now.
-        :param now: Unix time.
-        :param polled: what the answer is about; None for everything.
+        :param absent: what it lacks.
         """
-        since = now if self._began is None else self._began
-        self._began = None
-        if not absent:
-            self._absent = _NOTHING
-            return
-        known = self._absent
+        now = time.time()
+        new = _Absence(self._began if self._now is None else now, 0)
+        self._now = now
+        before = {name: self._absent.get(name, new) for name in absent}
         self._absent = {
-            key: _Absence(since, 1)
-            if (before := known.get(key)) is None
-            else _Absence(before.since, before.answers + (polled is None or key in polled))
-            for key in absent
-        }
-
-    def seconds(self, key: str, now: float) -> float | None:
-        """Return for how long ``key`` has been absent; None if it is not, or from a single answer only."""
-        absence = self._absent.get(key)
-        return None if absence is None or absence.answers < 2 else now - absence.since
+            name: _Absence(since, count + 1) for name, (since, count) in before.items()
+        } or _NOTHING
 
     @property
     def unconfirmed(self) -> bool:
         """Whether something is absent from a single answer only."""
         return any(absence.answers < 2 for absence in self._absent.values())
+
+    def seconds_absent(self, name: str) -> float | None:
+        """Return for how long ``name`` has been absent; None if it is not, or from a single answer only."""
+        absence = self._absent.get(name)
+        if absence is None or absence.answers < 2 or self._now is None:
+            return None
+        return self._now - absence.since
+
+    def is_new_run(self, status: TaskStatus, baseline: Baseline, *, settle: float, was_started: bool) -> bool:
+        """Return whether ``status`` is of the run after ``baseline``; to be called with each that is seen.
+
+        :param settle: seconds for which a status may still be that of the run before.
+        :param was_started: a run was started right before the wait; else the next one counts, whenever it is.
+        """
+        if self._end is None:
+            self._end = RunEnd(baseline, self._began if was_started else None)
+        return self._end.belongs(status, self._now or self._began, settle)
 
 
 class Wait:
@@ -136,26 +147,34 @@ class Wait:
     :param log: a logger.
     """
 
-    __slots__ = ("_absences", "_began", "_ends", "_log", "_now", "_reason", "condition")
+    __slots__ = ("_began", "_log", "_polls", "_reason", "_verdicts", "condition")
 
     def __init__(self, condition: Condition, began: float, log: Any) -> None:
         self.condition = condition
-        self._began = self._now = began
-        self._absences = Absences(began)
-        self._ends: dict[str, RunEnd] | None = None  # most waits need none
+        self._began = began
+        self._polls: dict[str, Polls] = {}
+        self._verdicts: Mapping[str, Verdict] = _NOTHING
         self._log = log
         self._reason = ""
 
     def judge(self, seen: Mapping[str, Any], polled: Collection[str] | None = None) -> Ended | None:
         """Return the end of the wait, or None if it goes on.
 
-        :param seen: the latest state of each of the condition's keys; None for one that was left out.
+        A key is judged when it was polled, by what was shown then: while others are, no time passes for it.
+
+        :param seen: the latest state of each of the condition's keys that was polled by now; None for one
+            that the answer left out.
         :param polled: the keys that were polled just now; None for all of them.
         """
-        self._now = time.time()
-        # of a single key, everything was polled
-        self._absences.note(self.condition.absent(seen), self._now, polled if len(seen) > 1 else None)
-        outcome, reason = self.condition.judge(seen, self)
+        verdicts = {}
+        for key in seen if polled is None else polled:
+            if (polls := self._polls.get(key)) is None:
+                polls = self._polls[key] = Polls(self._began)
+            polls.note(self.condition.absent(key, seen[key]))
+            verdicts[key] = self.condition.judge(key, seen[key], polls)
+        if len(self.condition.keys) > 1:  # else every poll shows all there is to judge
+            verdicts = self._verdicts = {**self._verdicts, **verdicts}
+        outcome, reason = self.condition.combine(verdicts)
         if reason != self._reason:
             self._reason = reason
             self._log.info("%s", reason)
@@ -167,22 +186,4 @@ class Wait:
     @property
     def is_in_doubt(self) -> bool:
         """Whether something is missing that another answer may have."""
-        return self._absences.unconfirmed
-
-    def seconds_absent(self, key: str) -> float | None:
-        """Return for how long ``key`` has been absent; None if it is not, or from a single answer only."""
-        return self._absences.seconds(key, self._now)
-
-    def is_new_run(
-        self, task_id: str, status: TaskStatus, baseline: Baseline, *, settle: float, was_started: bool
-    ) -> bool:
-        """Return whether ``status`` is of the run after ``baseline``; to be called with each that is seen.
-
-        :param settle: seconds for which a status may still be that of the run before.
-        :param was_started: a run was started right before the wait; else the next one counts, whenever it is.
-        """
-        ends = self._ends = self._ends or {}
-        end = ends.get(task_id)
-        if end is None:
-            end = ends[task_id] = RunEnd(baseline, self._began if was_started else None)
-        return end.belongs(status, self._now, settle)
+        return any(polls.unconfirmed for polls in self._polls.values())

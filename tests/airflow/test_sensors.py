@@ -601,6 +601,48 @@ class TestAfterNow:
         with pytest.raises(TimeoutError):
             asyncio.run(outcome())
 
+    @pytest.mark.parametrize("mode", ["poke", "deferrable"])
+    @pytest.mark.parametrize(
+        ("times", "fault"),
+        # the client of a worker tries a call 7 times; it does not repeat what was refused
+        [(8, {"status": 502}), (2, {"status": 403, "code": "PermissionDenied"})],
+        ids=["it fails", "it refuses twice"],
+    )
+    def test_a_service_that_does_not_answer_at_first_is_asked_again(
+        self, times: int, fault: dict[str, Any], mode: str, sandbox: Sandbox, after_requests: Any
+    ) -> None:
+        sandbox.control.configure(wait_seconds=0, run_seconds=0)
+        task = sandbox.control.add_task(lots=[1])
+        sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
+        after_requests(times + 3, STATUS_PATHS["task"], sandbox.control.start_task, task["task_id"])
+        run = wait(WebCollectTaskStatusSensor, mode, task, after="now", settle=0)
+
+        assert run.states == {"wait": "success"}
+        assert run.xcoms["wait"]["executed_times"] == 2
+
+    @pytest.mark.parametrize("mode", ["poke", "deferrable"])
+    @pytest.mark.parametrize(
+        ("options", "state"),
+        [({}, "failed"), ({"soft_fail": True}, "skipped"), ({"never_fail": True}, "skipped")],
+        ids=["plain", "soft_fail", "never_fail"],
+    )
+    def test_a_service_that_refuses_for_good_ends_the_wait_as_later(
+        self, options: dict[str, Any], state: str, mode: str, sandbox: Sandbox
+    ) -> None:
+        task = sandbox.control.add_task(lots=[1])
+        sandbox.control.fail(STATUS_PATHS["task"], times=3, status=403, code="PermissionDenied")
+        run = wait(WebCollectTaskStatusSensor, mode, task, after="now", **options)
+
+        assert run.states == {"wait": state}
+
+    @pytest.mark.parametrize("mode", ["poke", "deferrable"])
+    def test_a_service_that_never_answers_ends_in_the_timeout(self, mode: str, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(lots=[1])
+        sandbox.control.fail(STATUS_PATHS["task"], times=None, status=502)
+        run = wait(WebCollectTaskStatusSensor, mode, task, after="now", timeout=1, soft_fail=True)
+
+        assert run.states == {"wait": "skipped"}
+
     def test_rescheduled_it_cannot_be(self) -> None:
         with make_dag(), pytest.raises(InvalidArgument, match=r"after.*now.*use deferrable=True"):
             WebCollectTaskStatusSensor(

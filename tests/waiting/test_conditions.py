@@ -16,6 +16,7 @@ from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import Clock, Log, PolledWait, by_id, shown
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
+BEFORE = Baseline.of(shown("Finished", began=0, ended=10))
 
 
 @pytest.fixture
@@ -206,6 +207,44 @@ def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
     ended = wait.at(300, by_id("ab"))
     assert ended
     assert ended.outcome is FAILED
+
+
+class TestWhileOthersArePolled:
+    """Their polls say nothing of a task that was not polled since, however much time has passed."""
+
+    def test_a_status_of_the_run_before_does_not_become_one_of_this_run(self, clock: Clock) -> None:
+        wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE, "b": BEFORE}))
+        old, new = shown("Finished", began=0, ended=10), shown("Finished", "b", began=20, ended=30)
+        assert wait.at(1, by_id("ab", old, new)) is None
+        for now in (60, 120, 180):
+            assert wait.at(now, by_id("ab", old, new), ["b"]) is None
+        assert wait.at(190, by_id("ab", shown("Extracting", began=20), new), ["a"]) is None
+        assert wait.at(200, by_id("ab", shown("Finished", began=20, ended=30), new), ["a"])
+
+    def test_a_missing_task_is_not_missing_for_longer(self, clock: Clock) -> None:
+        wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), missing_timeout=100))
+        for now, polled in ((1, "ab"), (50, "ab"), (150, "b"), (250, "b")):
+            assert wait.at(now, by_id("ab", shown("Extracting", "b")), polled) is None
+        assert wait.at(251, by_id("ab", shown("Extracting", "b")), "a")
+
+    def test_a_task_whose_first_answer_comes_late_is_judged_by_it(self, clock: Clock) -> None:
+        wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE}))
+        old = shown("Finished", began=0, ended=10)
+        assert wait.at(1, {"a": old}, "a") is None
+        assert wait.at(120, {"a": old, "b": shown("Finished", "b")}, "b") is None
+        assert wait.at(121, {"a": old, "b": shown("Finished", "b")}, "a")
+
+
+def test_what_suffices_ends_the_wait_though_another_task_was_not_answered_yet(clock: Clock) -> None:
+    finished, stopped = {"a": shown("Finished")}, {"a": shown("Stopped")}
+    for how_many, seen, expected in (
+        ("all", finished, None),
+        ("all", stopped, FAILED),
+        ("any", finished, DONE),
+        ("any", stopped, None),
+    ):
+        ended = PolledWait(clock, TaskStates(task_ids=("a", "b"), how_many=how_many)).at(1, seen)
+        assert (ended and ended.outcome) is expected
 
 
 def test_a_poll_of_one_task_does_not_confirm_that_another_is_missing(clock: Clock) -> None:

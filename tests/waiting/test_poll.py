@@ -178,17 +178,17 @@ async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
     assert len(service.asked) == 3
 
 
-async def test_a_wait_on_many_keys_judges_once_all_were_seen_and_then_at_every_poll() -> None:
+async def test_a_wait_on_many_keys_judges_from_the_first_answer_on() -> None:
     service = Service(a=1, b=2, c=3)
-    seen_sizes: list[int] = []
+    judged: list[tuple[set[str], set[str]]] = []
 
     def see(seen: Mapping[str, int | None], polled: Collection[str]) -> bool | None:
-        seen_sizes.append(len(seen))
-        return True if len(seen_sizes) == 3 else None
+        judged.append((set(seen), set(polled)))
+        return True if len(seen) == 3 else None
 
     async with polling(service, batch_size=1) as poll:
-        await poll.until(["a", "b", "c"], 0.01, see)
-    assert seen_sizes == [3, 3, 3]
+        await poll.until(["a", "b", "c"], 60, see)
+    assert judged == [({"a"}, {"a"}), ({"a", "b"}, {"b"}), ({"a", "b", "c"}, {"c"})]
 
 
 async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
@@ -260,6 +260,23 @@ async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next()
         assert poll._runner is not None
         assert poll._runner.done()
         assert await poll.until(["a"], 60, states) == {"a": 1}
+
+
+async def test_a_wait_that_begins_while_others_end_by_a_defect_of_the_poll_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def defect(poll: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("a defect")
+
+    service = Service(a=1, b=2)
+    async with polling(service) as poll, asyncio.timeout(30):
+        monkeypatch.setattr(poll_module.Poll, "_take_due", defect)
+        with pytest.raises(RuntimeError, match="a defect"):
+            await poll.until(["a"], 60, states)
+        # at once, when the poll has not dealt with its defect yet
+        assert await poll.until(["a"], 60, states) == {"a": 1}
+        assert await poll.until(["b"], 60, states) == {"b": 2}
 
 
 async def test_what_a_waiter_does_runs_in_its_own_context() -> None:

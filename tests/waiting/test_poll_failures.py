@@ -32,7 +32,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenRejected,
     TooManyRequests,
 )
-from airflow_provider_webcollect.waiting.poller import LONGEST_BACKOFF, QUESTIONS_AT_ONCE, Poll
+from airflow_provider_webcollect.waiting.poller import LONGEST_BACKOFF, QUERIES_AT_ONCE, Poll
 
 CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
 KEY_REFUSALS = [NotFound, RequestRejected]
@@ -187,7 +187,7 @@ class TestOthersGoOn:
         async with polling(service, batch_size=1) as waits:
             waits.begin(keys(20))
             await asyncio.sleep(100)
-            assert len(service.asked) == QUESTIONS_AT_ONCE
+            assert len(service.asked) == QUERIES_AT_ONCE
 
     @pytest.mark.parametrize(
         "error", [ServiceFailure("down"), RuntimeError("a bug"), PermissionDenied("not yours")]
@@ -205,6 +205,23 @@ class TestOthersGoOn:
             assert waits.longest_gap(others[:99]) < 20 + 7 * 5
             assert bad not in waits.seen
             assert set(waits.ended) <= {bad}
+
+    @simulated
+    async def test_an_answer_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(self) -> None:
+        service = Service()
+        service.takes = lambda asked: 5.0 if "slow" in asked else 0.05
+        limited = TooManyRequests("429", retry_after=60.0)
+        limited.unsent = True
+        async with polling(service) as waits:
+            waits.begin(["slow"])
+            await asyncio.sleep(1)
+            service.fail(limited, times=1)
+            waits.begin(["limited"])
+            await asyncio.sleep(1)
+            waits.begin(["other"])
+            await asyncio.sleep(30)
+            assert waits.seen.keys() == {"slow"}
+            assert [asked for _, asked in service.asked] == [["slow"], ["limited"]]
 
     @simulated
     async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(self) -> None:
@@ -353,7 +370,7 @@ class TestRefusals:
     async def test_many_at_the_same_time_are_one(self, kind: type[Exception]) -> None:
         service = Service()
         service.takes = lambda asked: 5.0
-        service.fail(kind("no"), times=QUESTIONS_AT_ONCE)
+        service.fail(kind("no"), times=QUERIES_AT_ONCE)
         async with polling(service) as waits:
             waits.begin(keys(1000))
             await asyncio.sleep(180)
