@@ -144,12 +144,22 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         store = getattr(self, "asset_state_store", None)
         if store is None:
             return None
-        try:
-            known = await store.aget(self._key(task_id))
-        except ValueError:
-            log.warning("The watchers are on several assets: runs are not remembered over a restart.")
-            self.asset_state_store = None
-            return None
+        while True:
+            try:
+                known = await store.aget(self._key(task_id))
+                break
+            except Exception as error:
+                if type(error) is ValueError:
+                    log.warning("The watchers are on several assets: runs are not remembered over a restart.")
+                    self.asset_state_store = None
+                    return None
+                log.warning(
+                    "%s: what was last seen of it cannot be read; the next try follows in %.0f s. %s",
+                    task_id,
+                    self.poke_interval,
+                    error,
+                )
+                await asyncio.sleep(self.poke_interval)
         try:
             return msgspec.convert(known, LastRun | None)
         except msgspec.ValidationError as error:

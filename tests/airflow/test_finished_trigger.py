@@ -290,6 +290,26 @@ class TestOverARestart:
         assert running.runs() == [2]
         assert caplog.text.count("not remembered") == 1
 
+    async def test_a_store_that_is_away_when_the_triggerer_starts_is_waited_for(
+        self, sandbox: Sandbox, task_id: str
+    ) -> None:
+        class Away(Store):
+            left = 3
+
+            async def aget(self, key: str) -> Any:
+                if self.left:
+                    self.left -= 1
+                    raise RuntimeError("the database is away")
+                return await super().aget(key)
+
+        store = Away()
+        async with triggerer(watching(task_id), store) as running:
+            await store.holds(1)
+            run_to_the_end(sandbox, task_id)
+            await running.reported(1)
+
+        assert running.runs() == [2]
+
     async def test_a_store_that_fails_does_not_end_the_watch(
         self, sandbox: Sandbox, task_id: str, caplog: pytest.LogCaptureFixture
     ) -> None:
