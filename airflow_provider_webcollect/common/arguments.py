@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 #: In arguments that a triggerer gets, the one key of a mapping that stands for a result of another task.
 XCOM_PULL = "xcom_pull"
+#: The triggerer ends a zero-slot wait at its timeout; so long after it Airflow does, should that fail.
+GRACE = datetime.timedelta(seconds=60)
 #: Why no triggerer begins a wait with ``after="now"``.
 NOW_NEEDS_WORKER = "only a worker can query what the status shows now"
 

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.common.arguments import NOW_NEEDS_WORKER, XCOM_PULL, is_unmapped
+from airflow_provider_webcollect.common.arguments import GRACE, NOW_NEEDS_WORKER, XCOM_PULL, is_unmapped
 from airflow_provider_webcollect.waiting.arguments import NOW
 
 if TYPE_CHECKING:
     from airflow.triggers.base import StartTriggerArgs
 
     from airflow_provider_webcollect.sensors.base import WaitSensor
-
-#: The triggerer ends a wait at its timeout; so long after it Airflow does, should the triggerer be unable to.
-GRACE = datetime.timedelta(seconds=60)
 
 
 class NotFromTrigger(Exception):
@@ -45,6 +42,7 @@ def start_trigger_args(sensor: WaitSensor, trigger: str, names: Sequence[str]) -
         trigger_kwargs={
             "poke_interval": sensor.poke_interval,
             "timeout": sensor.timeout,
+            "execution_timeout": sensor.execution_timeout and sensor.execution_timeout.total_seconds(),
             "soft_fail": sensor.soft_fail,
             "never_fail": sensor.never_fail,
             "webcollect_conn_id": _plain(sensor, sensor.webcollect_conn_id),
@@ -85,7 +83,7 @@ def _plain(sensor: WaitSensor, value: Any) -> Any:
 def _check_template(sensor: WaitSensor, text: str) -> None:
     from jinja2 import StrictUndefined
 
-    if text.count("xcom_pull") > text.count("map_indexes"):
+    if _lacks_map_index(sensor, text):
         raise NotFromTrigger(
             "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
         )
@@ -96,6 +94,22 @@ def _check_template(sensor: WaitSensor, text: str) -> None:
         raise NotFromTrigger("its DAG has macros or filters of its own")
     if dag and (dag.jinja_environment_kwargs or dag.template_undefined is not StrictUndefined):
         raise NotFromTrigger("its DAG has a Jinja environment of its own")
+
+
+def _lacks_map_index(sensor: WaitSensor, text: str) -> bool:
+    """Return whether a template has an ``xcom_pull`` that does not name one map index."""
+    from jinja2 import TemplateSyntaxError, nodes
+
+    try:
+        template = sensor.get_template_env().parse(text)
+    except TemplateSyntaxError:
+        return False  # it fails in the triggerer as it would in a worker
+    for call in template.find_all(nodes.Call):
+        if getattr(call.node, "attr", None) == "xcom_pull":
+            named = [each.value for each in call.kwargs if each.key == "map_indexes"]
+            if not named or isinstance(named[0], nodes.List | nodes.Tuple | nodes.Name):
+                return True
+    return False
 
 
 def _pull(reference: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider_webcollect.common.arguments import NOW_NEEDS_WORKER, XCOM_PULL
+from airflow_provider_webcollect.common.arguments import GRACE, NOW_NEEDS_WORKER, XCOM_PULL
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import end_of
 from airflow_provider_webcollect.waiting.arguments import (
@@ -50,9 +50,10 @@ class _EndTrigger(BaseTrigger):
     """What the waits for tasks and for sub-tasks share.
 
     :param timeout: seconds after which the wait has failed.
+    :param execution_timeout: seconds of the task's execution timeout, if it has one.
     :param soft_fail: skip the task if the wait fails.
     :param never_fail: skip the task also if the wait is ended by any error.
-    :param arguments: those of the sensor's arguments that were given to say what is waited for. The triggerer
+    :param arguments: what is waited for: those of the sensor's arguments that are not None. The triggerer
         renders those that are named like template fields of the sensor.
     """
 
@@ -68,12 +69,14 @@ class _EndTrigger(BaseTrigger):
         timeout: float,
         soft_fail: bool,
         never_fail: bool,
+        execution_timeout: float | None = None,
         **arguments: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.webcollect_conn_id = webcollect_conn_id
         self.poke_interval = poke_interval
         self.timeout = timeout
+        self.execution_timeout = execution_timeout
         self.soft_fail = soft_fail
         self.never_fail = never_fail
         # Airflow renders attributes: those that are named like template fields of the sensor
@@ -91,6 +94,7 @@ class _EndTrigger(BaseTrigger):
             "webcollect_conn_id": self.webcollect_conn_id,
             "poke_interval": self.poke_interval,
             "timeout": self.timeout,
+            "execution_timeout": self.execution_timeout,
             "soft_fail": self.soft_fail,
             "never_fail": self.never_fail,
             **self._arguments,
@@ -197,9 +201,12 @@ class _EndTrigger(BaseTrigger):
     def _began(self) -> float:
         """Return when Airflow began the wait: the triggerer gets only the moment at which Airflow ends it."""
         task: Any = self.task
-        limits = (task.start_trigger_args.timeout, task.execution_timeout)
-        began: datetime.datetime = self.timeout_after - min(limit for limit in limits if limit)
-        return began.timestamp()
+        # the DAG may have been edited since, so the limits are those of the start; a cluster policy can have
+        # set an execution timeout after that
+        limits = [self.timeout + GRACE.total_seconds(), self.execution_timeout]
+        limits.append(task.execution_timeout and task.execution_timeout.total_seconds())
+        began = self.timeout_after.timestamp() - min(filter(None, limits))
+        return min(began, time.time())
 
     def _result(self, records: Records) -> Any:
         return records

@@ -49,6 +49,13 @@ def stopped(sandbox: Sandbox) -> str:
     return str(sandbox.control.add_task(state="Stopped")["task_id"])
 
 
+def missing(kind: str, running: str) -> dict[str, Any]:
+    """Return the arguments of a wait for what the service never shows."""
+    if kind == "subtask":
+        return {"collection_task_id": running, "sub_task_ids": ["nowhere"]}
+    return {"collection_task_id": "nowhere"}
+
+
 @each_sensor
 class TestEndings:
     async def test_a_run_that_ends_well_is_a_success(self, kind: str, running: str, sandbox: Sandbox) -> None:
@@ -102,6 +109,36 @@ class TestEndings:
         self, kind: str, running: str
     ) -> None:
         assert await state(start(kind, running, timeout=1000, waited=999.5)) == "failed"
+
+    @pytest.mark.parametrize(
+        ("before", "now"),
+        [
+            ({"timeout": 5000}, {}),
+            ({}, {"timeout": 5000}),
+            ({"execution_timeout": datetime.timedelta(seconds=5000)}, {}),
+        ],
+        ids=["longer timeout", "shorter timeout", "no execution timeout"],
+    )
+    async def test_other_limits_in_an_edited_dag_do_not_move_the_beginning_of_the_wait(
+        self, kind: str, running: str, before: dict[str, Any], now: dict[str, Any]
+    ) -> None:
+        usual = {"timeout": 100_000, "missing_timeout": 3600, "retries": 1, **missing(kind, running)}
+        trigger = start(kind, waited=3700, **{**usual, **before})
+        trigger.task_instance = start(kind, **{**usual, **now}).task_instance
+        event = await ending(trigger)
+
+        assert event.payload["outcome"] == "failed"
+        assert " since 37" in event.payload["reason"]
+
+    async def test_a_shorter_execution_timeout_in_an_edited_dag_does_not_put_the_beginning_into_the_future(
+        self, kind: str, running: str
+    ) -> None:
+        usual = {"timeout": 100_000, "missing_timeout": 0.5, "retries": 1, **missing(kind, running)}
+        trigger = start(kind, waited=10, **usual)
+        limit = datetime.timedelta(seconds=5000)
+        trigger.task_instance = start(kind, execution_timeout=limit, **usual).task_instance
+
+        assert (await ending(trigger)).payload["outcome"] == "failed"
 
     async def test_an_execution_timeout_does_not_end_the_wait_before_its_time(
         self, kind: str, finished: str

@@ -736,8 +736,18 @@ class TestStartingFromTheTriggererOnNewAirflow:
         ]
         assert sensor.upstream_task_ids == {"first", "second"}
 
-    def test_what_the_triggerer_would_never_get_an_answer_to_is_left_to_a_worker(self) -> None:
-        sensor = self.start(collection_task_id="{{ ti.xcom_pull('other') }}")
+    @pytest.mark.parametrize(
+        "template",
+        [
+            "{{ ti.xcom_pull('other') }}",
+            "{{ ti.xcom_pull('other') }}{# map_indexes #}",
+            "{{ ti.xcom_pull('other', key='map_indexes') }}",
+            "{{ ti.xcom_pull('other', map_indexes=[0, 1]) }}",
+            "{{ ti.xcom_pull('one', map_indexes=-1, key='map_indexes') or ti.xcom_pull('other') }}",
+        ],
+    )
+    def test_what_the_triggerer_would_never_get_an_answer_to_is_left_to_a_worker(self, template: str) -> None:
+        sensor = self.start(collection_task_id=template)
 
         assert not sensor.start_from_trigger
         assert "map_indexes=-1" in sensor._why_from_worker
