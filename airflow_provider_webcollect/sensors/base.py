@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -22,7 +22,6 @@ from airflow_provider_webcollect.common.retry import RetryAfterOperator
 from airflow_provider_webcollect.common.waits import (
     default_deferrable,
     end_of_event,
-    patiently,
     poll,
     result_of,
 )
@@ -32,16 +31,11 @@ from airflow_provider_webcollect.waiting.outcome import Ended
 from airflow_provider_webcollect.waiting.wait import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_webcollect.triggers.webcollect import WaitTrigger
     from airflow_provider_webcollect.waiting.outcome import Records
     from airflow_provider_webcollect.waiting.wait import Condition
-
-
-T = TypeVar("T")
 
 
 class WaitSensor(RetryAfterOperator, BaseSensorOperator):
@@ -66,16 +60,19 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         super().__init__(**kwargs)
         self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.webcollect_conn_id = webcollect_conn_id
+        self._waited_for: Condition | None = None
         self._wait: Wait | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait: poke, reschedule or defer."""
         try:
             with airflow_errors():
-                condition = self._begin()
+                self._waited_for = self._checked()
                 # what is wrong with the connection shows in the wait, which knows what to do about it
                 with contextlib.suppress(WebCollectError):
                     self._store_link(context)
+            if self.deferrable:
+                self._defer(self._waited_for)
         except (AirflowFailException, AirflowSensorTimeout, AirflowSkipException):
             raise
         except Exception as error:
@@ -83,36 +80,35 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
             if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
-        if self.deferrable:
-            self._defer(condition)
-        self._wait = Wait(condition, _began(self, context), self.log)
         return super().execute(context)
 
-    def _begin(self) -> Condition:
-        """Return what is waited for, once the wait begins."""
+    def _checked(self) -> Condition:
+        """Return what the arguments say is waited for, once their templates are rendered."""
         return self._condition()
 
-    def _ask(self, ask: Callable[[], T]) -> T:
-        """Return what the service is asked for before the wait; what ends the wait ends this as well."""
-        until = time.monotonic() + self.timeout
-        while (answer := patiently(ask, self.log)) is None:
-            if time.monotonic() >= until:
-                raise self._timed_out()
-            time.sleep(self.poke_interval)
-        if not isinstance(answer, Ended):
-            return answer
-        if self.soft_fail or self.never_fail:
-            raise AirflowSkipException(answer.reason)
-        raise AirflowFailException(answer.reason)
+    def _begun(self, condition: Condition) -> Condition | Ended | None:
+        """Return the condition of the wait that begins now; None if it cannot begin yet."""
+        return condition
 
     def _store_link(self, context: Context) -> None:
         """Store the link to the service's page of what is waited for; by default there is none."""
 
     def _defer(self, condition: Condition) -> NoReturn:
-        limit = datetime.timedelta(seconds=self.timeout)
+        now = time.monotonic()
+        waited = 0.0
+        while (begun := self._begun(condition)) is None:
+            time.sleep(min(self.poke_interval, self.timeout - waited))
+            waited = time.monotonic() - now
+            if waited >= self.timeout:
+                raise self._timed_out()
+        if isinstance(begun, Ended):
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(begun.reason)
+            raise AirflowFailException(begun.reason)
+        limit = datetime.timedelta(seconds=self.timeout - waited)
         self.defer(
             trigger=self._trigger_class()(
-                wait=condition.as_json(),
+                wait=begun.as_json(),
                 poke_interval=self.poke_interval,
                 webcollect_conn_id=self.webcollect_conn_id,
             ),
@@ -126,10 +122,17 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
 
         :raises AirflowFailException: for a failure state, and if a retry cannot help.
         """
-        if self._wait is None:
+        if self._waited_for is None:
             # called without `execute`, as unit tests of DAGs do
             with airflow_errors():
-                self._wait = Wait(self._begin(), _began(self, context), self.log)
+                self._waited_for = self._checked()
+        if self._wait is None:
+            begun = self._begun(self._waited_for)
+            if isinstance(begun, Ended):
+                raise AirflowFailException(begun.reason)
+            if begun is None:
+                return PokeReturnValue(False)
+            self._wait = Wait(begun, _began(self, context), self.log)
         ended = poll(self.webcollect_conn_id, self._wait, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 

@@ -97,19 +97,21 @@ def _check_template(sensor: WaitSensor, text: str) -> None:
 
 
 def _lacks_map_index(sensor: WaitSensor, text: str) -> bool:
-    """Return whether a template has an ``xcom_pull`` that does not name one map index."""
+    """Return whether a template may have an ``xcom_pull`` without ``map_indexes``, which asks for all."""
     from jinja2 import TemplateSyntaxError, nodes
 
     try:
-        template = sensor.get_template_env().parse(text)
+        calls = sensor.get_template_env().parse(text).find_all(nodes.Call)
     except TemplateSyntaxError:
         return False  # it fails in the triggerer as it would in a worker
-    for call in template.find_all(nodes.Call):
-        if getattr(call.node, "attr", None) == "xcom_pull":
-            named = [each.value for each in call.kwargs if each.key == "map_indexes"]
-            if not named or isinstance(named[0], nodes.List | nodes.Tuple | nodes.Name):
-                return True
-    return False
+    named = [
+        call
+        for call in calls
+        if getattr(call.node, "attr", None) == "xcom_pull"
+        and any(each.key == "map_indexes" for each in call.kwargs)
+    ]
+    # whatever else has the word may be one, such as a name for it
+    return text.count("xcom_pull") > len(named)
 
 
 def _pull(reference: Any) -> dict[str, Any]:

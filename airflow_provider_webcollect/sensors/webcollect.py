@@ -9,7 +9,7 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.waits import baselines
+from airflow_provider_webcollect.common.waits import baselines, patiently
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.sensors.base import WaitSensor
@@ -28,7 +28,7 @@ from airflow_provider_webcollect.waiting.arguments import (
 )
 from airflow_provider_webcollect.waiting.baseline import SETTLE
 from airflow_provider_webcollect.waiting.conditions import MISSING_TIMEOUT, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Outcome, Records
+from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -93,9 +93,9 @@ class _StatusSensor(WaitSensor):
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         return super().execute(context)
 
-    def _begin(self) -> Condition:
+    def _checked(self) -> Condition:
         refuse_none({name: getattr(self, name) for name in self._given})
-        return super()._begin()
+        return super()._checked()
 
     def _store_link(self, context: Context) -> None:
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
@@ -192,11 +192,12 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
         return task_states(**self._arguments)
 
-    def _begin(self) -> Condition:
-        condition = super()._begin()
+    def _begun(self, condition: Condition) -> Condition | Ended | None:
         if self.after != NOW:
             return condition
-        before = self._ask(lambda: baselines(self.webcollect_conn_id, condition.keys))
+        before = patiently(lambda: baselines(self.webcollect_conn_id, condition.keys), self.log)
+        if before is None or isinstance(before, Ended):
+            return before
         return msgspec.structs.replace(condition, after=before, was_started=False)
 
     def _trigger_class(self) -> type[WebCollectTaskStatusTrigger]:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Seconds in which the triggerer reads the last lines that a trigger logs.
 LOG_SECONDS = 1.0
+#: Seconds by which the clocks of the triggerer and of the scheduler may differ.
+CLOCKS_DIFFER = 60.0
 
 
 class _EndTrigger(BaseTrigger):
@@ -201,12 +203,13 @@ class _EndTrigger(BaseTrigger):
     def _began(self) -> float:
         """Return when Airflow began the wait: the triggerer gets only the moment at which Airflow ends it."""
         task: Any = self.task
-        # the DAG may have been edited since, so the limits are those of the start; a cluster policy can have
-        # set an execution timeout after that
-        limits = [self.timeout + GRACE.total_seconds(), self.execution_timeout]
-        limits.append(task.execution_timeout and task.execution_timeout.total_seconds())
-        began = self.timeout_after.timestamp() - min(filter(None, limits))
-        return min(began, time.time())
+        now, ends = time.time(), self.timeout_after.timestamp()
+        # The execution timeout is that of the start, unless a cluster policy has set it after that; or it is
+        # today's, unless the DAG was edited since. What would begin in the future is the wrong one.
+        limits = (self.execution_timeout, task.execution_timeout and task.execution_timeout.total_seconds())
+        timeout = self.timeout + GRACE.total_seconds()
+        begins = [ends - min(limit or timeout, timeout) for limit in limits]
+        return min(now, max((begin for begin in begins if begin <= now + CLOCKS_DIFFER), default=now))
 
     def _result(self, records: Records) -> Any:
         return records

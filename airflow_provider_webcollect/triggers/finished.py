@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -46,6 +46,9 @@ _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
 #: After a refusal the next poll follows in this many poke intervals: it needs a person to get better.
 PATIENCE = 10
+#: Seconds before each further try to read what was last seen of a task. Airflow waits 300 s for a trigger to
+#: take what was polled (`[triggerer] shared_stream_ack_timeout`).
+RECALL_AGAIN_AFTER = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
@@ -144,7 +147,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         store = getattr(self, "asset_state_store", None)
         if store is None:
             return None
-        while True:
+        for pause in (*RECALL_AGAIN_AFTER, None):
             try:
                 known = await store.aget(self._key(task_id))
                 break
@@ -153,13 +156,15 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
                     log.warning("The watchers are on several assets: runs are not remembered over a restart.")
                     self.asset_state_store = None
                     return None
+                if pause is None:
+                    raise  # Airflow starts the trigger again
                 log.warning(
                     "%s: what was last seen of it cannot be read; the next try follows in %.0f s. %s",
                     task_id,
-                    self.poke_interval,
+                    pause,
                     error,
                 )
-                await asyncio.sleep(self.poke_interval)
+                await asyncio.sleep(pause)
         try:
             return msgspec.convert(known, LastRun | None)
         except msgspec.ValidationError as error:
@@ -255,10 +260,9 @@ class _Watch(SharedStreamProducer):
         self,
         task_id: str,
         polls: Polls,
-        seen: Mapping[str, TaskStatus | None],
-        polled: Collection[str],
+        polled: Mapping[str, TaskStatus | None],
     ) -> None:
-        now, status = time.time(), seen[task_id]
+        now, status = time.time(), polled[task_id]
         polls.note((task_id,) if status is None else ())
         if polls.unconfirmed:
             return

@@ -20,9 +20,8 @@ import logging
 import math
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from airflow_provider_webcollect.service.errors import (
@@ -64,32 +63,27 @@ _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
 #: Refusals of this side, which need no confirmation.
 _LOCAL = (InvalidArgument, ConnectionIncomplete)
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-Judge: TypeAlias = Callable[[Mapping[str, T | None], Collection[str]], R | None]
+Judge: TypeAlias = Callable[[Mapping[str, T | None]], R | None]
 
 
 class _Wait(Generic[T]):
     """One wait. There may be tens of thousands, so it holds no more than it needs."""
 
-    __slots__ = ("context", "future", "interval", "judge", "keys", "seen")
+    __slots__ = ("context", "future", "interval", "judge", "keys")
 
     def __init__(self, keys: tuple[str, ...], interval: float, judge: Judge[T, Any]):
         self.keys = keys
         self.interval = interval
         self.judge = judge
-        self.seen: Mapping[str, T | None] = _NOTHING
         # what a waiter logs belongs to it, though it is run by the poll
         self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def show(self, states: Mapping[str, T | None]) -> None:
-        """Take note of the states of some keys, and judge."""
-        seen = {**self.seen, **states}
-        if len(self.keys) > 1:  # else every answer holds all there is to know
-            self.seen = seen
+        """Have the states of some keys judged."""
         try:
-            if (result := self.context.run(self.judge, seen, states.keys())) is not None:
+            if (result := self.context.run(self.judge, states)) is not None:
                 self.future.set_result(result)
         except Exception as error:  # it is the waiter's, and ends its wait alone
             self.future.set_exception(error)
@@ -163,8 +157,7 @@ class Poll(Generic[T]):
     async def until(self, keys: Sequence[str], interval: float, judge: Judge[T, R]) -> R:
         """Poll in a moment and every ``interval`` seconds, until ``judge`` returns something; return that.
 
-        :param judge: called with the last states of the keys that were answered by now, and with those keys
-            that were just now.
+        :param judge: called with the states of the keys that were just answered.
         :raises WebCollectError: if the service refuses for good (credential, plan, id), which was confirmed.
         :raises ValueError: if there is no key.
         """
@@ -228,8 +221,9 @@ class Poll(Generic[T]):
                 # nobody must wait for what is not asked any more
                 log.exception("The poll broke down.")
                 self._due.clear()
+                self._reset()
                 for watched in self._watched.values():
-                    watched.due = math.inf
+                    watched.due, watched.failures = math.inf, None
                 await _end_with([wait for watched in self._watched.values() for wait in watched.waits], error)
                 await asyncio.sleep(0)  # for them to leave
         self._due.clear()
@@ -319,6 +313,8 @@ class Poll(Generic[T]):
 
     async def _show(self, batch: _Batch[T], answer: Mapping[str, Any]) -> None:
         now = _now()
+        if self._probe in batch:
+            self._probe = None
         states: defaultdict[_Wait[T], dict[str, T | None]] = defaultdict(dict)
         for key, watched in batch.items():
             for wait in watched.asked:
@@ -328,7 +324,7 @@ class Poll(Generic[T]):
         await _each(states, lambda wait: wait.show(states[wait]))
 
     def _answered(self, asked_at: float) -> None:
-        """Take note that the service answers, unless it has failed since it was asked."""
+        """Take note that the service answers; that is no news if it has failed since it was asked."""
         if asked_at >= self._failed_at:
             self._reset()
 

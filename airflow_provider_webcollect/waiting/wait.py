@@ -147,33 +147,32 @@ class Wait:
     :param log: a logger.
     """
 
-    __slots__ = ("_began", "_log", "_polls", "_reason", "_verdicts", "condition")
+    __slots__ = ("_began", "_known", "_log", "_polls", "_reason", "condition")
 
     def __init__(self, condition: Condition, began: float, log: Any) -> None:
         self.condition = condition
         self._began = began
         self._polls: dict[str, Polls] = {}
-        self._verdicts: Mapping[str, Verdict] = _NOTHING
+        self._known: tuple[dict[str, Any], dict[str, Verdict]] | None = None
         self._log = log
         self._reason = ""
 
-    def judge(self, seen: Mapping[str, Any], polled: Collection[str] | None = None) -> Ended | None:
+    def judge(self, polled: Mapping[str, Any]) -> Ended | None:
         """Return the end of the wait, or None if it goes on.
 
-        A key is judged when it was polled, by what was shown then: while others are, no time passes for it.
+        A key is judged when it was polled: while others are, no time passes for it.
 
-        :param seen: the latest state of each of the condition's keys that was polled by now; None for one
+        :param polled: the states of those of the condition's keys that were polled just now; None for one
             that the answer left out.
-        :param polled: the keys that were polled just now; None for all of them.
         """
-        verdicts = {}
-        for key in seen if polled is None else polled:
+        seen, verdicts = self._known or ({}, {})
+        if len(self.condition.keys) > 1:  # else every poll shows all there is to know
+            self._known = seen, verdicts
+        for key, state in polled.items():
             if (polls := self._polls.get(key)) is None:
                 polls = self._polls[key] = Polls(self._began)
-            polls.note(self.condition.absent(key, seen[key]))
-            verdicts[key] = self.condition.judge(key, seen[key], polls)
-        if len(self.condition.keys) > 1:  # else every poll shows all there is to judge
-            verdicts = self._verdicts = {**self._verdicts, **verdicts}
+            polls.note(self.condition.absent(key, state))
+            seen[key], verdicts[key] = state, self.condition.judge(key, state, polls)
         outcome, reason = self.condition.combine(verdicts)
         if reason != self._reason:
             self._reason = reason

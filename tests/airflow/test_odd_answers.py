@@ -89,6 +89,18 @@ def for_subtasks(task: dict[str, Any], began: float | None = None) -> WebCollect
 CONNECTION = "webcollect_default"
 
 
+def unreadable(task: dict[str, Any]) -> Callable[[str, int, Any], tuple[int, Any]]:
+    """Return what makes the records of a task unreadable."""
+
+    def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
+        for record in body["data"]:
+            if record["taskId"] == task["task_id"]:
+                record["status"] = None
+        return status, body
+
+    return edit
+
+
 class TestOthersGoOn:
     """One task's trouble ends no wait, and does not hold up the waits for other tasks."""
 
@@ -104,14 +116,7 @@ class TestOthersGoOn:
 
     async def test_beside_a_record_that_cannot_be_read(self, sandbox: Sandbox, odd: Oddities) -> None:
         bad = sandbox.control.add_task(lots=[1])
-
-        def without_status(target: str, status: int, body: Any) -> tuple[int, Any]:
-            for record in body["data"]:
-                if record["taskId"] == bad["task_id"]:
-                    record["status"] = None
-            return status, body
-
-        odd.edit = without_status
+        odd.edit = unreadable(bad)
         await self.others_end(for_task, bad, sandbox)
 
     async def test_beside_a_task_that_the_service_fails_at(self, sandbox: Sandbox, odd: Oddities) -> None:
@@ -119,6 +124,56 @@ class TestOthersGoOn:
         failure = {"error": {"code": "ServerError", "message": "internal"}, "requestId": "x"}
         odd.edit = lambda target, status, body: (400, failure) if bad["task_id"] in target else (status, body)
         await self.others_end(for_subtasks, bad, sandbox)
+
+
+@pytest.mark.parametrize("way", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=str)
+class TestSeveralTasks:
+    """A wait for several tasks, of which one has a record that cannot be read."""
+
+    def wait_for(self, tasks: list[dict[str, Any]], **options: Any) -> Any:
+        return run_tasks(
+            lambda: WebCollectTaskStatusSensor(
+                task_id="wait",
+                collection_task_ids=[task["task_id"] for task in tasks],
+                poke_interval=0.1,
+                timeout=60,
+                **options,
+            )
+        )
+
+    def test_one_that_has_finished_is_enough_if_any_is_waited_for(
+        self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
+    ) -> None:
+        bad, finished = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(lots=[1])
+        odd.edit = unreadable(bad)
+        run = self.wait_for([bad, finished], wait_for="any", **way)
+
+        assert run.states == {"wait": "success"}
+        assert [record["task_id"] for record in run.xcoms["wait"]] == [finished["task_id"]]
+
+    def test_one_that_was_stopped_fails_the_wait_for_all(
+        self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
+    ) -> None:
+        bad, stopped = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Stopped")
+        odd.edit = unreadable(bad)
+
+        assert self.wait_for([bad, stopped], **way).states == {"wait": "failed"}
+
+    def test_the_result_has_what_was_read_before(
+        self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
+    ) -> None:
+        bad, running = sandbox.control.add_task(lots=[1]), sandbox.control.add_task(state="Extracting")
+
+        def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
+            if odd.answers == 2:
+                sandbox.control.mark_state(running["task_id"], "Finished")
+            lasts = 6 if way == {"mode": "reschedule"} else 1000  # each of its pokes begins anew
+            return unreadable(bad)(target, status, body) if 2 <= odd.answers < lasts else (status, body)
+
+        odd.edit = unreadable_later
+        run = self.wait_for([bad, running], **way)
+
+        assert [record["status"] for record in run.xcoms["wait"]] == ["Finished", "Finished"]
 
 
 class TestMissing:

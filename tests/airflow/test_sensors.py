@@ -643,6 +643,20 @@ class TestAfterNow:
 
         assert run.states == {"wait": "skipped"}
 
+    def test_the_time_for_the_first_query_counts(self, sandbox: Sandbox) -> None:
+        task = sandbox.control.add_task(lots=[1])
+        sandbox.control.fail(STATUS_PATHS["task"], times=8, status=502)
+        sensor = WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=task["task_id"],
+            after="now",
+            deferrable=True,
+            timeout=60,
+            poke_interval=1,
+        )
+
+        assert defer(sensor).timeout <= datetime.timedelta(seconds=59)
+
     def test_rescheduled_it_cannot_be(self) -> None:
         with make_dag(), pytest.raises(InvalidArgument, match=r"after.*now.*use deferrable=True"):
             WebCollectTaskStatusSensor(
@@ -742,7 +756,8 @@ class TestStartingFromTheTriggererOnNewAirflow:
             "{{ ti.xcom_pull('other') }}",
             "{{ ti.xcom_pull('other') }}{# map_indexes #}",
             "{{ ti.xcom_pull('other', key='map_indexes') }}",
-            "{{ ti.xcom_pull('other', map_indexes=[0, 1]) }}",
+            "{{ ti['xcom_pull']('other') }}",
+            "{% set pull = ti.xcom_pull %}{{ pull('other') }}",
             "{{ ti.xcom_pull('one', map_indexes=-1, key='map_indexes') or ti.xcom_pull('other') }}",
         ],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pendulum
@@ -60,13 +60,10 @@ class PolledWait:
         self.clock = clock
         self.wait = Wait(condition, 0.0, Log())
 
-    def at(self, now: float, seen: Mapping[str, Any], polled: Collection[str] | None = None) -> Ended | None:
-        """Return the end of the wait by what a poll shows now; None if it goes on.
-
-        :param polled: the tasks that are polled now; None for all of them.
-        """
+    def at(self, now: float, polled: Mapping[str, Any]) -> Ended | None:
+        """Return the end of the wait by what a poll shows now; None if it goes on."""
         self.clock.now = now
-        return self.wait.judge(seen, polled)
+        return self.wait.judge(polled)
 
     def outcome(self, now: float, *statuses: TaskStatus | None) -> Outcome | None:
         """Return how a wait for tasks has ended by what is shown now; None if it goes on."""

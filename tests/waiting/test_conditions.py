@@ -214,25 +214,34 @@ class TestWhileOthersArePolled:
 
     def test_a_status_of_the_run_before_does_not_become_one_of_this_run(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE, "b": BEFORE}))
-        old, new = shown("Finished", began=0, ended=10), shown("Finished", "b", began=20, ended=30)
-        assert wait.at(1, by_id("ab", old, new)) is None
+        old, other = shown("Finished", began=0, ended=10), {"b": shown("Finished", "b", began=20, ended=30)}
+        assert wait.at(1, {"a": old, **other}) is None
         for now in (60, 120, 180):
-            assert wait.at(now, by_id("ab", old, new), ["b"]) is None
-        assert wait.at(190, by_id("ab", shown("Extracting", began=20), new), ["a"]) is None
-        assert wait.at(200, by_id("ab", shown("Finished", began=20, ended=30), new), ["a"])
+            assert wait.at(now, other) is None
+        assert wait.at(190, {"a": shown("Extracting", began=20)}) is None
+        ended = wait.at(200, {"a": shown("Finished", began=20, ended=30)})
+        assert ended
+        assert ended.outcome is DONE
+        assert [record["task_id"] for record in ended.records or []] == ["a", "b"]
 
     def test_a_missing_task_is_not_missing_for_longer(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), missing_timeout=100))
-        for now, polled in ((1, "ab"), (50, "ab"), (150, "b"), (250, "b")):
-            assert wait.at(now, by_id("ab", shown("Extracting", "b")), polled) is None
-        assert wait.at(251, by_id("ab", shown("Extracting", "b")), "a")
+        other = {"b": shown("Extracting", "b")}
+        for now, polled in (
+            (1, {"a": None, **other}),
+            (50, {"a": None, **other}),
+            (150, other),
+            (250, other),
+        ):
+            assert wait.at(now, polled) is None
+        assert wait.at(251, {"a": None})
 
     def test_a_task_whose_first_answer_comes_late_is_judged_by_it(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE}))
-        old = shown("Finished", began=0, ended=10)
-        assert wait.at(1, {"a": old}, "a") is None
-        assert wait.at(120, {"a": old, "b": shown("Finished", "b")}, "b") is None
-        assert wait.at(121, {"a": old, "b": shown("Finished", "b")}, "a")
+        old = {"a": shown("Finished", began=0, ended=10)}
+        assert wait.at(1, old) is None
+        assert wait.at(120, {"b": shown("Finished", "b")}) is None
+        assert wait.at(121, old)
 
 
 def test_what_suffices_ends_the_wait_though_another_task_was_not_answered_yet(clock: Clock) -> None:
@@ -250,9 +259,9 @@ def test_what_suffices_ends_the_wait_though_another_task_was_not_answered_yet(cl
 def test_a_poll_of_one_task_does_not_confirm_that_another_is_missing(clock: Clock) -> None:
     wait = Wait(TaskStates(task_ids=("a", "b"), missing_timeout=0), 0.0, Log())
     clock.now = 10.0
-    assert wait.judge(by_id("ab", shown("Extracting", "b")), ["a", "b"]) is None
-    assert wait.judge(by_id("ab", shown("Extracting", "b")), ["b"]) is None
-    ended = wait.judge(by_id("ab", shown("Extracting", "b")), ["a"])
+    assert wait.judge({"a": None, "b": shown("Extracting", "b")}) is None
+    assert wait.judge({"b": shown("Extracting", "b")}) is None
+    ended = wait.judge({"a": None})
     assert ended
     assert ended.outcome is FAILED
 

@@ -44,11 +44,11 @@ def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def first(feed: StatusFeed, *task_ids: str) -> dict[str, TaskStatus | None]:
-    return await feed.until(TASK_STATUSES, task_ids, 60, lambda seen, _: dict(seen))
+    return await feed.until(TASK_STATUSES, task_ids, 60, lambda seen: dict(seen))
 
 
 async def first_subtasks(feed: StatusFeed, task_id: str) -> int:
-    return await feed.until(SUBTASKS, [task_id], 60, lambda seen, _: len(seen[task_id] or []))
+    return await feed.until(SUBTASKS, [task_id], 60, lambda seen: len(seen[task_id] or []))
 
 
 def asked(sandbox: Sandbox) -> list[list[str]]:
@@ -72,7 +72,7 @@ async def test_a_wait_sees_a_task_change(sandbox: Sandbox, feed_of: Feeds) -> No
     (task_id,) = tasks(sandbox, 1)
     states = []
 
-    def see(seen: dict[str, TaskStatus], polled: object) -> bool | None:
+    def see(seen: dict[str, TaskStatus]) -> bool | None:
         states.append(seen[task_id].status)
         sandbox.control.mark_state(task_id, "Hibernating")
         return True if len(states) == 2 else None

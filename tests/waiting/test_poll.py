@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ class Service:
         return {key: self.answers[key] for key in keys if key in self.answers}
 
 
-def states(seen: Mapping[str, Any], polled: Collection[str]) -> dict[str, Any]:
+def states(seen: Mapping[str, Any]) -> dict[str, Any]:
     """End a wait with what it was shown first."""
     return dict(seen)
 
@@ -106,7 +106,7 @@ async def test_every_round_is_of_full_batches_though_some_came_earlier(
     service = Service(**{f"k{n}": n for n in range(250)})
     polls: Counter[str] = Counter()
 
-    def see(seen: Mapping[str, int | None], polled: Collection[str]) -> bool | None:
+    def see(seen: Mapping[str, int | None]) -> bool | None:
         polls.update(seen.keys())
         return True if polls[next(iter(seen))] == 4 else None
 
@@ -153,7 +153,7 @@ async def test_two_who_wait_for_one_key_cost_one_question() -> None:
 async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
     service = Service(a=0)
 
-    def see(seen: Mapping[str, int | None], polled: Collection[str]) -> str | None:
+    def see(seen: Mapping[str, int | None]) -> str | None:
         service.answers["a"] += 1
         return "enough" if seen["a"] == 3 else None
 
@@ -167,7 +167,7 @@ async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
     polls = {"slow": 0, "quick": 0}
 
     def see(name: str, enough: int) -> Any:
-        def count(seen: Mapping[str, int | None], polled: Collection[str]) -> bool | None:
+        def count(seen: Mapping[str, int | None]) -> bool | None:
             polls[name] += 1
             return True if polls[name] == enough else None
 
@@ -180,22 +180,22 @@ async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
 
 async def test_a_wait_on_many_keys_judges_from_the_first_answer_on() -> None:
     service = Service(a=1, b=2, c=3)
-    judged: list[tuple[set[str], set[str]]] = []
+    judged: list[dict[str, int | None]] = []
 
-    def see(seen: Mapping[str, int | None], polled: Collection[str]) -> bool | None:
-        judged.append((set(seen), set(polled)))
-        return True if len(seen) == 3 else None
+    def see(polled: Mapping[str, int | None]) -> bool | None:
+        judged.append(dict(polled))
+        return True if len(judged) == 3 else None
 
     async with polling(service, batch_size=1) as poll:
         await poll.until(["a", "b", "c"], 60, see)
-    assert judged == [({"a"}, {"a"}), ({"a", "b"}, {"b"}), ({"a", "b", "c"}, {"c"})]
+    assert judged == [{"a": 1}, {"b": 2}, {"c": 3}]
 
 
 async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
     service = Service(**{f"k{n}": n for n in range(50)})
     judged = 0
 
-    def see(seen: Mapping[str, int | None], polled: Collection[str]) -> bool | None:
+    def see(seen: Mapping[str, int | None]) -> bool | None:
         nonlocal judged
         judged += 1
         return True if judged == 3 else None
@@ -233,7 +233,7 @@ async def test_a_wait_whose_own_judgement_fails_ends_alone() -> None:
     service = Service(a=1)
     async with polling(service) as poll:
         broken, fine = await asyncio.gather(
-            poll.until(["a"], 60, lambda seen, _: 1 // 0),
+            poll.until(["a"], 60, lambda seen: 1 // 0),
             poll.until(["a"], 60, states),
             return_exceptions=True,
         )
@@ -286,7 +286,7 @@ async def test_what_a_waiter_does_runs_in_its_own_context() -> None:
 
     async def wait(key: str) -> str:
         name.set(key)
-        return await poll.until([key], 60, lambda seen, _: name.get())
+        return await poll.until([key], 60, lambda seen: name.get())
 
     async with polling(service) as poll:
         assert await asyncio.gather(*(asyncio.create_task(wait(key)) for key in "ab")) == ["a", "b"]
@@ -296,7 +296,7 @@ async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_ev
     service = Service(a=1)
     done: list[str] = []
 
-    def see(seen: Mapping[str, int | None], polled: Collection[str]) -> bool:
+    def see(seen: Mapping[str, int | None]) -> bool:
         done.append("judged")
         return True
 
@@ -334,7 +334,7 @@ async def test_others_have_their_turns_while_many_are_judged(monkeypatch: pytest
     judged_in: list[int] = []
     async with polling(Service(a=1)) as poll, Turns() as turns:
         waits = [
-            asyncio.create_task(poll.until(["a"], 60, lambda seen, _: judged_in.append(turns.count)))
+            asyncio.create_task(poll.until(["a"], 60, lambda seen: judged_in.append(turns.count)))
             for _ in range(100)
         ]
         while len(judged_in) < len(waits):

@@ -135,7 +135,7 @@ class Waits:
                 self._poll.until([key], interval, see)
             )
 
-    def _see(self, key: str, seen: Mapping[str, Any], polled: object) -> None:
+    def _see(self, key: str, seen: Mapping[str, Any]) -> None:
         self.seen[key].append(now())
 
     def longest_gap(self, keys: Iterable[str]) -> float:
@@ -222,6 +222,22 @@ class TestOthersGoOn:
             await asyncio.sleep(30)
             assert waits.seen.keys() == {"slow"}
             assert [asked for _, asked in service.asked] == [["slow"], ["limited"]]
+
+    @simulated
+    async def test_a_probe_that_succeeds_while_another_query_fails_does_not_stop_the_poll(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("random.uniform", lambda shortest, longest: longest)
+        service = Service()
+        # a fails, b fails late, a fails again even later, and the probe that began before that succeeds
+        seconds, fail = [1.0, 30.0, 30.0, 6.5], [True, True, True, False]
+        service.takes = lambda asked: seconds.pop(0) if seconds else 0.05
+        service.trouble = lambda asked: ServiceFailure("internal") if fail and fail.pop(0) else None
+        async with polling(service, batch_size=1) as waits:
+            waits.begin(["a", "b"], 10.0)
+            await asyncio.sleep(3600)
+            assert not seconds
+            assert service.asked[-1][0] > now() - 60
 
     @simulated
     async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(self) -> None:
