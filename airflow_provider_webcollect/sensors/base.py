@@ -67,7 +67,8 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         """Wait: poke, reschedule or defer."""
         try:
             with airflow_errors():
-                self._waited_for = self._checked()
+                # a `dag.test()` runs further tries and pokes with the same operator
+                self._waited_for, self._wait = self._checked(), None
                 # what is wrong with the connection shows in the wait, which knows what to do about it
                 with contextlib.suppress(WebCollectError):
                     self._store_link(context)

@@ -459,6 +459,17 @@ def test_a_literal_argument_that_is_wrong_fails_while_the_dag_is_parsed(
         sensor(task_id="wrong", **arguments)
 
 
+def test_a_further_try_with_the_same_operator_begins_anew(sandbox: Sandbox) -> None:
+    stopped, finished = sandbox.control.add_task(state="Stopped"), sandbox.control.add_task(lots=[1])
+    sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=stopped["task_id"], mode="poke")
+    context: Any = {"task": sensor, "ti": SimpleNamespace(xcom_push=lambda **_: None)}
+    with pytest.raises(AirflowFailException):
+        sensor.execute(context)
+    sensor.collection_task_id = finished["task_id"]
+
+    assert sensor.execute(context)["status"] == "Finished"
+
+
 def defer(sensor: Any) -> TaskDeferred:
     """Execute a sensor, and return how it defers itself."""
     context = {"task": sensor, "ti": SimpleNamespace(xcom_push=lambda **_: None)}
