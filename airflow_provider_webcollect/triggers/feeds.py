@@ -11,6 +11,7 @@ from airflow_provider_webcollect.service.errors import TokenUnavailable, WebColl
 from airflow_provider_webcollect.waiting.feed import StatusFeed
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -88,25 +89,41 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakK
 
 
 async def _open(conn_id: str) -> StatusFeed:
-    hook = await _read_with_retries(conn_id)
+    hook = await read_with_retries(
+        "The connection",
+        lambda: _read(conn_id),
+        READ_AGAIN_AFTER,
+        is_certain=lambda error: isinstance(error, WebCollectError),  # it was read
+    )
     return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
 
 
-async def _read_with_retries(conn_id: str) -> WebCollectHook:
-    """Read the connection, again after some pauses.
+async def read_with_retries(
+    what: str,
+    read: Callable[[], Awaitable[T]],
+    pauses: Iterable[float],
+    *,
+    is_certain: Callable[[Exception], bool],
+) -> T:
+    """Return what Airflow keeps, and read it again after some pauses if that fails.
 
     When a triggerer starts, a secrets backend, the API server or the database may be away. Airflow 3 then
     says that there is no such connection, so that is no certain refusal.
+
+    :param what: what is read, for the log.
+    :param read: reads it.
+    :param pauses: seconds before each further try; what the last one raises is raised.
+    :param is_certain: returns whether another try would fail as well.
     """
-    for pause in READ_AGAIN_AFTER:
+    for pause in pauses:
         try:
-            return await _read(conn_id)
-        except WebCollectError:
-            raise  # it was read
+            return await read()
         except Exception as error:
-            log.warning("The connection cannot be read; the next try follows in %.0f s. %s", pause, error)
+            if is_certain(error):
+                raise
+            log.warning("%s cannot be read; the next try follows in %.0f s. %s", what, pause, error)
             await asyncio.sleep(pause)
-    return await _read(conn_id)
+    return await read()
 
 
 async def _read(conn_id: str) -> WebCollectHook:

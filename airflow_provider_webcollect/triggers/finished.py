@@ -17,7 +17,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.triggers.feeds import SharedFeed
+from airflow_provider_webcollect.triggers.feeds import SharedFeed, read_with_retries
 from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
 from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
@@ -147,24 +147,19 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         store = getattr(self, "asset_state_store", None)
         if store is None:
             return None
-        for pause in (*RECALL_AGAIN_AFTER, None):
-            try:
-                known = await store.aget(self._key(task_id))
-                break
-            except Exception as error:
-                if type(error) is ValueError:
-                    log.warning("The watchers are on several assets: runs are not remembered over a restart.")
-                    self.asset_state_store = None
-                    return None
-                if pause is None:
-                    raise  # Airflow starts the trigger again
-                log.warning(
-                    "%s: what was last seen of it cannot be read; the next try follows in %.0f s. %s",
-                    task_id,
-                    pause,
-                    error,
-                )
-                await asyncio.sleep(pause)
+        try:
+            known = await read_with_retries(
+                f"What was last seen of {task_id}",
+                lambda: store.aget(self._key(task_id)),
+                RECALL_AGAIN_AFTER,
+                is_certain=_means_several_assets,
+            )
+        except ValueError as error:
+            if not _means_several_assets(error):
+                raise
+            log.warning("The watchers are on several assets: runs are not remembered over a restart.")
+            self.asset_state_store = None
+            return None
         try:
             return msgspec.convert(known, LastRun | None)
         except msgspec.ValidationError as error:
@@ -274,6 +269,11 @@ class _Watch(SharedStreamProducer):
             quiet = now - shown.since
             shown.is_settled = quiet >= LONGEST_CONTRADICTION
             self._changes.put_nowait((task_id, status, quiet))
+
+
+def _means_several_assets(error: Exception) -> bool:
+    # that of a stored value which cannot be read is of a class derived from it
+    return type(error) is ValueError
 
 
 def _final_state(state: str) -> str:

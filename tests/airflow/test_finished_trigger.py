@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_webcollect.triggers import finished
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from airflow_provider_webcollect.waiting import poller
 from tests.airflow.event_triggers import Store, triggerer
@@ -291,8 +292,10 @@ class TestOverARestart:
         assert caplog.text.count("not remembered") == 1
 
     async def test_a_store_that_is_away_when_the_triggerer_starts_is_waited_for(
-        self, sandbox: Sandbox, task_id: str
+        self, sandbox: Sandbox, task_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(finished, "RECALL_AGAIN_AFTER", (0.1,) * 3)
+
         class Away(Store):
             left = 3
 
