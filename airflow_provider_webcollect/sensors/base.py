@@ -19,15 +19,9 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.retry import RetryAfterOperator
-from airflow_provider_webcollect.common.waits import (
-    default_deferrable,
-    end_of_event,
-    poll,
-    result_of,
-)
+from airflow_provider_webcollect.common.waits import default_deferrable, end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.waiting.outcome import Ended
 from airflow_provider_webcollect.waiting.wait import Wait
 
 if TYPE_CHECKING:
@@ -87,8 +81,11 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         """Return what the arguments say is waited for, once their templates are rendered."""
         return self._condition()
 
-    def _begun(self, condition: Condition) -> Condition | Ended | None:
-        """Return the condition of the wait that begins now; None if it cannot begin yet."""
+    def _begun(self, condition: Condition) -> Condition | None:
+        """Return the condition of the wait that begins now; None if it cannot begin yet.
+
+        :raises AirflowFailException: if the service refuses what has to be known for it.
+        """
         return condition
 
     def _store_link(self, context: Context) -> None:
@@ -97,15 +94,16 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
     def _defer(self, condition: Condition) -> NoReturn:
         now = time.monotonic()
         waited = 0.0
-        while (begun := self._begun(condition)) is None:
-            time.sleep(min(self.poke_interval, self.timeout - waited))
-            waited = time.monotonic() - now
-            if waited >= self.timeout:
-                raise self._timed_out()
-        if isinstance(begun, Ended):
+        try:
+            while (begun := self._begun(condition)) is None:
+                time.sleep(min(self.poke_interval, self.timeout - waited))
+                waited = time.monotonic() - now
+                if waited >= self.timeout:
+                    raise self._timed_out()
+        except AirflowFailException as refused:
             if self.soft_fail or self.never_fail:
-                raise AirflowSkipException(begun.reason)
-            raise AirflowFailException(begun.reason)
+                raise AirflowSkipException(str(refused)) from refused
+            raise
         limit = datetime.timedelta(seconds=self.timeout - waited)
         self.defer(
             trigger=self._trigger_class()(
@@ -129,8 +127,6 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
                 self._waited_for = self._checked()
         if self._wait is None:
             begun = self._begun(self._waited_for)
-            if isinstance(begun, Ended):
-                raise AirflowFailException(begun.reason)
             if begun is None:
                 return PokeReturnValue(False)
             self._wait = Wait(begun, _began(self, context), self.log)

@@ -192,12 +192,14 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             raise InvalidArgument("after", NOW, "rescheduled, every poke is the first: use deferrable=True")
         return task_states(**self._arguments)
 
-    def _begun(self, condition: Condition) -> Condition | Ended | None:
+    def _begun(self, condition: Condition) -> Condition | None:
         if self.after != NOW:
             return condition
         before = patiently(lambda: baselines(self.webcollect_conn_id, condition.keys), self.log)
-        if before is None or isinstance(before, Ended):
-            return before
+        if isinstance(before, Ended):
+            raise AirflowFailException(before.reason)
+        if before is None:
+            return None
         return msgspec.structs.replace(condition, after=before, was_started=False)
 
     def _trigger_class(self) -> type[WebCollectTaskStatusTrigger]:
