@@ -167,7 +167,7 @@ class TestSeveralTasks:
         def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
             if odd.answers == 2:
                 sandbox.control.mark_state(running["task_id"], "Finished")
-            lasts = 6 if way == {"mode": "reschedule"} else 1000  # each of its pokes begins anew
+            lasts = 6 if way == {"mode": "reschedule"} else 1000  # its pokes keep nothing
             return unreadable(bad)(target, status, body) if 2 <= odd.answers < lasts else (status, body)
 
         odd.edit = unreadable_later

@@ -459,7 +459,7 @@ def test_a_literal_argument_that_is_wrong_fails_while_the_dag_is_parsed(
         sensor(task_id="wrong", **arguments)
 
 
-def test_a_further_try_with_the_same_operator_begins_anew(sandbox: Sandbox) -> None:
+def test_a_further_try_with_the_same_operator_begins_again(sandbox: Sandbox) -> None:
     stopped, finished = sandbox.control.add_task(state="Stopped"), sandbox.control.add_task(lots=[1])
     sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=stopped["task_id"], mode="poke")
     context: Any = {"task": sensor, "ti": SimpleNamespace(xcom_push=lambda **_: None)}
@@ -580,6 +580,18 @@ class TestDeferring:
 class TestAfterNow:
     """The sensor takes the baseline itself: whoever starts the task, the run before does not count."""
 
+    def deferred(self, task: dict[str, Any], **options: Any) -> TaskDeferred:
+        return defer(
+            WebCollectTaskStatusSensor(
+                task_id="wait",
+                collection_task_id=task["task_id"],
+                after="now",
+                deferrable=True,
+                timeout=60,
+                **options,
+            )
+        )
+
     @pytest.mark.parametrize("mode", ["poke", "deferrable"])
     def test_the_next_run_is_waited_for(self, mode: str, sandbox: Sandbox, after_requests: Any) -> None:
         sandbox.control.configure(wait_seconds=0, run_seconds=0)
@@ -595,15 +607,7 @@ class TestAfterNow:
         self, sandbox: Sandbox
     ) -> None:
         task = sandbox.control.add_task(lots=[1])
-        sensor = WebCollectTaskStatusSensor(
-            task_id="wait",
-            collection_task_id=task["task_id"],
-            after="now",
-            deferrable=True,
-            timeout=60,
-            poke_interval=0.1,
-        )
-        trigger = defer(sensor).trigger
+        trigger = self.deferred(task, poke_interval=0.1).trigger
         trigger.began -= 61  # Airflow ends the wait a while later
 
         async def outcome() -> Any:
@@ -657,16 +661,8 @@ class TestAfterNow:
     def test_the_time_for_the_first_query_counts(self, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(lots=[1])
         sandbox.control.fail(STATUS_PATHS["task"], times=8, status=502)
-        sensor = WebCollectTaskStatusSensor(
-            task_id="wait",
-            collection_task_id=task["task_id"],
-            after="now",
-            deferrable=True,
-            timeout=60,
-            poke_interval=1,
-        )
 
-        assert defer(sensor).timeout <= datetime.timedelta(seconds=59)
+        assert self.deferred(task, poke_interval=1).timeout <= datetime.timedelta(seconds=59)
 
     def test_rescheduled_it_cannot_be(self) -> None:
         with make_dag(), pytest.raises(InvalidArgument, match=r"after.*now.*use deferrable=True"):
