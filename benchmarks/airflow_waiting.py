@@ -59,7 +59,7 @@ class Plan:
     """What is measured.
 
     :ivar waits: waits at once.
-    :ivar interval: seconds between two looks at a task.
+    :ivar interval: seconds between two polls of a task.
     :ivar hold: seconds for which all are in flight and counted.
     :ivar spread: seconds in which the tasks finish.
     """
@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--waits", type=int, default=500, help="waits at once (default: %(default)s)")
     parser.add_argument(
-        "--interval", type=float, default=10.0, help="seconds between two looks (default: %(default)s)"
+        "--interval", type=float, default=10.0, help="seconds between two polls (default: %(default)s)"
     )
     parser.add_argument(
         "--hold", type=float, default=60.0, help="seconds to count while all wait (default: %(default)s)"
@@ -229,7 +229,7 @@ def _print(plan: Plan, results: dict[str, Result]) -> None:
         "longest": lambda result: f"{max(result.delays):.1f}",
         "seconds until all were in flight": lambda result: f"{result.in_flight_after:.0f}",
     }
-    print(f"\n{plan.waits} waits, a look every {plan.interval:g} s, tasks finish within {plan.spread:g} s\n")
+    print(f"\n{plan.waits} waits, a poll every {plan.interval:g} s, tasks finish within {plan.spread:g} s\n")
     print("| | " + " | ".join(KINDS[kind] for kind in results) + " |")
     print("|---|" + "---|" * len(results))
     for name, show in rows.items():

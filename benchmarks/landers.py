@@ -58,7 +58,7 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
 
 
 def floor(url: str, task: str) -> int:
-    """Fetch every page and look at nothing but the cursor."""
+    """Fetch every page and read nothing but the cursor."""
     session, offset, left, total = session_(), 0, 1, 0
     while left:
         body = session.get(f"{url}/data/all", params=window(task, offset)).content

@@ -1,6 +1,6 @@
 """Landing beside other ways to do it: ``python -m benchmarks.landing [--dlt-python PATH] [--quick]``.
 
-One sandbox in its own process serves all ways, without its rate limit; nobody keeps to a pace. Every
+One sandbox in its own process serves all ways, without its rate limit; nobody limits its rate. Every
 measurement is a fresh process, and the ways take turns. Seconds and memory are medians, without the imports.
 The files go to the folder for temporary files, and for the memory that they take to an S3 server (moto) too.
 Needs Linux, a quiet machine and some thirteen minutes.
@@ -110,7 +110,7 @@ class Bench:
         return task
 
     def take_turns(self, turns: int, ways: Iterable[str], tasks: Sequence[str]) -> dict[str, Result]:
-        """Measure each way so many times."""
+        """Measure each way this number of times."""
         taken = [{way: self._once(way, tasks) for way in ways} for _ in range(turns)]
         return {way: _median([turn[way] for turn in taken]) for way in taken[0]}
 

@@ -79,7 +79,7 @@ class S3:
         }
 
     def empty(self) -> None:
-        """Begin anew, with nothing in the bucket."""
+        """Begin again, with nothing in the bucket."""
         requests.post(f"{self._url}/moto-api/reset", timeout=60).raise_for_status()
         requests.put(f"{self._url}/{self.bucket.removeprefix('s3://')}", timeout=60).raise_for_status()
 

@@ -62,7 +62,7 @@ def run(airflow: RealAirflow, control: Control, destination: Path, console: Cons
     _wait(airflow, run_id, console)
     landed = prove(destination, control.true_rows(TASK_ID))
     if not control.task(TASK_ID)["exported"]:
-        raise AirflowProblem("The rows landed, but the service was not told that they are exported")
+        raise AirflowProblem("The rows landed, but the service does not know them as exported")
     console.say(f"Landed: {landed.rows} rows, {landed.bytes} bytes, parts: {landed.parts}")
     console.say(f"Manifest: {landed.manifest}")
     console.say(f"All {landed.rows} rows are the service's, in its order; it knows them as exported")

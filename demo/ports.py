@@ -1,4 +1,4 @@
-"""Ports for servers that have to be told theirs."""
+"""Ports for servers that need to be given one."""
 
 from __future__ import annotations
 

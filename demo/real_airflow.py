@@ -43,7 +43,7 @@ PASSED_ON = ("LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
 
 
 class AirflowProblem(RuntimeError):
-    """The Airflow that was started does not do what was asked of it."""
+    """The Airflow that was started does not do what it should."""
 
 
 @dataclass(frozen=True)

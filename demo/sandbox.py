@@ -22,7 +22,7 @@ def start_sandbox(processes: Processes, folder: Path, *options: str) -> tuple[st
 
     :param folder: for its output; made if it is missing
     :param options: further arguments of its command line
-    :return: its address, and what steers it
+    :return: its address, and the client that controls it
     :raises TimeoutError: if it does not listen in time
     """
     folder.mkdir(parents=True, exist_ok=True)

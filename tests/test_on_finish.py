@@ -113,7 +113,7 @@ def wait_until_remembered(airflow: RealAirflow, run: int) -> None:
 
 
 def wait_until_landed(airflow: RealAirflow, run: int) -> None:
-    """Wait until so many runs are told, remembered and landed."""
+    """Wait until this number of runs is reported, remembered and landed."""
     wait_until_remembered(airflow, run)
     airflow.wait_for(
         lambda: list(airflow.runs(ON_FINISH).values()) == ["success"] * run, PATIENCE, f"{run} landings"
@@ -133,9 +133,9 @@ def test_runs_are_told_and_landed_once_each_though_one_ends_while_there_is_no_tr
     airflow.start("triggerer")
     wait_until_landed(airflow, 2)
 
-    told = [event["extra"]["payload"] for event in airflow.get("assets/events")["asset_events"]]
+    payloads = [event["extra"]["payload"] for event in airflow.get("assets/events")["asset_events"]]
     rows = sandbox.control.true_rows(demo.TASK_ID)
-    assert [(event["first_run"], event["run"], event["status"]) for event in told] == [
+    assert [(event["first_run"], event["run"], event["status"]) for event in payloads] == [
         (run, run, "Finished") for run in (1, 2)
     ]
     assert len(rows) == 2 * 5 * 40

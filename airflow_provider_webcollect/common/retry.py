@@ -29,14 +29,14 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
             self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
         ) -> RetryDecision:
             """Return the delay that the service asks for, or leave the delay to the task."""
-            asked = _asked(exception)
-            if not asked:
+            retry_after = _retry_after(exception)
+            if not retry_after:
                 return RetryDecision.default()
-            delay = timedelta(seconds=min(asked, LONGEST))
+            delay = timedelta(seconds=min(retry_after, LONGEST))
             if context is not None and _own_delay(context["ti"].task, try_number) >= delay:
                 return RetryDecision.default()
             return RetryDecision.retry(
-                delay, f"The service asked to wait {asked:.0f} s before the next request."
+                delay, f"The service asked to wait {retry_after:.0f} s before the next request."
             )
 
         def serialize(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class RetryAfterOperator(BaseOperator):
             super().__init__(**kwargs)
 
 
-def _asked(exception: BaseException) -> float:
+def _retry_after(exception: BaseException) -> float:
     """Return the seconds that the service has asked to wait, 0 if it has not; of many sources, the most."""
     errors = exception.errors.values() if isinstance(exception, SomeFailed) else (exception,)
     delays = [error.retry_after for error in errors if isinstance(error, WebCollectError)]

@@ -59,7 +59,7 @@ class Job:
 
     :param fetch: gives the source's page at an offset.
     :param on_replan: called before the folder is planned for again, since another landing has changed it:
-        ``fetch`` must not give what it has asked for ahead until then.
+        ``fetch`` must not give what it has prefetched until then.
     :param file_format: of the parts.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier

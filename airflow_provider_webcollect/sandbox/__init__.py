@@ -1,13 +1,13 @@
 """A local stand-in for the web data collection service: for demos, tests and one's own DAG tests.
 
-Importing this package is cheap: the web server is imported when :class:`Sandbox` is first asked for.
+Importing this package is cheap: the web server is imported when :class:`Sandbox` is first used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.sandbox.control import Control, SandboxError
+from airflow_provider_webcollect.sandbox.control_client import Control, SandboxError
 from airflow_provider_webcollect.sandbox.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Made-up but steady analytics: a day of a task has the same numbers whenever and however it is asked for."""
+"""Made-up but steady analytics: a day of a task has the same numbers whenever and however it is queried."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Volume:
 
 
 def months_back(day: date, months: int) -> date:
-    """The same day so many months earlier, or that month's last day."""
+    """The same day some months earlier, or that month's last day."""
     year, month = divmod(day.year * 12 + day.month - 1 - months, 12)
     following = date(year + (month + 1) // 12, (month + 1) % 12 + 1, 1)
     return min(date(year, month + 1, 1) + timedelta(days=day.day - 1), following - timedelta(days=1))

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from airflow_provider_webcollect.sandbox import auth
+from airflow_provider_webcollect.sandbox.control_server import PREFIX, run_command
 from airflow_provider_webcollect.sandbox.errors import ServiceError, error_body, invalid, success_body
 from airflow_provider_webcollect.sandbox.operations import (
     DATAHUB_PREFIX,
@@ -23,7 +24,6 @@ from airflow_provider_webcollect.sandbox.operations import (
 )
 from airflow_provider_webcollect.sandbox.request_log import Entry, Request
 from airflow_provider_webcollect.sandbox.state import Call, State
-from airflow_provider_webcollect.sandbox.steering import PREFIX, steer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -49,7 +49,7 @@ class App:
     """
     The ASGI application around one :class:`State`.
 
-    :param any_host: whether it may be steered by any ``Host``, not only by loopback ones.
+    :param any_host: whether commands may name any ``Host``, not only loopback ones.
     """
 
     def __init__(self, state: State, any_host: bool) -> None:
@@ -61,7 +61,7 @@ class App:
         if request is None:
             return
         if request.raw_path.startswith(PREFIX):
-            status, body = steer(self._state, request, scope["server"][1], self._any_host)
+            status, body = run_command(self._state, request, scope["server"][1], self._any_host)
             await _send(send, Answer(status, body, {"Allow": "POST"}))
             return
         # A reset while this request is under way must not make it write into the new log.
@@ -123,7 +123,7 @@ class App:
     def _let_in(self, request: Request, operation: Operation) -> str:
         """Who calls the main service; refused when too fast, unknown or on too low a plan."""
         state = self._state
-        state.limits.check(state.settings, request.client[0], operation.pace)
+        state.limits.check(state.settings, request.client[0], operation.status_limit)
         if not operation.needs_token:
             auth.refuse_credentials(request.headers)
             return ""

@@ -1,4 +1,4 @@
-"""What request bodies and queries must look like."""
+"""What request bodies and queries must hold."""
 
 from __future__ import annotations
 

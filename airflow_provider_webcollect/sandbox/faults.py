@@ -48,11 +48,11 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     to: str = "/"
 
     def status_or(self, default: int) -> int:
-        """The HTTP status that was asked for, or the default."""
+        """The HTTP status that was given, or the default."""
         return default if self.status is None else self.status
 
     def error_code(self, status: int) -> str:
-        """The error code that was asked for, or the one that goes with the status."""
+        """The error code that was given, or the one that goes with the status."""
         return self.code or _CODES.get(status, "ServerError")
 
 

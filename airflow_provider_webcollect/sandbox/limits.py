@@ -1,4 +1,4 @@
-"""How often a caller may ask, counted in real time over a sliding window."""
+"""How often a caller may send requests, counted in real time over a sliding window."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ STATUS_V2 = "status_v2"
 
 
 class Limits:
-    """Remembers when each caller address asked; refused requests do not count."""
+    """Remembers when each caller address sent requests; refused ones do not count."""
 
     def __init__(self) -> None:
         self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
 
-    def check(self, settings: Settings, caller: str, pace: str | None) -> None:
+    def check(self, settings: Settings, caller: str, status_limit: str | None) -> None:
         """
         Count a request.
 
         :param caller: caller address.
-        :param pace: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: the limit beside the general one.
+        :param status_limit: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: beside the general limit.
         :raises ServiceError: ``TooManyRequests``, HTTP 429.
         """
         if not settings.enforce_limits:
             return
         windows = [("general", settings.general_rate, 1.0)]
-        if pace == STATUS_V1:
+        if status_limit == STATUS_V1:
             windows.append((STATUS_V1, 1, settings.status_v1_period))
-        elif pace == STATUS_V2:
+        elif status_limit == STATUS_V2:
             windows.append((STATUS_V2, settings.status_v2_rate, 1.0))
         now = time.monotonic()
         for name, allowed, seconds in windows:

@@ -37,7 +37,7 @@ class Operation:
     :param tiers: plans that may call it.
     :param takes: where its arguments are; anything elsewhere is refused.
     :param takes_api_key: whether ``x-api-key`` may replace the token.
-    :param pace: the limit it is under beside the general one.
+    :param status_limit: the limit it is under beside the general one.
     """
 
     handle: Callable[[State, Call], object]
@@ -47,7 +47,7 @@ class Operation:
     takes: Literal["json", "form", "query", "nothing"] = "json"
     takes_api_key: bool = False
     needs_token: bool = True
-    pace: str | None = None
+    status_limit: str | None = None
     data_app: bool = False
 
 
@@ -63,8 +63,10 @@ OPERATIONS = (
     Operation(task_endpoints.move_task, "POST", "/task/moveToGroup", takes="query"),
     Operation(task_endpoints.delete_tasks, "POST", "/task/deleteTasks"),
     Operation(task_endpoints.delete_task_groups, "POST", "/taskGroup/deleteGroups", ("Enterprise", "Team")),
-    Operation(cloud_endpoints.get_task_statuses, "POST", "/cloudextraction/statuses", pace=STATUS_V1),
-    Operation(cloud_endpoints.get_task_statuses_v2, "POST", "/cloudextraction/statuses/v2", pace=STATUS_V2),
+    Operation(cloud_endpoints.get_task_statuses, "POST", "/cloudextraction/statuses", status_limit=STATUS_V1),
+    Operation(
+        cloud_endpoints.get_task_statuses_v2, "POST", "/cloudextraction/statuses/v2", status_limit=STATUS_V2
+    ),
     Operation(cloud_endpoints.get_subtasks, "GET", "/cloudextraction/task/subtasks", takes="query"),
     Operation(cloud_endpoints.start_subtasks, "POST", "/cloudextraction/subtasks:start", takes_api_key=True),
     Operation(

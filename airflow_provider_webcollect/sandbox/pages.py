@@ -49,13 +49,13 @@ def read_page(
     start = row_at(offset, jump)
     pieces: list[bytes] = []
     count = 0
-    room = SMALL_PAGE_BYTES if size <= SMALL_PAGE_ROWS else LARGE_PAGE_BYTES
+    capacity = SMALL_PAGE_BYTES if size <= SMALL_PAGE_ROWS else LARGE_PAGE_BYTES
     for block, first, end in segments(spans, start, cache):
-        stop = _fitting(block, first, min(end, first + size - count), room, at_least=0 if pieces else 1)
+        stop = _fitting(block, first, min(end, first + size - count), capacity, at_least=0 if pieces else 1)
         if stop > first:
             pieces.append(block.cut(first, stop))
             count += stop - first
-            room -= len(pieces[-1]) + 1
+            capacity -= len(pieces[-1]) + 1
         if stop < end or count == size:
             break
     if refuse_large and count < min(size, total - start):
@@ -66,8 +66,8 @@ def read_page(
     return b"".join((head, b",".join(pieces), b"]}"))
 
 
-def _fitting(block: Block, first: int, end: int, room: int, at_least: int) -> int:
-    if block.size(first, end) <= room:
+def _fitting(block: Block, first: int, end: int, capacity: int, at_least: int) -> int:
+    if block.size(first, end) <= capacity:
         return end
-    limit = block.starts[first] + room + 1
+    limit = block.starts[first] + capacity + 1
     return max(first + at_least, bisect_right(block.starts, limit, first, end) - 1)

@@ -1,4 +1,4 @@
-"""What was asked and what was answered, without anybody's secrets."""
+"""Requests and their answers, without anybody's secrets."""
 
 from __future__ import annotations
 

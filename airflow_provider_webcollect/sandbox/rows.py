@@ -94,7 +94,7 @@ class GivenRows:
     rows: Sequence[bytes]
 
     def block(self, number: int, count: int) -> Block:
-        """As many as asked for, since they may be large."""
+        """As many as requested, since they may be large."""
         first = number * BLOCK_ROWS
         return make_block([self.rows[i % len(self.rows)] for i in range(first, first + count)])
 
@@ -120,7 +120,7 @@ class MadeUpRows:
     row_bytes: int
 
     def block(self, number: int, count: int) -> Block:
-        """A full block, whatever is asked for."""
+        """A full block, whatever is requested."""
         names = [msgspec.json.encode(name) for name in self.fields]
         head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
         middles = self._middles(names)

@@ -14,11 +14,11 @@ from uvicorn.server import ServerState
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.app import App
-from airflow_provider_webcollect.sandbox.control import Control
+from airflow_provider_webcollect.sandbox.control_client import Control
+from airflow_provider_webcollect.sandbox.control_server import is_loopback
 from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX
 from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import State
-from airflow_provider_webcollect.sandbox.steering import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -33,8 +33,8 @@ class Sandbox:
     :param port: 0 takes a free one.
     :param host: address to listen on.
     :param allow_remote: let ``host`` be other than this machine's loopback; commands may then call it by
-        any name. Whoever can reach the sandbox can steer it, and make it serve the rows of any table on this
-        machine.
+        any name. Whoever can reach the sandbox can control it, and make it serve the rows of any table on
+        this machine.
     :raises ValueError: ``host`` is not loopback, or a setting does not fit.
     """
 
@@ -72,7 +72,7 @@ class Sandbox:
 
     @property
     def control(self) -> Control:
-        """What steers this sandbox."""
+        """The client that controls this sandbox."""
         return Control(self.url)
 
     def __enter__(self) -> Sandbox:

@@ -60,13 +60,13 @@ class Tokens:
         return self._issue(settings, family)
 
     def expire(self, refresh_tokens: bool) -> None:
-        """End every access token, and every refresh token too if asked."""
+        """End every access token, and, if wanted, every refresh token too."""
         self._access.clear()
         if refresh_tokens:
             self._refresh.clear()
 
     def _issue(self, settings: Settings, family: _Family) -> dict[str, Any]:
-        # recognisable, so that a test can look for them wherever they must not be
+        # recognisable, so that a test can search for them wherever they must not be
         access = f"sandbox-access-{secrets.token_urlsafe(32)}"
         refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
         self._access[access] = (family, self.clock.wall() + settings.token_lifetime)

@@ -151,7 +151,7 @@ class World:
         return task
 
     def owned(self, user: str, task_ids: Iterable[str]) -> list[Task]:
-        """Those of the tasks that are the user's, in the order asked for, each once."""
+        """Those of the tasks that are the user's, in the order requested, each once."""
         found = {task.task_id: task for task in map(self.find, task_ids) if task is not None}
         return [task for task in found.values() if task.owner == user]
 

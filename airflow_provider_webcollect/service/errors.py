@@ -20,7 +20,7 @@ class WebCollectError(Exception):
     :param code: the service's error code, if it gave one.
     :param request_id: the service's ``requestId``, for its support.
     :param category: the data-app service's category of the error (``forbidden``, …).
-    :param retry_after: seconds the service asked to wait, if it did.
+    :param retry_after: seconds to wait that the service gave, if any.
     """
 
     retryable: bool = False
@@ -279,7 +279,7 @@ class OutcomeUnknown(WebCollectError):
 
     permanent = True
     uncertain = True
-    advice = "Look at the service whether it took effect before repeating it."
+    advice = "Check in the service whether it took effect before repeating it."
 
 
 class PagingError(WebCollectError):

@@ -1,8 +1,8 @@
 """What a piece of client logic may ask its driver to do.
 
 The logic (``exchange``, ``Tokens``, paging) is generators that yield effects and are sent the outcomes, or
-have errors thrown into them. ``Client`` and ``AsyncClient`` are loops that do what is asked, each in its own
-way.
+have errors thrown into them. ``Client`` and ``AsyncClient`` are loops that perform the effects,
+each in its own way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Send(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """Wait so many seconds."""
+    """Wait for this number of seconds."""
 
     seconds: float
 
@@ -51,7 +51,7 @@ class Sleep(NamedTuple):
 class Authorize(NamedTuple):
     """Get an access token other than ``rejected``; the outcome is the token.
 
-    :param failures: how often getting one had failed when this was asked for (``Tokens.failures``).
+    :param failures: how often getting one had failed when this effect was made (``Tokens.failures``).
     """
 
     rejected: str | None

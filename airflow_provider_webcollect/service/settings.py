@@ -1,4 +1,4 @@
-"""What a client is told: addresses, time and rate limits, credentials. Plain data, from any source."""
+"""The settings of a client: addresses, time and rate limits, credentials. Plain data, from any source."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
     A run that had ended before the first poll is not reported. A state that may still be that of the run
     before is not taken for an end, as in a wait (``docs/waiting.md``). Nothing ends the watch: a service that
-    does not answer is asked again with growing pauses, and after a refusal (credential, plan, id), which is
+    does not answer is queried again with growing pauses, and after a refusal (credential, plan, id), which is
     logged as an error, the connection is read again and the next poll follows in ten poke intervals.
 
     :param collection_task_id: the service's task.
@@ -128,9 +128,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         """Yield an event for each end of a run that the statuses show."""
         async for statuses in shared_stream:
             changed: dict[str, LastRun] = {}
-            for task_id, status, quiet in statuses.seen:
+            for task_id, status, unchanged_for in statuses.seen:
                 before = await self._last_run(task_id)
-                last_run, ended = follow(before, task_id, status, self.states, quiet)
+                last_run, ended = follow(before, task_id, status, self.states, unchanged_for)
                 if last_run != before:
                     self._last_runs[task_id] = changed[task_id] = last_run
                 if ended:
@@ -266,9 +266,9 @@ class _Watch(SharedStreamProducer):
         if shown is None or shown.run != last_run:
             shown = self._shown[task_id] = _Shown(last_run, now)
         if not shown.is_settled:
-            quiet = now - shown.since
-            shown.is_settled = quiet >= LONGEST_CONTRADICTION
-            self._changes.put_nowait((task_id, status, quiet))
+            unchanged_for = now - shown.since
+            shown.is_settled = unchanged_for >= LONGEST_CONTRADICTION
+            self._changes.put_nowait((task_id, status, unchanged_for))
 
 
 def _means_several_assets(error: Exception) -> bool:

@@ -37,22 +37,22 @@ class Evidence(Enum):
     CONTRADICTION = "end before its start"
 
 
-def is_end(evidence: Evidence, *, active: bool, quiet: float, settle: float = SETTLE) -> bool:
+def is_end(evidence: Evidence, *, active: bool, unchanged_for: float, settle: float = SETTLE) -> bool:
     """Return whether a final state is the end of the run that began after the baseline.
 
     :param active: an active state was seen since the run was started.
-    :param quiet: seconds from when the wait began, or an active state was seen last, to this status.
+    :param unchanged_for: seconds from when the wait began, or an active state was seen last, to this status.
     :param settle: seconds for which a status may still be that of the run before.
     """
     match evidence:
         case Evidence.LATER_END:
             return True
         case Evidence.UNKNOWN_END:
-            return active or quiet >= settle
+            return active or unchanged_for >= settle
         case Evidence.SAME_END:
-            return quiet >= settle
+            return unchanged_for >= settle
         case Evidence.CONTRADICTION:
-            return quiet >= max(settle, LONGEST_CONTRADICTION)
+            return unchanged_for >= max(settle, LONGEST_CONTRADICTION)
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class RunEnd:
             return False
         if self._since is None:
             self._since = now
-        return is_end(evidence, active=self._active, quiet=now - self._since, settle=settle)
+        return is_end(evidence, active=self._active, unchanged_for=now - self._since, settle=settle)
 
 
 def _contradicts(status: TaskStatus) -> bool:

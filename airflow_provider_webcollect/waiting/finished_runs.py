@@ -114,14 +114,14 @@ def follow(
     task_id: str,
     status: TaskStatus | None,
     states: Collection[str],
-    quiet: float = 0.0,
+    unchanged_for: float = 0.0,
 ) -> tuple[LastRun, EndedRun | None]:
     """Return the last run after a poll, and what has ended since the poll before.
 
     :param last: the last run after the poll before; None for the first poll, which finds nothing ended.
     :param status: what was seen; None if the task is missing from the answers.
     :param states: final states that count as an end.
-    :param quiet: seconds for which the status has been shown as it is.
+    :param unchanged_for: seconds for which the status has been shown as it is.
     """
     now = LastRun.of(status)
     if last is None:
@@ -130,7 +130,7 @@ def follow(
         return last, None
     if last.is_shown_again_by(now):
         # what is shown for so long is no number of a next run: ends are counted
-        return (now if quiet >= SETTLE else last), None
+        return (now if unchanged_for >= SETTLE else last), None
     if now.ended is not None and now.run != last.run and last.goes_on_as(now):
         # a number that has grown is that of the next run, which the status does not show yet
         now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)
@@ -148,7 +148,7 @@ def follow(
         started = _later(now.started, last.started)
         return msgspec.structs.replace(last, run=now.run, started=started, finished=finished), None
     evidence = last.baseline.evidence(status)
-    if not is_end(evidence, active=last.ended is None, quiet=quiet):
+    if not is_end(evidence, active=last.ended is None, unchanged_for=unchanged_for):
         return last, None
     first = _first_unseen(last, now) if is_later else now.run
     return now, _ended(task_id, status, now, first, states)

@@ -1,11 +1,11 @@
-"""One poll for all waits of an event loop: keys are asked about in batches, whoever waits for them.
+"""One poll for all waits of an event loop: keys are queried in batches, whoever waits for them.
 
-A query that fails does not tell whether that is due to the service or to one of its keys:
+A query that fails does not show whether the service or one of its keys is the reason:
 
-- Its keys are put off, while other queries go on. Then they are asked about half as many at a time, until
-  the key that fails on its own is found. That one is asked about alone, with pauses that double.
+- Its keys are put off, while other queries go on. Then half as many are queried at a time, until the key
+  that fails on its own is found. That one is queried alone, with pauses that double.
 - If two queries in a row fail, or one meets a rate limit or no connection, the whole poll pauses. After the
-  pause one query about a single key is asked. If that fails, the pause doubles.
+  pause a single key is queried. If that fails, the pause doubles.
 - A refusal for good ends waits only if it has come three times in a row, with a pause before each repetition:
   the waits for a key that was refused alone, or else all waits of the poll.
 """
@@ -46,7 +46,7 @@ CONFIRMED = 3
 #: Queries in flight at once, so that an answer that takes long to arrive does not delay the others.
 QUERIES_AT_ONCE = 4
 #: Seconds between two queries. The service allows 5 status queries a second for one address. This makes at
-#: most 2 in any second, so two triggerers stay below that at whatever moments each of them asks.
+#: most 2 in any second, so two triggerers stay below that at whatever moments each of them sends its own.
 SPACING = 0.55
 #: Share of their interval over which queries are spread if SPACING would take longer than that; the rest is
 #: for queries that are repeated.
@@ -54,7 +54,7 @@ SPREAD = 0.8
 #: A key that is due within this share of its interval goes along with those that are due now, up to the batch
 #: size: so waits that began at different times come to fill batches together.
 EARLY_SHARE = 0.5
-#: Seconds that a new wait is held back, so that those who come together are asked about together.
+#: Seconds that a new wait is held back, so that waits that begin together are queried together.
 GATHERING = 0.25
 #: Seconds of judging after which the rest of the event loop has its turn.
 LONGEST_TURN = 0.01
@@ -107,17 +107,17 @@ class _Failures:
 class _Watched(Generic[T]):
     """A key that somebody waits for.
 
-    :ivar due: when to ask about it; infinity while nothing is planned.
-    :ivar asked: while a query about it is in flight, the waits that were there when it was asked: its
+    :ivar due: when to query it; infinity while nothing is planned.
+    :ivar in_flight: while a query of it is in flight, the waits that were there when it was sent: its
         answer may be older than what a later wait is to see.
-    :ivar answered: a query about it was answered before: it is not somebody else's.
+    :ivar answered: a query of it was answered before: it is not somebody else's.
     """
 
-    __slots__ = ("answered", "asked", "due", "failures", "waits")
+    __slots__ = ("answered", "due", "failures", "in_flight", "waits")
 
     def __init__(self) -> None:
         self.waits: list[_Wait[T]] = []
-        self.asked: tuple[_Wait[T], ...] = ()
+        self.in_flight: tuple[_Wait[T], ...] = ()
         self.due = math.inf
         self.answered = False
         self.failures: _Failures | None = None
@@ -131,19 +131,19 @@ _Batch: TypeAlias = dict[str, _Watched[T]]
 
 
 class Poll(Generic[T]):
-    """Asks about all keys that are waited for, in batches, and shows each waiter what concerns it.
+    """Queries all keys that are waited for, in batches, and shows each wait the states of its own.
 
     It runs while somebody waits. If waits for a key have different intervals, the shortest decides.
 
-    :param ask: asks about a batch of keys. What its answer leaves out is seen as None; an error in place of a
+    :param query: queries a batch of keys. What its answer leaves out is seen as None; an error in place of a
         state counts against that key alone.
     :param batch_size: keys per query.
     """
 
     def __init__(
-        self, ask: Callable[[list[str]], Awaitable[Mapping[str, T | WebCollectError]]], batch_size: int
+        self, query: Callable[[list[str]], Awaitable[Mapping[str, T | WebCollectError]]], batch_size: int
     ) -> None:
-        self._ask = ask
+        self._send = query
         self._batch_size = batch_size
         self._watched: defaultdict[str, _Watched[T]] = defaultdict(_Watched)
         self._due: list[tuple[float, str]] = []
@@ -176,7 +176,7 @@ class Poll(Generic[T]):
                 self._leave(key, wait)
 
     async def aclose(self) -> None:
-        """Stop asking."""
+        """Stop querying."""
         tasks = [task for task in (self._runner, *self._queries) if task]
         for task in tasks:
             task.cancel()
@@ -185,22 +185,22 @@ class Poll(Generic[T]):
     def _watch(self, key: str, wait: _Wait[T]) -> None:
         watched = self._watched[key]
         watched.waits.append(wait)
-        if watched.asked or not watched.failures:
+        if watched.in_flight or not watched.failures:
             self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
 
     def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
-        """Plan to ask about ``key``; an earlier plan stays."""
+        """Plan to query ``key``; an earlier plan stays."""
         if due >= watched.due:
             return
         watched.due = due
-        if not watched.asked:  # two queries about one key could be answered in the wrong order
+        if not watched.in_flight:  # two queries of one key could be answered in the wrong order
             heapq.heappush(self._due, (due, key))
             if self._due[0] == (due, key):
                 self._changed.set()
 
-    def _ask_again(self, key: str, watched: _Watched[T], due: float) -> None:
-        """Plan the next query about ``key`` after one that has ended."""
-        watched.asked, watched.due = (), math.inf
+    def _plan_next(self, key: str, watched: _Watched[T], due: float) -> None:
+        """Plan the next query of ``key`` after one that has ended."""
+        watched.in_flight, watched.due = (), math.inf
         if watched.waits:
             self._schedule(key, watched, due)
 
@@ -213,12 +213,12 @@ class Poll(Generic[T]):
                 self._changed.set()
 
     async def _run(self) -> None:
-        """Ask about what is due while somebody waits."""
+        """Query what is due while somebody waits."""
         while self._watched or self._queries:
             try:
-                await self._ask_next()
+                await self._query_next()
             except Exception as error:
-                # nobody must wait for what is not asked any more
+                # nobody must wait for what is not queried any more
                 log.exception("The poll broke down.")
                 self._due.clear()
                 self._reset()
@@ -229,7 +229,7 @@ class Poll(Generic[T]):
         self._due.clear()
         self._reset()
 
-    async def _ask_next(self) -> None:
+    async def _query_next(self) -> None:
         """Send a query, or wait until it is time for one."""
         self._changed.clear()
         moment = self._next_moment()
@@ -241,7 +241,7 @@ class Poll(Generic[T]):
                 await self._changed.wait()
 
     def _next_moment(self) -> float:
-        """Return when to ask the next query; infinity if something has to happen before."""
+        """Return when to send the next query; infinity if something has to happen before."""
         first = self._first_due()
         if first is None or len(self._queries) >= QUERIES_AT_ONCE or self._probe:
             return math.inf
@@ -257,7 +257,7 @@ class Poll(Generic[T]):
         return None
 
     def _take_due(self) -> _Batch[T]:
-        """Return what to ask about: the first key that is due, and others that are or will be soon."""
+        """Return what to query: the first key that is due, and others that are or will be soon."""
         now = _now()
         batch: _Batch[T] = {}
         size = self._batch_size
@@ -273,11 +273,11 @@ class Poll(Generic[T]):
         return batch
 
     def _take_probe(self) -> _Batch[T]:
-        """Return a key to ask about after a pause, due or not: best one that is known to be in order."""
+        """Return a key to query after a pause, due or not: best one that is known to be in order."""
         *_, self._probe = min(
             (not watched.answered, watched.failures.count if watched.failures else 0, watched.due, key)
             for key, watched in self._watched.items()
-            if not watched.asked
+            if not watched.in_flight
         )
         return {self._probe: self._watched[self._probe]}
 
@@ -287,26 +287,26 @@ class Poll(Generic[T]):
         batches = math.ceil(len(self._watched) / self._batch_size)
         self._earliest = _now() + min(SPACING, SPREAD * interval / batches)
         for watched in batch.values():
-            watched.asked, watched.due = tuple(watched.waits), math.inf
+            watched.in_flight, watched.due = tuple(watched.waits), math.inf
         query = asyncio.create_task(self._query(batch))
         self._queries.add(query)
         query.add_done_callback(self._queries.discard)
         query.add_done_callback(lambda _: self._changed.set())
 
     async def _query(self, batch: _Batch[T]) -> None:
-        asked_at = _now()
+        sent_at = _now()
         try:
-            answer = await self._ask(list(batch))
+            answer = await self._send(list(batch))
             errors = {key: state for key in batch if isinstance(state := answer.get(key), WebCollectError)}
         except WebCollectError as error:
-            await self._not_answered(batch, error, asked_at)
+            await self._not_answered(batch, error, sent_at)
         except (Exception, asyncio.CancelledError) as error:
             if (task := asyncio.current_task()) and task.cancelling():
                 raise  # it is the poll that is closed; else something inside the query was cancelled
             log.exception("A status query failed in a way that is not foreseen.")
-            await self._not_answered(batch, WebCollectError(type(error).__name__), asked_at)
+            await self._not_answered(batch, WebCollectError(type(error).__name__), sent_at)
         else:
-            self._answered(asked_at)
+            self._answered(sent_at)
             for key, unreadable in errors.items():
                 await self._plan_again({key: batch.pop(key)}, unreadable)
             await self._show(batch, answer)
@@ -317,15 +317,15 @@ class Poll(Generic[T]):
             self._probe = None
         states: defaultdict[_Wait[T], dict[str, T | None]] = defaultdict(dict)
         for key, watched in batch.items():
-            for wait in watched.asked:
+            for wait in watched.in_flight:
                 states[wait][key] = answer.get(key)
             watched.answered, watched.failures = True, None
-            self._ask_again(key, watched, min(watched.due, now + watched.interval))
+            self._plan_next(key, watched, min(watched.due, now + watched.interval))
         await _each(states, lambda wait: wait.show(states[wait]))
 
-    def _answered(self, asked_at: float) -> None:
-        """Take note that the service answers; that is no news if it has failed since it was asked."""
-        if asked_at >= self._failed_at:
+    def _answered(self, sent_at: float) -> None:
+        """Note that the service answers; that proves nothing if it has failed since the query was sent."""
+        if sent_at >= self._failed_at:
             self._reset()
 
     def _reset(self) -> None:
@@ -336,15 +336,15 @@ class Poll(Generic[T]):
         self._pause_ends = 0.0
         self._probe = None
 
-    async def _not_answered(self, batch: _Batch[T], error: WebCollectError, asked_at: float) -> None:
+    async def _not_answered(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
         """Deal with a query that was not answered."""
         ends_all = False
         if isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and not all(watched.answered for watched in batch.values())
         ):
-            self._answered(asked_at)
-        elif asked_at < self._pause_ends:
-            self._paused = True  # two in a row, though this one was asked too early to confirm the first
+            self._answered(sent_at)
+        elif sent_at < self._pause_ends:
+            self._paused = True  # two in a row, though this one was sent too early to confirm the first
         else:
             self._failed_at = _now()
             # a batch may be denied because one of its keys has become somebody else's
@@ -355,18 +355,18 @@ class Poll(Generic[T]):
         await self._plan_again(batch, error, ends_all=ends_all)
 
     async def _plan_again(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
-        """Plan when to ask again about keys that a query failed for; end the waits that are refused."""
+        """Plan when to query again the keys that a query failed for; end the waits that are refused."""
         due = max(now := _now(), self._pause_ends)
         alone, probed = len(batch) == 1, self._probe in batch
         refused: list[_Wait[T]] = []
         for key, watched in batch.items():
             failures = watched.failures = watched.failures or _Failures(self._batch_size)
             if alone and failures.add(error, is_refusal=isinstance(error, _MAYBE_ABOUT_KEYS)):
-                refused.extend(watched.asked)
+                refused.extend(watched.in_flight)
             if not probed and (error.permanent or not error.unsent):
                 failures.batch_size = max(1, len(batch) // 2)
                 due = max(due, now + _backoff(failures.count, error)) if alone else due
-            self._ask_again(key, watched, due)
+            self._plan_next(key, watched, due)
         if probed:
             self._probe = None
         about = "" if self._paused else f" about {key if alone else f'these {len(batch)}'}"

@@ -1,4 +1,4 @@
-"""An Airflow of these tests' own: it has to be told of its home before anything imports it."""
+"""An Airflow of these tests' own: its home has to be set before anything imports it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.sandbox import Sandbox
 
-assert "airflow" not in sys.modules, "Airflow was imported before it was told of its home"
+assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
 HOME = tempfile.TemporaryDirectory(prefix="webcollect-airflow-")
 for _name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[_name]
@@ -47,7 +47,7 @@ def airflow_home() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def forgotten_secrets() -> Iterator[None]:
-    """Have Airflow forget what it masks: it makes one pattern of all secrets, and with each one anew."""
+    """Have Airflow forget what it masks: it makes one pattern of all secrets, again for each of them."""
     yield
     for name in ("airflow._shared", "airflow.sdk._shared"):
         if module := sys.modules.get(f"{name}.secrets_masker.secrets_masker"):
@@ -152,7 +152,7 @@ def task(sandbox: Sandbox) -> dict[str, Any]:
 
 @pytest.fixture
 def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
-    """Has something done as soon as the service was asked so often: ``(count, path, action, *arguments)``."""
+    """Does something once the service got that number of requests: ``(count, path, action, *arguments)``."""
     threads: list[threading.Thread] = []
 
     def wait_and_do(count: int, path: str, action: Callable[..., None], *arguments: Any) -> None:

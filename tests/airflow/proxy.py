@@ -32,8 +32,8 @@ class _Forwarding(BaseHTTPRequestHandler):
                 status, body = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, body = error.code, error.read()
-        status, told = self.edit(self.path, status, json.loads(body))
-        body = json.dumps(told).encode()
+        status, changed = self.edit(self.path, status, json.loads(body))
+        body = json.dumps(changed).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -42,14 +42,14 @@ def run_to_the_end(sandbox: Sandbox, task_id: str) -> None:
 
 
 async def polls(sandbox: Sandbox, count: int) -> None:
-    """Wait until the service was asked so many more times."""
+    """Wait until the service got this number of further requests."""
 
-    def asked() -> int:
+    def requests() -> int:
         return sum(sandbox.control.counters().get(STATUS, {}).values())
 
-    enough = asked() + count
+    enough = requests() + count
     async with asyncio.timeout(60):
-        while asked() < enough:
+        while requests() < enough:
             await asyncio.sleep(0.01)
 
 

@@ -43,7 +43,7 @@ def extracted(state: str = "success", **arguments: Any) -> Any:
     manager = pytest.importorskip("airflow.providers.openlineage.extractors.manager").ExtractorManager()
     found: list[Any] = []
 
-    def look(context: Any, result: Any = None) -> None:
+    def remember(context: Any, result: Any = None) -> None:
         found.append(
             manager.extract_metadata(
                 context["dag_run"],
@@ -54,7 +54,7 @@ def extracted(state: str = "success", **arguments: Any) -> Any:
         )
 
     when = {"success": "post_execute", "failed": "on_failure_callback"}[state]
-    land(**{when: look}, **arguments)
+    land(**{when: remember}, **arguments)
     (metadata,) = found
     return metadata
 

@@ -1,4 +1,4 @@
-"""The operators that copy, move, delete, read and steer tasks, each as a task of a real DAG run."""
+"""The operators that copy, move, delete, read and change tasks, each as a task of a real DAG run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run_each(task: dict[str, Any], names: Any = MAKE, **arguments: Any) -> Finis
 
 
 def sent(sandbox: Sandbox, name: str) -> int:
-    """Return how often an endpoint was asked."""
+    """Return how many requests an endpoint got."""
     return len(sandbox.control.requests(PATHS[name]))
 
 

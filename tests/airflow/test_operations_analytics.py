@@ -293,8 +293,8 @@ class TestMetricsThatTheServiceLeavesOut:
 
             def serve(*rows: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> None:
                 def respond(request: bytes) -> bytes:
-                    asked = json.loads(request.partition(b"\r\n\r\n")[2])
-                    found = rows if asked["end"] == WEEK["end"] else before
+                    query = json.loads(request.partition(b"\r\n\r\n")[2])
+                    found = rows if query["end"] == WEEK["end"] else before
                     return answer({"total": len(found), "data": [{**ROW, **row} for row in found]})
 
                 server = servers.enter_context(serving(respond))

@@ -36,24 +36,29 @@ def decided(error: Exception, try_number: int = 1, **task: Any) -> timedelta | N
     return decision.retry_delay
 
 
-def asked(seconds: float | None) -> TooManyRequests:
+def limited(seconds: float | None) -> TooManyRequests:
     return TooManyRequests("slow down", retry_after=seconds)
 
 
 def test_a_longer_wish_of_the_service_replaces_the_tasks_delay() -> None:
     delay = timedelta(seconds=60)
 
-    assert decided(asked(90), retry_delay=delay) == timedelta(seconds=90)
-    assert decided(asked(59), retry_delay=delay) is None
-    assert decided(asked(None), retry_delay=delay) is None
+    assert decided(limited(90), retry_delay=delay) == timedelta(seconds=90)
+    assert decided(limited(59), retry_delay=delay) is None
+    assert decided(limited(None), retry_delay=delay) is None
     assert decided(ServiceFailure("down", retry_after=61), retry_delay=delay) == timedelta(seconds=61)
-    assert decided(asked(1e9), retry_delay=delay) == timedelta(seconds=LONGEST)
+    assert decided(limited(1e9), retry_delay=delay) == timedelta(seconds=LONGEST)
     assert decided(ValueError("not the service's"), retry_delay=delay) is None
 
 
 def test_of_many_sources_the_longest_wish_counts() -> None:
     delay = timedelta(seconds=60)
-    errors = {"a": asked(90), "b": asked(120), "c": asked(None), "d": OSError("disk full")}
+    errors = {
+        "a": limited(90),
+        "b": limited(120),
+        "c": limited(None),
+        "d": OSError("disk full"),
+    }
 
     assert decided(SomeFailed(errors, of=9), retry_delay=delay) == timedelta(seconds=120)
     assert decided(SomeFailed({"d": OSError("disk full")}, of=9), retry_delay=delay) is None
@@ -62,10 +67,12 @@ def test_of_many_sources_the_longest_wish_counts() -> None:
 def test_growing_delays_are_taken_into_account() -> None:
     growing: dict[str, Any] = {"retry_delay": timedelta(seconds=60), "retry_exponential_backoff": True}
 
-    assert decided(asked(90), try_number=1, **growing) == timedelta(seconds=90)
-    assert decided(asked(90), try_number=5, retry_exponential_backoff=2.0, retry_delay=timedelta(60)) is None
-    assert decided(asked(90), try_number=10_000, **{**growing, "retry_exponential_backoff": 2.0}) is None
-    assert decided(asked(90), try_number=9, max_retry_delay=timedelta(seconds=70), **growing) == timedelta(
+    assert decided(limited(90), try_number=1, **growing) == timedelta(seconds=90)
+    assert (
+        decided(limited(90), try_number=5, retry_exponential_backoff=2.0, retry_delay=timedelta(60)) is None
+    )
+    assert decided(limited(90), try_number=10_000, **{**growing, "retry_exponential_backoff": 2.0}) is None
+    assert decided(limited(90), try_number=9, max_retry_delay=timedelta(seconds=70), **growing) == timedelta(
         seconds=90
     )
 

@@ -300,7 +300,7 @@ class TestStartSubTasks:
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
-        assert "Look at the service whether it took effect before repeating it." in said()
+        assert "Check in the service whether it took effect before repeating it." in said()
 
     def test_an_unknown_task_fails_without_retries(self, task: dict[str, Any]) -> None:
         run = self.start({"task_id": "no-such-task"}, **RETRIES)

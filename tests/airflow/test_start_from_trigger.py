@@ -374,7 +374,7 @@ class TestActingOnADeferredWait:
         return run
 
     def wait_for_looks(self, run: Run, sandbox: Sandbox) -> None:
-        """Wait until both are deferred, and the service is asked."""
+        """Wait until both are deferred, and the service is queried."""
         sandbox.control.clear_requests()
         run.airflow.wait_for(
             lambda: (

@@ -60,7 +60,7 @@ class Landing:
             if thread.name.startswith("webcollect-land"):
                 thread.join()
 
-    def asked(self, path: str) -> int:
+    def requests(self, path: str) -> int:
         """Return how many requests of a path the service has answered."""
         return len(self._sandbox.control.requests(path))
 
@@ -79,9 +79,9 @@ def landing(sandbox: Sandbox, destination: str) -> Landing:
 
 def test_a_page_is_not_asked_for_again(sandbox: Sandbox, landing: Landing) -> None:
     sandbox.control.fail(READ, after=1, **LATER)
-    landing.end_when(lambda: landing.asked(READ) == 2)
+    landing.end_when(lambda: landing.requests(READ) == 2)
 
-    assert landing.asked(READ) == 2
+    assert landing.requests(READ) == 2
     assert landing.committed() is None
 
 
@@ -89,9 +89,9 @@ def test_a_page_that_waits_for_its_turn_is_not_asked_for(
     sandbox: Sandbox, set_connection: Callable[..., None], landing: Landing
 ) -> None:
     set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.05})
-    landing.end_when(lambda: landing.asked(READ) == 1)
+    landing.end_when(lambda: landing.requests(READ) == 1)
 
-    assert landing.asked(READ) == 1
+    assert landing.requests(READ) == 1
     assert landing.committed() is None
 
 
@@ -104,15 +104,15 @@ def test_nothing_is_asked_for_with_a_token_that_comes_later(
         then=WebCollectHook().refresh_token,
     )
 
-    assert (landing.asked("/token"), landing.asked(READ)) == (1, 0)
+    assert (landing.requests("/token"), landing.requests(READ)) == (1, 0)
     assert landing.committed() is None
 
 
 def test_a_mark_is_not_sent_again(sandbox: Sandbox, landing: Landing) -> None:
     sandbox.control.fail(MARK, **LATER)
-    landing.end_when(lambda: landing.asked(MARK) == 1, mark_exported=True)
+    landing.end_when(lambda: landing.requests(MARK) == 1, mark_exported=True)
 
-    assert landing.asked(MARK) == 1
+    assert landing.requests(MARK) == 1
     found = landing.committed()
     # it was committed before
     assert found is not None

@@ -186,10 +186,10 @@ class TestAssetEvents:
         asset = Asset(f"{destination}-asset")
         reported: dict[str, Any] = {}
 
-        def look(context: Any, result: Any) -> None:
+        def remember(context: Any, result: Any) -> None:
             reported.update(context["outlet_events"][asset].extra)
 
-        run = land(destination, source, outlets=[asset], post_execute=look)
+        run = land(destination, source, outlets=[asset], post_execute=remember)
 
         assert reported == run.xcoms["land"]
         if AIRFLOW_V_3_0_PLUS:
@@ -202,10 +202,10 @@ class TestAssetEvents:
         asset = Asset(f"{destination}-asset")
         reported: dict[str, Any] = {}
 
-        def look(context: Any, result: Any) -> None:
+        def remember(context: Any, result: Any) -> None:
             reported.update(context["outlet_events"][asset].extra)
 
-        land(destination, sources=tasks, outlets=[asset], post_execute=look)
+        land(destination, sources=tasks, outlets=[asset], post_execute=remember)
 
         assert isinstance(reported.pop("duration"), float)
         assert reported == {

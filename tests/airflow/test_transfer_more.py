@@ -89,8 +89,8 @@ class TestManySources:
         run = land(destination, sources=tasks, max_concurrency=1, **RETRIES)
 
         assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-        asked = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
-        assert asked == [*tasks, tasks[2]]
+        read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
+        assert read == [*tasks, tasks[2]]
         assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
 
     def test_if_all_failures_are_permanent_there_is_no_retry_and_all_are_named(
@@ -101,9 +101,9 @@ class TestManySources:
 
         assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
         assert landed(f"{destination}/{good}") == sandbox.control.true_rows(good)
-        told = said()
-        assert "2 of 3 sources did not land" in told
-        assert "task no-such-1 to" in told
+        log = said()
+        assert "2 of 3 sources did not land" in log
+        assert "task no-such-1 to" in log
 
     def test_a_task_that_took_too_long_commits_and_marks_nothing_afterwards(
         self, sandbox: Sandbox, destination: str
@@ -154,7 +154,7 @@ class TestGrowing:
         asset = Asset(f"{destination}-growing")
         stored: list[Any] = []
 
-        def look(context: Any, result: Any) -> None:
+        def remember(context: Any, result: Any) -> None:
             store = context.get("asset_state_store")
             stored.append(store[asset].get("webcollect_next_offset") if store else None)
 
@@ -163,7 +163,7 @@ class TestGrowing:
             source,
             mode="incremental",
             outlets=[asset],
-            post_execute=look,
+            post_execute=remember,
         )
 
         assert run.states == {"land": "success"}
@@ -176,10 +176,10 @@ class TestGrowing:
         sandbox.control.reset_data(source["task_id"])
         sandbox.control.grow(source["task_id"], 20)
         refused = land(destination, source, mode="incremental", **RETRIES)
-        anew = land(destination, source, mode="incremental", on_reset="full")
+        again = land(destination, source, mode="incremental", on_reset="full")
 
         assert (refused.states, refused.tries) == ({"land": "failed"}, {"land": 1})
-        assert anew.xcoms["land"]["rows"] == 20
+        assert again.xcoms["land"]["rows"] == 20
 
 
 @pytest.mark.parametrize(

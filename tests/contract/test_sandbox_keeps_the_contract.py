@@ -1,4 +1,4 @@
-"""The sandbox against ``openapi.yaml``: whatever it is asked, it answers as the contract says."""
+"""The sandbox against ``openapi.yaml``: it answers every request as the contract says."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ def test_the_contract_has_the_twenty_operations() -> None:
 
 @pytest.fixture
 def exercised(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """A sandbox that must have been asked something the contract knows by the end of the test."""
+    """A sandbox that must have got requests of the contract by the end of the test."""
     sandbox.control.clear_requests()
     yield sandbox
-    asked = {path: sum(counts.values()) for path, counts in sandbox.control.counters().items()}
-    assert sum(asked.get(path.removeprefix("/datahub"), 0) for path in SCHEMA) > 10, asked
+    requests = {path: sum(counts.values()) for path, counts in sandbox.control.counters().items()}
+    assert sum(requests.get(path.removeprefix("/datahub"), 0) for path in SCHEMA) > 10, requests
 
 
 @SCHEMA.parametrize()

@@ -43,7 +43,7 @@ class Crash(BaseException):
 
 
 def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage]]:
-    """Return what crashes once, in the place of the so many-th page."""
+    """Return what crashes once, in the place of the page of that number."""
     left = number
 
     def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -208,27 +208,27 @@ def listed(pages: list[DataPage]) -> Fetch:
 
 
 def in_order(pages: Iterator[DataPage]) -> Fetch:
-    """Return what gives the pages one after another, whatever it is asked for."""
+    """Return what gives the pages one after another, whatever is requested."""
     return lambda offset: next(pages)
 
 
 def through(stream: Stream, fetch: Fetch) -> Fetch:
     """Return ``fetch`` whose pages pass through ``stream``, one after another."""
-    asked: list[int] = []
+    requested: list[int] = []
 
     def fetched() -> Iterator[DataPage]:
-        while asked:
-            yield fetch(asked.pop())
+        while requested:
+            yield fetch(requested.pop())
 
     pages = stream(fetched())
 
     def passed(offset: int) -> DataPage:
         nonlocal pages
-        asked.append(offset)
+        requested.append(offset)
         try:
             return next(pages)
         except StopIteration:
-            asked[:] = [offset]
+            requested[:] = [offset]
             pages = stream(fetched())
             return next(pages)
 

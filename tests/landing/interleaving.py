@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Outcome = Landed | BaseException
 Land = Callable[[Folder], Landed]
-#: Told an operation and the path of what it is about.
+#: Called with an operation and the path that it is about.
 Step = Callable[[str, str], object]
 
 

@@ -57,7 +57,7 @@ def serve() -> None:
 
 
 def land_it(order: dict[str, Any], tell: int) -> None:
-    """Land; with ``kill_at``, a SIGKILL comes in the place of the so many-th operation.
+    """Land; with ``kill_at``, a SIGKILL comes in the place of the operation of that number.
 
     :param tell: a pipe that gets a byte when the landing begins.
     """

@@ -107,12 +107,12 @@ class LandingsOnAnObjectStore(_Tasks):
         old = folder.rows()
         sandbox.control.grow(task, 50)
 
-        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
                 assert folder.rows() == old
                 yield each
 
-        manifest = landing(task, run=OTHER_RUN, if_exists="overwrite", read=looking, max_part_bytes=1)
+        manifest = landing(task, run=OTHER_RUN, if_exists="overwrite", read=observed, max_part_bytes=1)
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 

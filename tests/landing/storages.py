@@ -173,7 +173,7 @@ def running(kind: str, folder: Path) -> Iterator[Storage]:
 
 
 def _one_at_a_time(method: Callable[..., Any], lock: threading.Lock) -> Callable[..., Any]:
-    """Return a method of moto that does what it lacks: nobody comes between its look and its write."""
+    """Return a method of moto that does what it lacks: nobody comes between its read and its write."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with lock:
@@ -188,7 +188,7 @@ def _cancel_upload(request: Any, response: Any, storage: Any, *args: Any, **kwar
 
 
 def _with_generations(handler: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
-    """Return a handler of the emulator that does what it lacks: it tells generations and heeds conditions."""
+    """Return a handler of the emulator that adds generations and conditions."""
 
     def handle(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
         request.data  # noqa: B018  # a body that is not read breaks the connection

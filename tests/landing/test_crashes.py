@@ -83,7 +83,7 @@ def test_every_row_lands_once_whenever_the_process_is_killed(
 def test_every_row_lands_once_after_a_kill_at_each_single_operation(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
 ) -> None:
-    """Every request and every change of the storage in turn, mark and tidying included."""
+    """Every request and every change of the storage in turn, mark and cleaning included."""
     task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
     operation = 1
     while True:

@@ -120,9 +120,9 @@ class TestLanding:
         assert manifest["started_at"] <= manifest["finished_at"]
 
     def test_progress_is_told(self, landing: Landed, task: str) -> None:
-        told: list[tuple[int, int]] = []
-        landing(task, size=400, on_progress=lambda rows, total: told.append((rows, total)))
-        assert told == [(400, 1000), (800, 1000), (1000, 1000)]
+        reported: list[tuple[int, int]] = []
+        landing(task, size=400, on_progress=lambda rows, total: reported.append((rows, total)))
+        assert reported == [(400, 1000), (800, 1000), (1000, 1000)]
 
     def test_an_empty_source_is_committed_as_such(
         self, landing: Landed, folder: Folder, sandbox: Sandbox
@@ -287,7 +287,7 @@ class TestResuming:
     ) -> None:
         seen: set[str] = set()
 
-        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for number, each in enumerate(pages):
                 seen.update(name for name in folder.names() if name.startswith("part-"))
                 if number == 4:
@@ -295,7 +295,7 @@ class TestResuming:
                 yield each
 
         with pytest.raises(ServiceFailure):
-            landing(task, read=looking)
+            landing(task, read=observed)
         assert seen == set()
         assert folder.names() == set()
 
@@ -465,12 +465,12 @@ class TestWhatIsThereAlready:
         old = sandbox.control.true_rows(task)
         sandbox.control.grow(task, 100)
 
-        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
                 assert folder.rows() == old
                 yield each
 
-        second = landing(task, max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=looking)
+        second = landing(task, max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=observed)
         assert folder.rows() == sandbox.control.true_rows(task)
         assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
         assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}

@@ -161,12 +161,12 @@ class TestGrowth:
         first = landing("t", fetch=listed(seen), **options)
         old = read(folder)
 
-        def looking(given: Iterator[DataPage]) -> Iterator[DataPage]:
+        def observed(given: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in given:
                 assert read(folder) == old
                 yield each
 
-        second = landing("t", fetch=listed(pages), read=looking, run=OTHER_RUN, **options)
+        second = landing("t", fetch=listed(pages), read=observed, run=OTHER_RUN, **options)
         assert read(folder) == [{**dict.fromkeys(second.columns or ()), **row} for row in rows_of(pages)]
         assert sum(part.rows for part in second.added()) == 6
         assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
@@ -243,12 +243,12 @@ class TestReset:
         sandbox.control.reset_data(task)
         sandbox.control.grow(task, 250)
 
-        def looking(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
                 assert folder.rows() == old
                 yield each
 
-        second = growing(run=OTHER_RUN, on_reset="full", read=looking)
+        second = growing(run=OTHER_RUN, on_reset="full", read=observed)
         assert folder.rows() == sandbox.control.true_rows(task)
         assert sum(part.rows for part in second.added()) == second.rows == 250
 
@@ -275,7 +275,7 @@ class TestReset:
         sandbox.control.grow(task, 250)
         options: dict[str, Any] = {"run": OTHER_RUN, "on_reset": "full", "size": 25, "max_part_bytes": 1}
         with pytest.raises(Crash):
-            # the first page that is asked for shows the reset
+            # the first page that is requested shows the reset
             growing(read=crashing_at(9), **options)
         assert len(folder.record().parts) < len(folder.manifest()["parts"])
         sandbox.control.clear_requests()
@@ -332,13 +332,13 @@ class TestReset:
         self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
         growing()
-        asked = 0
+        reads = 0
 
         def late(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            nonlocal asked
+            nonlocal reads
             for each in pages:
-                asked += 1
-                yield each if asked > 2 else msgspec.structs.replace(each, total=0, rest_total=0, rows=[])
+                reads += 1
+                yield each if reads > 2 else msgspec.structs.replace(each, total=0, rest_total=0, rows=[])
 
         sandbox.control.grow(task, 30)
         growing(run=OTHER_RUN, read=late, settle=10)
@@ -382,11 +382,11 @@ class TestReset:
 
 @dataclasses.dataclass
 class FinishedLate:
-    """A task with 300 rows in a batch, and 40 of a run that has finished but shows them after a few looks."""
+    """A task with 300 rows in a batch, and 40 of a run that has finished but shows them after a few polls."""
 
     sandbox: Sandbox
     task: str
-    looks: int
+    polls: int
     slept: list[float] = dataclasses.field(default_factory=list)
 
     def finish(self) -> None:
@@ -397,7 +397,7 @@ class FinishedLate:
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        if len(self.slept) == self.looks:
+        if len(self.slept) == self.polls:
             self.sandbox.control.configure(empty_after_finish_seconds=0)
 
     def exported(self) -> int:
@@ -409,7 +409,7 @@ class TestLateRows:
 
     @pytest.fixture
     def late(self, sandbox: Sandbox) -> FinishedLate:
-        return FinishedLate(sandbox, sandbox.control.add_task(lots=[300], rows=40)["task_id"], looks=3)
+        return FinishedLate(sandbox, sandbox.control.add_task(lots=[300], rows=40)["task_id"], polls=3)
 
     @pytest.fixture
     def options(self, late: FinishedLate, client: Client) -> dict[str, Any]:
@@ -444,7 +444,7 @@ class TestLateRows:
         late.finish()
         options["mark"] = None
         options["settle"] = 5
-        late.looks = 4
+        late.polls = 4
         assert landing(late.task, mode="incremental", run=OTHER_RUN, **options).parts == first.parts
         assert late.slept == [2, 2, 1]
 

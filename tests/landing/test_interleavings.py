@@ -31,7 +31,7 @@ from tests.landing.conftest import Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
 from tests.landing.pages import PAGE, Rows, job, true_rows
 from tests.landing.storages import Storage, local, running
-from tests.service.servers import answer, asked, client_of, serving
+from tests.service.servers import answer, client_of, query_number, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,7 +181,7 @@ class TestRunsThatMeet:
         ahead = threading.Event()
 
         def respond(request: bytes) -> bytes:
-            page = rows.fetch(offset := asked(request))
+            page = rows.fetch(offset := query_number(request))
             if offset == HALF:
                 ahead.set()
             data = [msgspec.json.decode(row) for row in page.rows]
@@ -201,7 +201,7 @@ class TestRunsThatMeet:
             )
             assert held.met
             assert ahead.wait(60)
-            # the page that this run lands last is the one that the other has asked for ahead
+            # the page that this run lands last is the one that the other has prefetched
             rows.count = HALF + PAGE
             land(job(rows, folder.destination, "r2", mode="incremental"))
             late = held.end()

@@ -1,4 +1,4 @@
-"""Pages that are too large for the service: fewer rows are asked for, and later more again."""
+"""Pages that are too large for the service: fewer rows are requested, and later more again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sizes(server: Server) -> list[int]:
 
 
 def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callable[[bytes], bytes | None]:
-    """Answer with rows, but with ``refusal`` where more than ``most`` are asked for before a row."""
+    """Answer with rows, but with ``refusal`` where more than ``most`` are requested before a row."""
 
     def respond(request: bytes) -> bytes | None:
         query = dict(re.findall(rb"[?&](\w+)=(\d+)", request))
@@ -86,9 +86,9 @@ def test_fewer_rows_are_asked_for_until_they_come(said: bytes) -> None:
     with serving(limited(30, said)) as server, client_of(server) as client:
         pages = pages_of(client, 200)
         assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
-        asked = sizes(server)
-    assert min(asked) == 25
-    assert set(asked) == {200, 100, 50, 25}
+        requested = sizes(server)
+    assert min(requested) == 25
+    assert set(requested) == {200, 100, 50, 25}
 
 
 @pytest.mark.parametrize("said", ["too large, said as usual", "more than is read"])
@@ -102,9 +102,9 @@ def test_more_rows_are_asked_for_again_after_good_pages() -> None:
     with serving(limited(10, REFUSALS["too large"], recovers_at=40)) as server, client_of(server) as client:
         pages = pages_of(client, 80)
         assert sum(len(page.rows) for page in pages) == ROWS
-        asked = sizes(server)
-    assert list(dict.fromkeys(asked))[:4] == [80, 40, 20, 10]
-    assert max(asked[asked.index(10) :]) > 20
+        requested = sizes(server)
+    assert list(dict.fromkeys(requested))[:4] == [80, 40, 20, 10]
+    assert max(requested[requested.index(10) :]) > 20
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Victim:
     def land(self, **kill: float) -> bool:
         """Return whether it landed; if not, it was killed.
 
-        :param kill: ``kill_at`` an operation, or ``kill_after`` so many seconds.
+        :param kill: ``kill_at`` an operation, or ``kill_after`` some seconds.
         """
         assert self.lander.stdin is not None
         assert self.lander.stdout is not None

@@ -186,7 +186,7 @@ def reset(client: Client, method: str = "POST", **headers: str) -> requests.Resp
         "",
     ],
 )
-def test_another_sites_page_cannot_steer(client: Client, origin: str) -> None:
+def test_another_sites_page_cannot_control(client: Client, origin: str) -> None:
     client.control.add_task("mine")
     host = client.sandbox.url.removeprefix("http://")
 
@@ -208,7 +208,7 @@ def test_another_sites_page_cannot_steer(client: Client, origin: str) -> None:
         "",
     ],
 )
-def test_a_name_that_was_made_to_lead_here_cannot_steer(client: Client, host: str) -> None:
+def test_a_name_that_was_made_to_lead_here_cannot_control(client: Client, host: str) -> None:
     client.control.add_task("mine")
     host = host.format(port=client.sandbox.url.rpartition(":")[2])
 
@@ -218,7 +218,7 @@ def test_a_name_that_was_made_to_lead_here_cannot_steer(client: Client, host: st
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "OPTIONS"])
-def test_an_image_or_a_link_of_a_page_cannot_steer(client: Client, method: str) -> None:
+def test_an_image_or_a_link_of_a_page_cannot_control(client: Client, method: str) -> None:
     client.control.add_task("mine")
 
     answer = reset(client, method)
@@ -228,7 +228,7 @@ def test_an_image_or_a_link_of_a_page_cannot_steer(client: Client, method: str) 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "LocalHost:{port}", "127.1.2.3:{port}", "[::1]:{port}"])
-def test_every_loopback_name_with_the_own_port_can_steer(client: Client, host: str) -> None:
+def test_every_loopback_name_with_the_own_port_can_control(client: Client, host: str) -> None:
     client.control.add_task("mine")
     host = host.format(port=client.sandbox.url.rpartition(":")[2])
 
@@ -236,7 +236,7 @@ def test_every_loopback_name_with_the_own_port_can_steer(client: Client, host: s
     assert "mine" not in [task["task_id"] for task in client.control.tasks()]
 
 
-def test_a_sandbox_for_other_machines_can_be_steered_by_any_name_but_not_by_other_pages() -> None:
+def test_a_sandbox_for_other_machines_can_be_controlled_by_any_name_but_not_by_other_pages() -> None:
     with Sandbox(host="0.0.0.0", allow_remote=True) as sandbox:
         now = f"{sandbox.url}/_sandbox/now"
         by_name = requests.post(now, headers={"Host": "sandbox:8155"}, timeout=10)
@@ -310,7 +310,7 @@ def test_a_reset_makes_everything_as_new(client: Client) -> None:
 
     assert client.control.requests() == []
     assert client.get(STATS).status_code == 200
-    # The demo tasks' past is told from the moment of the reset.
+    # The demo tasks' earlier runs are counted back from the moment of the reset.
     forget_times = [[{**run, "start": ""} for run in task["runs"]] for task in client.control.tasks()]
     assert forget_times == [[{**run, "start": ""} for run in task["runs"]] for task in as_new]
 
@@ -368,7 +368,7 @@ def test_requests_are_counted_by_path_and_status(client: Client) -> None:
     assert client.control.counters() == {STATS: {200: 2, 401: 1}}
 
 
-def test_steering_is_not_counted_against_limits(start_sandbox: Callable[..., Client]) -> None:
+def test_control_is_not_counted_against_limits(start_sandbox: Callable[..., Client]) -> None:
     client = start_sandbox(general_rate=1)
     for _ in range(5):
         client.control.now()

@@ -22,7 +22,7 @@ def test_every_setting_is_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Control) if not name.startswith("_")])
-def test_every_way_to_steer_is_named(name: str) -> None:
+def test_every_control_command_is_named(name: str) -> None:
     assert f"`{name}(" in GUIDE
 
 

@@ -1,4 +1,4 @@
-"""The whole job by a client that knows nothing but the contract: steer, start, wait, read, confirm."""
+"""The whole job by a client that knows nothing but the contract: change, start, wait, read, confirm."""
 
 from __future__ import annotations
 

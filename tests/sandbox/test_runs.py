@@ -288,10 +288,10 @@ def test_ids_can_come_back_in_another_letter_case(
 ) -> None:
     task_id = client.control.add_task("5A9d0b0e-0000-4000-8000-0000000000fF")["task_id"]
     client.control.configure(echo_ids=echo, stale_seconds=0)
-    asked = [task_id, task_id.swapcase()]
+    query = [task_id, task_id.swapcase()]
 
     for version in ("", "/v2"):
-        [record] = data(client.post(f"/cloudextraction/statuses{version}", {"taskIds": asked}))
+        [record] = data(client.post(f"/cloudextraction/statuses{version}", {"taskIds": query}))
         assert record["taskId"] == case(task_id)
     shown = [subtask["subTaskId"] for subtask in client.subtasks(task_id.upper())]
     assert shown == [case(subtask_id) for subtask_id in shown]
@@ -302,9 +302,9 @@ def test_ids_can_come_back_in_another_letter_case(
 
 
 def test_an_id_in_another_letter_case_is_unknown_where_ids_come_back_as_sent(client: Client) -> None:
-    asked = {"taskIds": [demo.TASK_ID.upper()]}
+    query = {"taskIds": [demo.TASK_ID.upper()]}
 
-    assert data(client.post("/cloudextraction/statuses/v2", asked)) == []
+    assert data(client.post("/cloudextraction/statuses/v2", query)) == []
 
 
 def test_the_clock_runs_as_fast_as_set(start_sandbox: Callable[..., Client]) -> None:

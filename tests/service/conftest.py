@@ -116,7 +116,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["requests", "httpx"])
 def drive(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Iterator[Drive]:
-    """Makes drivers of one kind, for the sandbox if not told otherwise."""
+    """Makes drivers of one kind, for the sandbox by default."""
     made: list[Driver] = []
 
     def make(*, credentials: Credentials | None = None, real_time: bool = False, **given: Any) -> Driver:

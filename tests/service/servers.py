@@ -172,7 +172,7 @@ def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSL
     return authority_file, context
 
 
-def asked(request: bytes, name: bytes = b"offset") -> int:
+def query_number(request: bytes, name: bytes = b"offset") -> int:
     """Return the number that a request asks with."""
     found = re.search(rb"[?&]%s=(\d+)" % name, request)
     assert found

@@ -362,7 +362,7 @@ class TestRefusal:
         self, driver: Driver, sandbox: Sandbox, tier: str, refused: set[int]
     ) -> None:
         sandbox.control.configure(tier=tier)
-        told = set()
+        explained = set()
         for call in one_call_of_each(sandbox):
             if call.endpoint.number in {2, 5, 10, 11, 13, 16, 17, 19}:
                 if tier in call.endpoint.tiers:
@@ -370,8 +370,8 @@ class TestRefusal:
                     continue
                 with pytest.raises(errors.PermissionDenied, match="Required plan tiers"):
                     driver.send(call)
-                told.add(call.endpoint.number)
-        assert told == refused
+                explained.add(call.endpoint.number)
+        assert explained == refused
 
     def test_an_app_of_somebody_else_and_one_that_is_not_there_look_alike(self, driver: Driver) -> None:
         for app in (demo.OTHERS_APP_ID, "none"):

@@ -57,7 +57,7 @@ ROWS = [
 class World:
     """What a cause may need.
 
-    :ivar server: the server that was asked, if there was one.
+    :ivar server: the server that got requests, if there was one.
     """
 
     server: Server | None = None
@@ -205,7 +205,7 @@ def test_what_happens_leads_to_its_error(
     with cause_of(row.what)(world) as settings:
         driver = drive(retries=Retries(attempts=2, first_wait=0.01), **settings)
         for call in calls:
-            asked = world.server.connections if world.server else 0
+            before = world.server.connections if world.server else 0
             if row.what.endswith("where the operation has a result") and call.result is NOTHING:
                 driver.send(call)
                 continue
@@ -213,7 +213,7 @@ def test_what_happens_leads_to_its_error(
                 driver.send(call)
             tries = check(row, call, caught.value)
             if world.server:
-                assert world.server.connections - asked == tries
+                assert world.server.connections - before == tries
 
 
 def check(row: Row, call: Call[Any], error: errors.WebCollectError) -> int:

@@ -53,8 +53,8 @@ class TestRows:
     def test_the_cursor_that_comes_back_is_passed_on(self, driver: Driver, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=250, state="Finished")["task_id"]
         pages = read_all(driver, task, size=100)
-        asked = [int(request["query"]["offset"]) for request in sandbox.control.requests()]
-        assert asked == [0, *(page.offset for page in pages[:-1])] == [0, 1024, 1124]
+        offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests()]
+        assert offsets == [0, *(page.offset for page in pages[:-1])] == [0, 1024, 1124]
 
     @pytest.mark.webcollect_sandbox(row_bytes=30_000)
     @pytest.mark.parametrize("size", [200, 1000])
@@ -96,7 +96,7 @@ def page(offset: int, rest: int, rows: int) -> bytes:
 
 class TestCursorThatStandsStill:
     @pytest.mark.parametrize(
-        ("asked", "stuck"),
+        ("offset", "stuck"),
         [
             (0, page(0, 10, 0)),
             (0, page(0, 5, 5)),
@@ -115,12 +115,12 @@ class TestCursorThatStandsStill:
         ],
     )
     def test_is_an_error_after_a_few_tries(
-        self, drive: Drive, clock: Clock, asked: int, stuck: bytes
+        self, drive: Drive, clock: Clock, offset: int, stuck: bytes
     ) -> None:
         with serving(lambda _: stuck) as server:
             driver = drive(base_url=server.url)
-            with pytest.raises(PagingError, match=f"stands still at offset {asked}") as failure:
-                driver.run(page_reader.read_page(driver.context, "t", None, asked, 10))
+            with pytest.raises(PagingError, match=f"stands still at offset {offset}") as failure:
+                driver.run(page_reader.read_page(driver.context, "t", None, offset, 10))
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
             assert len(server.received) == page_reader.STUCK_TRIES

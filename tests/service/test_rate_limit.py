@@ -1,4 +1,4 @@
-"""The pace: within the limits when all goes well, slower after a 429, back to normal after a while."""
+"""The rate limit: within the limits when all goes well, slower after a 429, back to normal after a while."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
-    """Return when so many requests in a row are sent."""
+    """Return when each of these requests in a row is sent."""
     sent = []
     for _ in range(count):
         clock.time += limiter.reserve()
@@ -115,7 +115,7 @@ def test_who_awaits_each_answer_keeps_the_limit_however_late_requests_arrive(
 def assert_within_the_limit(sandbox: Sandbox, path: str, sent: int) -> None:
     """Hold what was answered to the limit, roughly: a machine that stalls lets requests bunch up.
 
-    Without a pace there are several refusals for each request. Exact is the test on a clock of its own.
+    Without a rate limit there are several refusals for each request. Exact is the test on a clock of its own.
     """
     answered = sandbox.control.counters()[path]
     assert answered[200] == sent

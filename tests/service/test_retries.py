@@ -1,4 +1,4 @@
-"""Trying again: what may be repeated is, what must not be is sent once, and what happened is told."""
+"""Trying again: what may be repeated is, what must not be is sent once, and what happened is reported."""
 
 from __future__ import annotations
 
@@ -191,22 +191,22 @@ class TestRetryAfter:
         assert sum(clock.slept) == pytest.approx(20, abs=2)
 
     @pytest.mark.parametrize(
-        "asked", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
+        "retry_after", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
     )
     def test_what_is_asked_for_has_a_bound_for_the_call_and_for_all_others(
-        self, drive: Drive, sandbox: Sandbox, clock: Clock, asked: str
+        self, drive: Drive, sandbox: Sandbox, clock: Clock, retry_after: str
     ) -> None:
         driver = drive(retries=Retries(longest_wait=30))
-        sandbox.control.fail(STATS, status=429, headers={"Retry-After": asked})
+        sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
         driver.send(endpoints.get_running_counts())
         driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert sum(clock.slept) == 30
 
-    @pytest.mark.parametrize("asked", ["soon", "-1", "Fri, 31 Dec 99999 23:59:59 GMT", ""])
+    @pytest.mark.parametrize("retry_after", ["soon", "-1", "Fri, 31 Dec 99999 23:59:59 GMT", ""])
     def test_what_cannot_be_read_is_passed_over(
-        self, driver: Driver, sandbox: Sandbox, clock: Clock, asked: str
+        self, driver: Driver, sandbox: Sandbox, clock: Clock, retry_after: str
     ) -> None:
-        sandbox.control.fail(STATS, status=429, headers={"Retry-After": asked})
+        sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
         driver.send(endpoints.get_running_counts())
         assert sum(clock.slept) < 1
 
@@ -224,7 +224,7 @@ class TestUnsafeCalls:
             assert call.retry is Retry.ONLY_IF_UNSENT
             sandbox.control.clear_requests()
             sandbox.control.fail(call.endpoint.path, **fault)
-            with pytest.raises(errors.OutcomeUnknown, match="Look at the service") as outcome:
+            with pytest.raises(errors.OutcomeUnknown, match="Check in the service") as outcome:
                 driver.send(call)
             error = outcome.value
             assert error.endpoint == call.endpoint.name
@@ -314,7 +314,7 @@ class TestInterruptions:
             assert unknown is not None
             assert unknown.endpoint == call.endpoint.name
             assert interruption.value.__notes__ == [str(unknown)]
-            assert "interrupted before it answered (Signalled) Look at the service" in str(unknown)
+            assert "interrupted before it answered (Signalled) Check in the service" in str(unknown)
 
     async def test_a_cancellation_is_told_of_too(self, connect: Callable[..., Client]) -> None:
         with serving(lambda _: None) as server:

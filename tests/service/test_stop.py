@@ -17,7 +17,7 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from airflow_provider_webcollect.service.stop import Stop
 from tests.interruption import Pauses
-from tests.service.servers import answer, asked, make_authority, refusal, serving
+from tests.service.servers import answer, make_authority, query_number, refusal, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_no_page_is_asked_for_ahead(
     monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
 
     def respond(request: bytes) -> bytes:
-        offset = asked(request)
+        offset = query_number(request)
         if offset == 1:
             stop.set()
         return answer({"offset": offset + 1, "total": 9, "restTotal": 8 - offset, "data": [{"n": offset}]})
@@ -114,7 +114,7 @@ def test_no_page_is_asked_for_ahead(
         assert [page.records() for page in (next(pages), next(pages))] == [[{"n": 0}], [{"n": 1}]]
         with pytest.raises(Stopped):
             next(pages)
-    assert sorted(map(asked, server.received)) == [0, 1]
+    assert sorted(map(query_number, server.received)) == [0, 1]
 
 
 def test_nothing_is_sent_over_a_connection_that_took_long(
@@ -140,7 +140,7 @@ def test_nothing_is_sent_over_a_connection_that_took_long(
 
 
 class Registers(MemoryTokenStore):
-    """A store that other processes wait for, and that fails as often as it is told to."""
+    """A store that other processes wait for, and that fails a given number of times."""
 
     write_bound = 1.0
 

@@ -115,26 +115,26 @@ class Full(MemoryTokenStore):
 
 
 class Hiccup(MemoryTokenStore):
-    """Seems to be empty for so many looks."""
+    """Seems to be empty for a number of reads."""
 
-    def __init__(self, name: str, looks: int) -> None:
+    def __init__(self, name: str, reads: int) -> None:
         super().__init__(name)
-        self._looks = looks
+        self._reads = reads
 
     def read(self, register: Register) -> str | None:
         if register is Register.TOKEN:
-            self._looks -= 1
-        return super().read(register) if self._looks < 0 else None
+            self._reads -= 1
+        return super().read(register) if self._reads < 0 else None
 
 
 class Unreachable(MemoryTokenStore):
-    """Can be neither read nor written, and counts the looks at it."""
+    """Can be neither read nor written, and counts the attempts to read it."""
 
     is_reachable = False
-    looks = 0
+    reads = 0
 
     def read(self, register: Register) -> str | None:
-        self.looks += 1
+        self.reads += 1
         if not self.is_reachable:
             raise TokenStoreUnavailable("down")
         return super().read(register)
@@ -335,12 +335,12 @@ class TestKeeper:
     ) -> None:
         store = MemoryTokenStore(f"keeper:{sandbox.url}")
         worker = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
-        looks = 0
+        reads = 0
 
         def keeper_renews(seconds: float) -> None:
-            nonlocal looks
-            looks += 1
-            if looks == 3:
+            nonlocal reads
+            reads += 1
+            if reads == 3:
                 connect(credentials=with_refresh_token(sandbox), store=store).renew_token()
 
         worker = Client(worker.context, stop=Pauses(keeper_renews))
@@ -351,7 +351,7 @@ class TestKeeper:
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(renewal, "PATIENCE", 0.1)
-        monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.01)
+        monkeypatch.setattr(renewal, "READ_INTERVAL", 0.01)
         store = MemoryTokenStore(f"rejected:{sandbox.url}")
         keeper = connect(credentials=with_refresh_token(sandbox), store=store, token_refresh="keeper")
         rejected = keeper.renew_token(0.5)
@@ -378,7 +378,7 @@ class TestKeeper:
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(renewal, "PATIENCE", 0.1)
-        monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.01)
+        monkeypatch.setattr(renewal, "READ_INTERVAL", 0.01)
 
         class Recording(MemoryTokenStore):
             written = 0
@@ -438,7 +438,7 @@ class TestKeeper:
         self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(renewal, "PATIENCE", 0.3)
-        monkeypatch.setattr(renewal, "LOOK_INTERVAL", 0.02)
+        monkeypatch.setattr(renewal, "READ_INTERVAL", 0.02)
         worker = connect(credentials=with_refresh_token(sandbox), token_refresh="keeper")
         with pytest.raises(TokenUnavailable, match="keeper") as error:
             worker.send(endpoints.get_running_counts())
@@ -517,8 +517,8 @@ class TestTogether:
         failures = asyncio.run(all_at_once())
         assert {type(failure) for failure in failures} == {TokenStoreUnavailable}
         assert len(set(map(id, failures))) == 20  # each has a traceback of its own
-        # one after the other, they look 60 times or more
-        assert store.looks <= 20
+        # one after the other, they read 60 times or more
+        assert store.reads <= 20
         assert refreshes(sandbox) == []
 
     def test_a_call_that_begins_after_a_failure_tries_again(
@@ -803,10 +803,10 @@ class TestLockedOut:
         store = MemoryTokenStore(name)
         context = make_context(settings, with_refresh_token(sandbox), name, store)
         async with AsyncClient(context) as waiting:
-            asked = asyncio.create_task(waiting.send(endpoints.get_running_counts()))
+            call = asyncio.create_task(waiting.send(endpoints.get_running_counts()))
             await asyncio.sleep(0.7)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
         assert refreshes(sandbox) == [200]
         assert store.load() is not None
 

@@ -1,7 +1,7 @@
 """A world in which processes on two hosts share a token, and in which everything goes wrong by chance.
 
 Time, the store, the service and the order of steps are the world's; what decides is the package's own. Each
-history comes from its seed alone, so one that fails can be looked at again.
+history comes from its seed alone, so one that fails can be repeated.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import Clock, Log, PolledWait, shown
 
 DOCS = Path(__file__).parents[2] / "docs" / "waiting.md"
-ACTIVE_COLUMN, QUIET_COLUMN = "an active state was seen since the start", "none was seen"
+ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"
 #: The status before the start, and what each row of the table is about.
 BEFORE = shown("Finished", began=10, ended=20, executed_times=3)
 ROWS = {
@@ -30,7 +30,7 @@ ROWS = {
     "an end before its own start": {"began": 30, "ended": 20},
 }
 SETTLE, LONGEST = 90, 600
-QUIET = (0, SETTLE - 1, SETTLE, LONGEST - 1, LONGEST)
+UNCHANGED_FOR = (0, SETTLE - 1, SETTLE, LONGEST - 1, LONGEST)
 #: The count is a hint alone: services may count a run when it starts or when it ends.
 COUNTS = (3, 4, None)
 
@@ -38,16 +38,17 @@ COUNTS = (3, 4, None)
 def table() -> dict[str, dict[str, int]]:
     """Return the table: for each row and column, after how many seconds the state counts."""
     lines = [re.split(r"\s*\|\s*", line.strip("| ")) for line in DOCS.read_text().splitlines()]
-    start = next(number for number, line in enumerate(lines) if QUIET_COLUMN in line)
+    start = next(number for number, line in enumerate(lines) if UNCHANGED_COLUMN in line)
     cells = itertools.takewhile(lambda line: len(line) == 3, lines[start + 2 :])
     seconds = {"counts": 0, "counts after `settle`": SETTLE, f"counts after {LONGEST} s": LONGEST}
     return {
-        row: {ACTIVE_COLUMN: seconds[active], QUIET_COLUMN: seconds[quiet]} for row, active, quiet in cells
+        row: {ACTIVE_COLUMN: seconds[active], UNCHANGED_COLUMN: seconds[unchanged_for]}
+        for row, active, unchanged_for in cells
     }
 
 
 each_cell = pytest.mark.parametrize(
-    ("row", "column"), [*itertools.product(ROWS, (ACTIVE_COLUMN, QUIET_COLUMN))]
+    ("row", "column"), [*itertools.product(ROWS, (ACTIVE_COLUMN, UNCHANGED_COLUMN))]
 )
 each_count = pytest.mark.parametrize("count", COUNTS)
 each_state = pytest.mark.parametrize(
@@ -75,18 +76,18 @@ def test_the_docs_have_a_line_for_each_kind_of_evidence() -> None:
 @each_cell
 @each_count
 @each_state
-@pytest.mark.parametrize("quiet", QUIET)
+@pytest.mark.parametrize("unchanged_for", UNCHANGED_FOR)
 def test_a_wait_after_a_start_ends_as_the_table_says(
-    clock: Clock, row: str, column: str, count: int | None, state: str, outcome: Outcome, quiet: int
+    clock: Clock, row: str, column: str, count: int | None, state: str, outcome: Outcome, unchanged_for: int
 ) -> None:
     wait = PolledWait(clock, after_start(BEFORE))
     started = 0.0
     if column == ACTIVE_COLUMN:
         started = 5000.0
         assert wait.outcome(started, shown("Extracting", began=30)) is None
-    counts = quiet >= table()[row][column]
+    counts = unchanged_for >= table()[row][column]
 
-    assert wait.outcome(started + quiet, shown(state, executed_times=count, **ROWS[row])) == (
+    assert wait.outcome(started + unchanged_for, shown(state, executed_times=count, **ROWS[row])) == (
         outcome if counts else None
     )
 
@@ -96,9 +97,9 @@ def test_a_wait_after_a_start_ends_as_the_table_says(
     ("active_count", "count"), [(4, 4), (3, 3), (3, 4), (None, None)], ids=["starts", "lags", "ends", "none"]
 )
 @pytest.mark.parametrize("state", ["Finished", "Stopped"])
-@pytest.mark.parametrize("quiet", QUIET)
+@pytest.mark.parametrize("unchanged_for", UNCHANGED_FOR)
 def test_the_event_of_a_finished_run_comes_as_the_table_says(
-    row: str, column: str, active_count: int | None, count: int | None, state: str, quiet: int
+    row: str, column: str, active_count: int | None, count: int | None, state: str, unchanged_for: int
 ) -> None:
     last = shown(state, executed_times=count, **ROWS[row])
     last_run, _ = follow(None, "a", BEFORE, ["Finished", "Stopped"])
@@ -110,9 +111,9 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
     is_sign = (
         column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and count)
     )
-    _, ended = follow(last_run, "a", last, ["Finished", "Stopped"], quiet)
+    _, ended = follow(last_run, "a", last, ["Finished", "Stopped"], unchanged_for)
 
-    assert (ended is not None) == bool(is_sign and quiet >= table()[row][column])
+    assert (ended is not None) == bool(is_sign and unchanged_for >= table()[row][column])
 
 
 class TestTheNextRun:

@@ -51,7 +51,7 @@ async def first_subtasks(feed: StatusFeed, task_id: str) -> int:
     return await feed.until(SUBTASKS, [task_id], 60, lambda seen: len(seen[task_id] or []))
 
 
-def asked(sandbox: Sandbox) -> list[list[str]]:
+def queried(sandbox: Sandbox) -> list[list[str]]:
     """Return the ids of every status query."""
     return [json.loads(request["body"])["taskIds"] for request in sandbox.control.requests(V2)]
 
@@ -65,7 +65,7 @@ async def test_all_who_ask_at_once_share_full_batches(sandbox: Sandbox, feed_of:
     async with feed_of(batch_size=10) as feed:
         answers = await asyncio.gather(*(first(feed, task_id) for task_id in ids))
     assert [list(answer) for answer in answers] == [[task_id] for task_id in ids]
-    assert sorted(len(batch) for batch in asked(sandbox)) == [5, 10, 10]
+    assert sorted(len(batch) for batch in queried(sandbox)) == [5, 10, 10]
 
 
 async def test_a_wait_sees_a_task_change(sandbox: Sandbox, feed_of: Feeds) -> None:

@@ -1,4 +1,4 @@
-"""Which runs of a task have ended, told from what polls of it show."""
+"""Which runs of a task have ended, as polls of it show."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def shown(status: str, run: int | None = 1, started: int | None = 1, **fields: A
 
 
 def reported(
-    *statuses: TaskStatus | None, states: tuple[str, ...] = ("Finished",), quiet: float = 0.0
+    *statuses: TaskStatus | None, states: tuple[str, ...] = ("Finished",), unchanged_for: float = 0.0
 ) -> list[EndedRun]:
     """Return what is reported over some polls; the first finds where the task stands."""
     last_run: LastRun | None = None
     found = []
     for status in statuses:
-        last_run, ended = follow(last_run, TASK, status, states, quiet)
+        last_run, ended = follow(last_run, TASK, status, states, unchanged_for)
         found += [ended] if ended else []
         last_run = msgspec.convert(msgspec.to_builtins(last_run), LastRun)
     return found
@@ -99,7 +99,9 @@ def test_a_stopped_run_that_goes_on_is_reported_when_it_is_finished() -> None:
 
     assert runs(shown("Stopped"), shown("Extracting"), later) == [(1, 1, "Finished")]
     # with no end to tell it from an old answer, once the answers stay the same
-    assert runs(shown("Stopped"), shown("Extracting"), shown("Finished"), quiet=90) == [(1, 1, "Finished")]
+    assert runs(shown("Stopped"), shown("Extracting"), shown("Finished"), unchanged_for=90) == [
+        (1, 1, "Finished")
+    ]
 
 
 def test_a_task_that_is_missing_for_a_while_is_where_it_was() -> None:
@@ -147,12 +149,12 @@ def test_a_count_of_ended_runs_names_each_run_once_though_the_watch_began_during
     last_run, named = None, []
     statuses = (
         (shown("Extracting", count, 1), 0),
-        *((shown("Finished", count + 1, 1), quiet) for quiet in (0, 60, 120)),
+        *((shown("Finished", count + 1, 1), unchanged_for) for unchanged_for in (0, 60, 120)),
         (shown("Extracting", count + 1, 9), 0),
-        *((shown("Finished", count + 2, 9), quiet) for quiet in (0, 60, 120)),
+        *((shown("Finished", count + 2, 9), unchanged_for) for unchanged_for in (0, 60, 120)),
     )
-    for status, quiet in statuses:
-        last_run, ended = follow(last_run, TASK, status, FINAL_STATES, quiet)
+    for status, unchanged_for in statuses:
+        last_run, ended = follow(last_run, TASK, status, FINAL_STATES, unchanged_for)
         named += [ended.started_at] if ended else []
     assert named == ["2026-01-01T00:01:00", "2026-01-01T00:09:00"]
     assert last_run

@@ -23,18 +23,18 @@ from airflow_provider_webcollect.waiting.poller import CONFIRMED, Poll
 class Service:
     """Answers questions from a table, and remembers them; ``failures`` are raised first.
 
-    ``bad`` keys are refused, with all that is asked beside them, and ``broken`` ones make the service fail.
+    ``bad`` keys are refused, with all keys of their query, and ``broken`` ones make the service fail.
     """
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
-        self.asked: list[list[str]] = []
+        self.queries: list[list[str]] = []
         self.failures: list[Exception] = []
         self.bad: set[str] = set()
         self.broken: set[str] = set()
 
     async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
-        self.asked.append(keys)
+        self.queries.append(keys)
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
@@ -70,7 +70,7 @@ async def test_all_who_ask_at_once_share_full_batches() -> None:
     async with polling(service, batch_size=10) as poll:
         seen = await asyncio.gather(*(poll.until([key], 60, states) for key in service.answers))
     assert seen == [{key: value} for key, value in service.answers.items()]
-    assert sorted(len(batch) for batch in service.asked) == [5, 10, 10]
+    assert sorted(len(batch) for batch in service.queries) == [5, 10, 10]
 
 
 async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together(
@@ -84,7 +84,7 @@ async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_toge
             waits.append(asyncio.create_task(poll.until([key], 60, states)))
             await asyncio.sleep(0)
         await asyncio.gather(*waits)
-    assert service.asked == [["a", "b", "c"]]
+    assert service.queries == [["a", "b", "c"]]
 
 
 async def test_those_who_keep_coming_do_not_delay_the_first_poll() -> None:
@@ -113,11 +113,11 @@ async def test_every_round_is_of_full_batches_though_some_came_earlier(
     async with polling(service) as poll:
         early, *late = service.answers
         waits = [asyncio.create_task(poll.until([early], 0.5, see))]
-        while not service.asked:
+        while not service.queries:
             await asyncio.sleep(0.001)
         await asyncio.gather(*waits, *(poll.until([key], 0.5, see) for key in late))
     # the early one's first poll, then three batches a round
-    assert len(service.asked) <= 1 + 4 * 3
+    assert len(service.queries) <= 1 + 4 * 3
     assert set(polls.values()) == {4}
 
 
@@ -147,7 +147,7 @@ async def test_two_who_wait_for_one_key_cost_one_question() -> None:
     service = Service(a=1)
     async with polling(service) as poll:
         await asyncio.gather(poll.until(["a"], 60, states), poll.until(["a"], 60, states))
-    assert service.asked == [["a"]]
+    assert service.queries == [["a"]]
 
 
 async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
@@ -159,7 +159,7 @@ async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
 
     async with polling(service) as poll:
         assert await poll.until(["a"], 0.01, see) == "enough"
-    assert len(service.asked) == 4
+    assert len(service.queries) == 4
 
 
 async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
@@ -175,7 +175,7 @@ async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
 
     async with polling(service) as poll:
         await asyncio.gather(poll.until(["a"], 60, see("slow", 3)), poll.until(["a"], 0.05, see("quick", 3)))
-    assert len(service.asked) == 3
+    assert len(service.queries) == 3
 
 
 async def test_a_wait_on_many_keys_judges_from_the_first_answer_on() -> None:
@@ -202,7 +202,7 @@ async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
 
     async with polling(service) as poll:
         await poll.until(list(service.answers), 0.01, see)
-    assert len(service.asked) == 3
+    assert len(service.queries) == 3
 
 
 async def test_a_key_that_is_named_twice_counts_once() -> None:

@@ -77,20 +77,20 @@ def now() -> float:
 
 
 class Service:
-    """Answers questions, and remembers when it was asked what.
+    """Answers queries, and remembers when which keys were queried.
 
     :ivar trouble: returns what a question about some keys fails with, or None.
     :ivar takes: returns the seconds that its answer takes.
     """
 
     def __init__(self) -> None:
-        self.asked: list[tuple[float, list[str]]] = []
+        self.queries: list[tuple[float, list[str]]] = []
         self.trouble: Callable[[list[str]], BaseException | None] = lambda keys: None
         self.takes: Callable[[list[str]], float] = lambda keys: 0.05
 
     async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
-        self.asked.append((now(), keys))
-        # what it finds when it is asked, not when it has answered
+        self.queries.append((now(), keys))
+        # what it finds when the query arrives, not when it has answered
         error = self.trouble(keys)
         await asyncio.sleep(self.takes(keys))
         if error:
@@ -115,7 +115,7 @@ class Service:
 
     def gaps(self) -> list[float]:
         """Return the seconds between questions."""
-        return [later - earlier for (earlier, _), (later, _) in itertools.pairwise(self.asked)]
+        return [later - earlier for (earlier, _), (later, _) in itertools.pairwise(self.queries)]
 
 
 class Waits:
@@ -174,7 +174,7 @@ class TestOthersGoOn:
     async def test_beside_an_answer_that_takes_long(self) -> None:
         service = Service()
         slow, *others = keys(20)
-        service.takes = lambda asked: 120.0 if slow in asked else 0.05
+        service.takes = lambda keys: 120.0 if slow in keys else 0.05
         async with polling(service, batch_size=5) as waits:
             waits.begin([slow, *others], 10.0)
             await asyncio.sleep(100)
@@ -183,11 +183,11 @@ class TestOthersGoOn:
     @simulated
     async def test_only_so_many_answers_are_awaited_at_once(self) -> None:
         service = Service()
-        service.takes = lambda asked: 120.0
+        service.takes = lambda keys: 120.0
         async with polling(service, batch_size=1) as waits:
             waits.begin(keys(20))
             await asyncio.sleep(100)
-            assert len(service.asked) == QUERIES_AT_ONCE
+            assert len(service.queries) == QUERIES_AT_ONCE
 
     @pytest.mark.parametrize(
         "error", [ServiceFailure("down"), RuntimeError("a bug"), PermissionDenied("not yours")]
@@ -209,7 +209,7 @@ class TestOthersGoOn:
     @simulated
     async def test_an_answer_to_an_earlier_query_does_not_lift_the_pause_of_a_rate_limit(self) -> None:
         service = Service()
-        service.takes = lambda asked: 5.0 if "slow" in asked else 0.05
+        service.takes = lambda keys: 5.0 if "slow" in keys else 0.05
         limited = TooManyRequests("429", retry_after=60.0)
         limited.unsent = True
         async with polling(service) as waits:
@@ -221,7 +221,7 @@ class TestOthersGoOn:
             waits.begin(["other"])
             await asyncio.sleep(30)
             assert waits.seen.keys() == {"slow"}
-            assert [asked for _, asked in service.asked] == [["slow"], ["limited"]]
+            assert [keys for _, keys in service.queries] == [["slow"], ["limited"]]
 
     @simulated
     async def test_a_probe_that_succeeds_while_another_query_fails_does_not_stop_the_poll(
@@ -231,13 +231,13 @@ class TestOthersGoOn:
         service = Service()
         # a fails, b fails late, a fails again even later, and the probe that began before that succeeds
         seconds, fail = [1.0, 30.0, 30.0, 6.5], [True, True, True, False]
-        service.takes = lambda asked: seconds.pop(0) if seconds else 0.05
-        service.trouble = lambda asked: ServiceFailure("internal") if fail and fail.pop(0) else None
+        service.takes = lambda keys: seconds.pop(0) if seconds else 0.05
+        service.trouble = lambda keys: ServiceFailure("internal") if fail and fail.pop(0) else None
         async with polling(service, batch_size=1) as waits:
             waits.begin(["a", "b"], 10.0)
             await asyncio.sleep(3600)
             assert not seconds
-            assert service.asked[-1][0] > now() - 60
+            assert service.queries[-1][0] > now() - 60
 
     @simulated
     async def test_a_key_that_always_fails_is_asked_about_alone_with_growing_pauses(self) -> None:
@@ -247,9 +247,9 @@ class TestOthersGoOn:
         async with polling(service) as waits:
             waits.begin([bad, *others])
             await asyncio.sleep(3600)
-            with_others = [asked for _, asked in service.asked if bad in asked and len(asked) > 1]
-            alone = [moment for moment, asked in service.asked if asked == [bad]]
-            assert [len(asked) for asked in with_others] == [100, 50, 25, 12, 6, 3]
+            with_others = [keys for _, keys in service.queries if bad in keys and len(keys) > 1]
+            alone = [moment for moment, keys in service.queries if keys == [bad]]
+            assert [len(keys) for keys in with_others] == [100, 50, 25, 12, 6, 3]
             assert len(alone) < 8 + 3600 / (LONGEST_BACKOFF / 2)
             assert alone[-1] - alone[-2] > LONGEST_BACKOFF / 2
             service.recover()
@@ -269,10 +269,10 @@ class TestOthersGoOn:
 
     @simulated
     async def test_an_error_in_place_of_a_state_counts_against_its_key_alone(self) -> None:
-        asked: list[list[str]] = []
+        keys: list[list[str]] = []
 
         async def ask(some: list[str]) -> Mapping[str, Any]:
-            asked.append(some)
+            keys.append(some)
             return {key: MalformedAnswer("unreadable") if key == "bad" else "Extracting" for key in some}
 
         poll: Poll[Any] = Poll(ask, 100)
@@ -281,7 +281,7 @@ class TestOthersGoOn:
         await asyncio.sleep(300)
         assert waits.longest_gap(["good"]) < 11
         assert "bad" not in waits.seen
-        assert asked.count(["bad"]) + asked.count(["good", "bad"]) < 12
+        assert keys.count(["bad"]) + keys.count(["good", "bad"]) < 12
         await poll.aclose()
         for task in waits.tasks.values():
             task.cancel()
@@ -296,23 +296,23 @@ class TestServiceDown:
         async with polling(service) as waits:
             waits.begin(keys(1000))
             await asyncio.sleep(3600)
-            first = next(number for number, (_, asked) in enumerate(service.asked) if len(asked) == 1)
+            first = next(number for number, (_, keys) in enumerate(service.queries) if len(keys) == 1)
             assert first <= 2
-            assert {len(asked) for _, asked in service.asked[first:]} == {1}
+            assert {len(keys) for _, keys in service.queries[first:]} == {1}
             pauses = service.gaps()[first:]
             assert all(
                 pause >= min(LONGEST_BACKOFF / 2, 2.0 * 2**number) for number, pause in enumerate(pauses)
             )
             # about another key each time
-            assert len({asked[0] for _, asked in service.asked[first:]}) == len(service.asked) - first
+            assert len({keys[0] for _, keys in service.queries[first:]}) == len(service.queries) - first
             assert waits.ended == {}
 
             service.recover()
-            asked_before = len(service.asked)
+            sent_before = len(service.queries)
             await asyncio.sleep(LONGEST_BACKOFF + 60)
             assert waits.seen.keys() == set(keys(1000))
             # one to see that it answers, and those halves that had failed at first
-            assert len([asked for _, asked in service.asked[asked_before:] if len(asked) < 100]) <= 1 + 2 * 3
+            assert len([keys for _, keys in service.queries[sent_before:] if len(keys) < 100]) <= 1 + 2 * 3
 
     @simulated
     async def test_a_failure_that_nobody_foresaw_is_logged_with_its_traceback(
@@ -362,7 +362,7 @@ class TestRefusals:
             waits.begin(["a"])
             await asyncio.sleep(60)
             assert [type(error) for error in waits.ended.values()] == [kind]
-            assert len(service.asked) == 3
+            assert len(service.queries) == 3
             first, second = service.gaps()
             assert first >= 2
             assert second >= 4
@@ -375,17 +375,17 @@ class TestRefusals:
             waits.begin(keys(1000))
             await asyncio.sleep(90)
             service.fail(kind("no"))
-            asked_before = len(service.asked)
+            sent_before = len(service.queries)
             await asyncio.sleep(180)
             assert waits.ended.keys() == set(keys(1000))
             assert {type(error) for error in waits.ended.values()} == {kind}
-            assert len(service.asked) - asked_before <= 6
+            assert len(service.queries) - sent_before <= 6
 
     @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
     @simulated
     async def test_many_at_the_same_time_are_one(self, kind: type[Exception]) -> None:
         service = Service()
-        service.takes = lambda asked: 5.0
+        service.takes = lambda keys: 5.0
         service.fail(kind("no"), times=QUERIES_AT_ONCE)
         async with polling(service) as waits:
             waits.begin(keys(1000))
@@ -467,7 +467,7 @@ class TestRefusals:
     @simulated
     async def test_a_foreign_key_ends_no_wait_whose_answer_is_still_to_come(self) -> None:
         service = Service()
-        service.takes = lambda asked: 100.0 if "slow" in asked else 0.05
+        service.takes = lambda keys: 100.0 if "slow" in keys else 0.05
         service.fail(PermissionDenied("not yours"), about=["foreign"])
         async with polling(service) as waits:
             waits.begin(["slow"])
@@ -496,7 +496,7 @@ class TestRefusals:
             waits.begin(keys(200))
             await asyncio.sleep(2)
             assert waits.ended.keys() == set(keys(200))
-            assert len(service.asked) == 1
+            assert len(service.queries) == 1
 
     @simulated
     async def test_an_argument_that_cannot_be_sent_ends_its_wait_alone(self) -> None:
@@ -507,7 +507,7 @@ class TestRefusals:
             waits.begin([bad, *others])
             await asyncio.sleep(10)
             assert waits.ended.keys() == {bad}
-            assert [asked for _, asked in service.asked].count([bad]) == 1
+            assert [keys for _, keys in service.queries].count([bad]) == 1
             assert waits.seen.keys() == set(others)
 
 
@@ -522,7 +522,7 @@ class TestSpacing:
             await asyncio.sleep(0.2)
             other.begin(keys(5000))
             await asyncio.sleep(300)
-            moments = [moment for moment, _ in service.asked]
+            moments = [moment for moment, _ in service.queries]
             assert all(later - earlier > 1 for earlier, later in zip(moments, moments[4:], strict=False))
             assert len(moments) == 2 * 50 * 5
             assert max(one.longest_gap(keys(5000)), other.longest_gap(keys(5000))) < 61
@@ -534,7 +534,7 @@ class TestSpacing:
             waits.begin(keys(10_000))
             await asyncio.sleep(300)
             assert waits.longest_gap(keys(10_000)) < 61
-            assert len(service.asked) == 5 * 100
+            assert len(service.queries) == 5 * 100
 
     @simulated
     async def test_a_short_interval_is_kept(self) -> None:
@@ -549,13 +549,13 @@ class TestSpacing:
 async def test_a_key_is_in_one_question_at_a_time() -> None:
     """Else a later answer could arrive before an earlier one."""
     service = Service()
-    service.takes = lambda asked: 10.0
+    service.takes = lambda keys: 10.0
     async with polling(service) as waits:
         waits.begin(["a"])
         await asyncio.sleep(5)
         waits.begin(["a"])
         await asyncio.sleep(20)
-        assert len(service.asked) == 2
+        assert len(service.queries) == 2
         assert service.gaps()[0] >= 10
         # the second wait does not see the first answer
         assert len(waits.seen["a"]) == 1 + 2
@@ -571,10 +571,10 @@ def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
     @simulated
     async def run() -> None:
         service = Service()
-        service.takes = lambda asked: chance.choice([0.0, 0.05, 5.0, 40.0])
+        service.takes = lambda keys: chance.choice([0.0, 0.05, 5.0, 40.0])
         share = chance.choice([0.05, 0.3, 0.8])
 
-        def trouble(asked: list[str]) -> BaseException | None:
+        def trouble(keys: list[str]) -> BaseException | None:
             return chance.choice(PASSING)("down") if chance.random() < share else None
 
         service.trouble = trouble
@@ -587,7 +587,7 @@ def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
                         task.cancel()
                 await asyncio.sleep(chance.choice([0, 0.3, 10, 60]))
             service.recover()
-            recovered, service.takes = now(), lambda asked: 0.05
+            recovered, service.takes = now(), lambda keys: 0.05
             await asyncio.sleep(40 + LONGEST_BACKOFF + 300)
             live = {name.split()[0] for name, task in waits.tasks.items() if not task.done()}
             assert all(task.cancelled() for task in waits.tasks.values() if task.done())

@@ -10,7 +10,7 @@ What a landing needs of it::
         for page in pages:
             if not writer.write(page.rows):
                 break  # nothing of the page was written: end this part, the page is the first of the next one
-    len(writer.columns)  # columns of this part: the first so many of `columns.names`
+    len(writer.columns)  # columns of this part: the first ones of `columns.names`
 
 A part's header or schema comes before its first row. When a later page brings a key that it lacks, the
 part ends before that page. Columns are only ever added at the end, so at the commit every part with fewer

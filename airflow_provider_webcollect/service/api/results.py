@@ -141,7 +141,7 @@ def _page_of_any_depth(body: bytes) -> Envelope[Any]:
 def _page_on_lines(body: bytes) -> Envelope[Any]:
     """Decode a page so that none of its rows has a line end inside."""
     text = body.strip()
-    # one look at the whole costs next to nothing, one at every row does not
+    # searching the whole costs next to nothing, searching every row does not
     if b"\n" in text or b"\r" in text:
         # pretty-printed: in JSON text these can only be white space between tokens
         text = msgspec.json.format(text, indent=-1)
@@ -150,7 +150,7 @@ def _page_on_lines(body: bytes) -> Envelope[Any]:
 
 
 def _check_utf_8(text: bytes) -> None:
-    """Look at the rows, which are kept as they are; piece by piece, which is three times as fast."""
+    """Search the rows, which are kept as they are; piece by piece, which is three times as fast."""
     if text.isascii():
         return
     view, start = memoryview(text), 0

@@ -25,7 +25,7 @@ _PIECE_BYTES = 256 * 1024
 class UrlFile:
     """A checked file of URLs, one per line (contract.md, endpoint 6).
 
-    :ivar name: the file name that is told to the service.
+    :ivar name: the file name that is sent to the service.
     :ivar count: how many URLs it holds.
     :ivar size: how many bytes are sent: neither a BOM nor the blank lines at the end.
     """

@@ -13,7 +13,7 @@ A claim ends when its owner notes what became of it, or ``CLAIM_LIFE`` seconds a
 by the observer's own clock. Its owner may have been killed after it had sent the refresh token, so what
 follows an expired claim is doubt.
 
-What remains: a process that stands still for longer than ``CLAIM_LIFE`` between its last look at the clock
+What remains: a process that stands still for longer than ``CLAIM_LIFE`` between its last reading of the clock
 and its next request or write, and a store whose write takes effect later than that.
 """
 
@@ -67,7 +67,7 @@ class RenewalClaim:
         #: What to note when the renewal ends without a new token; at first what was known before the claim.
         self.outcome = RenewalState.RELEASED
 
-    def look(self, generation: int) -> Flow[RenewalState]:
+    def read(self, generation: int) -> Flow[RenewalState]:
         """Return how the renewal of ``generation`` stands; an expired claim is DOUBTFUL.
 
         :raises TokenStoreUnavailable: if the store cannot tell.

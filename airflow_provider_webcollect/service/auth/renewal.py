@@ -79,17 +79,17 @@ POSTPONEMENT = 60.0
 #: Share of a token's life after which a keeper sends a refresh token again whose answer was lost: should the
 #: service revoke the access token for it, little is lost.
 LATE_SHARE = 0.9
-#: Looks at a store that seems empty before it is taken for empty, since one in trouble may seem so for a
+#: Reads of a store that seems empty before it is taken for empty, since one in trouble may seem so for a
 #: moment; and the seconds between them, if other processes use it.
-EMPTY_LOOKS, EMPTY_PAUSE = 2, 1.2
-#: Seconds before a token is asked for again whose answer was lost.
+EMPTY_READS, EMPTY_PAUSE = 2, 1.2
+#: Seconds before a token is requested again whose answer was lost.
 LOST_ANSWER_PAUSE = 1.0
 #: Seconds for which a token counts as just obtained; that one is rejected has another reason than its age.
 YOUTH = 60.0
 #: Answers of the token endpoint that say nothing of the refresh token.
 _NO_REFUSAL = frozenset({403, 404, 408, 429})
-#: Seconds between two looks while waiting.
-LOOK_INTERVAL = 0.2
+#: Seconds between two reads of the store while waiting.
+READ_INTERVAL = 0.2
 #: Seconds between the tries to store a new token, which cannot be had again.
 SAVE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -109,8 +109,8 @@ class Tokens:
     :param name: names the connection; processes of a host with one name renew one at a time.
     :param store: where the token is shared.
     :param base_url: where the credentials are good.
-    :param keeper_only: never write to the store here unless told to renew, wait for the keeper's record.
-    :param learned: told every token obtained, for masking it in logs.
+    :param keeper_only: never write to the store except in :meth:`renew`; wait for the keeper's record.
+    :param learned: called with every token obtained, for masking it in logs.
     :param now: the wall clock, in Unix time; it only decides whether a token's life is over.
     :param clock: a clock that only moves forward, in seconds.
     """
@@ -142,7 +142,7 @@ class Tokens:
         #: The newest generation seen, of whatever credential.
         self._generation = 0
         self._renewal = RenewalState.RELEASED
-        #: What the store held when this process, which had read the connection just before, looked first.
+        #: What the store held when this process, which had read the connection just before, read it first.
         self._first_generation: int | None = None
         self._is_superseded = False
         self._postponed_until = 0.0
@@ -156,7 +156,7 @@ class Tokens:
         """Return the access token at hand, or None if one has to be obtained first."""
         return None if self._due() else self._usable(rejected)
 
-    def obtain(self, asked: Authorize, send: SendToken) -> Flow[str]:
+    def obtain(self, authorize: Authorize, send: SendToken) -> Flow[str]:
         """Return an access token other than the rejected one, from the store or by renewing.
 
         The driver runs one of these at a time. One that fails has failed for all that waited for it: each of
@@ -166,10 +166,14 @@ class Tokens:
         :raises TokenUnavailable: if another process was to provide it and did not, or has one of a newer
             credential than this one; if the store is in trouble; or if the answer to a renewal was lost.
         """
-        if self._failure is not None and self.failures > asked.failures and not self._usable(asked.rejected):
+        if (
+            self._failure is not None
+            and self.failures > authorize.failures
+            and not self._usable(authorize.rejected)
+        ):
             raise copy.copy(self._failure)
         try:
-            return (yield from self._token(asked.rejected, send))
+            return (yield from self._token(authorize.rejected, send))
         except WebCollectError as error:
             self.failures += 1
             self._failure = copy.copy(error)  # without the traceback, which would keep its frames
@@ -196,16 +200,16 @@ class Tokens:
         """Renew the token if at least this share of its life has passed or the service rejects it; return it.
 
         :param after_share: 0 for in any case, 0.5 for from half of its life on.
-        :param is_accepted: asked about a token that is young enough.
+        :param is_accepted: finds out whether the service takes a token that is young enough.
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: as :meth:`obtain` does.
         """
         rejected = None
         try:
-            yield from self._look()
-            self._renewal = yield from self._claim.look(self._generation)
+            yield from self._read_store()
+            self._renewal = yield from self._claim.read(self._generation)
         except TokenStoreUnavailable as error:
-            log.warning("The token store is asked again: %s", error)
+            log.warning("The token store is read again: %s", error)
         if after_share and (young := self._younger_than(after_share)):
             if (yield from is_accepted(young.access_token)):
                 return young
@@ -248,7 +252,7 @@ class Tokens:
             return False
         return held.age_share(self._now()) >= 1 - self._early and self._clock() >= self._postponed_until
 
-    def _look(self) -> Flow[bool]:
+    def _read_store(self) -> Flow[bool]:
         """Take over what the store holds, unless it is older or came of another credential.
 
         :return: whether it holds anything.
@@ -312,7 +316,7 @@ class Tokens:
         while True:
             trouble: TokenStoreUnavailable | None = None
             try:
-                yield from self._look()
+                yield from self._read_store()
             except TokenStoreUnavailable as error:
                 trouble = error
             if token := self._usable(rejected):
@@ -321,14 +325,14 @@ class Tokens:
                 raise trouble or TokenUnavailable(
                     f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?"
                 )
-            yield Sleep(LOOK_INTERVAL * 5)
+            yield Sleep(READ_INTERVAL * 5)
 
     def _renewed(
         self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
     ) -> Flow[StoredToken]:
         """Return a token that is good enough, renewing it as the one process that does.
 
-        :param is_enough: whether the token at hand is; told whether another process is renewing it.
+        :param is_enough: whether the token at hand is good enough, given whether another process is renewing.
         """
         gives_up_at = self._clock() + PATIENCE
         store_works_at = self._clock()
@@ -346,15 +350,15 @@ class Tokens:
                     raise TokenUnavailable(
                         f"another process has been renewing the token for {PATIENCE:.0f} s"
                     )
-                yield Sleep(LOOK_INTERVAL)
+                yield Sleep(READ_INTERVAL)
         finally:
             self._lock.release()
 
     def _try_to_renew(
         self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
     ) -> Flow[StoredToken | None]:
-        """Look, claim and renew; None if another process is at it."""
-        yield from self._look()
+        """Read the store, claim and renew; None if another process is renewing."""
+        yield from self._read_store()
         if self._held is not None and is_enough(False):
             return self._held
         if self._is_superseded:
@@ -362,7 +366,7 @@ class Tokens:
             raise TokenUnavailable("the connection has a new credential, which is not used here yet")
         is_locked = self._lock.try_acquire()
         generation = self._generation
-        self._renewal = yield from self._claim.look(generation)
+        self._renewal = yield from self._claim.read(generation)
         is_contended = not is_locked or self._renewal is RenewalState.CLAIMED
         if self._held is not None and is_enough(is_contended):
             return self._held
@@ -373,7 +377,7 @@ class Tokens:
         try:
             self._renewal = self._claim.outcome
             self._check_means(rejected)  # another process may have been refused just now
-            yield from self._look_again()
+            yield from self._make_sure_it_is_empty()
             if self._generation == generation and not (self._held and is_enough(False)):
                 return (yield from self._as_claimant(send, rejected))
         except GeneratorExit:
@@ -384,15 +388,15 @@ class Tokens:
         yield from self._claim.settle()
         return None
 
-    def _look_again(self) -> Flow[None]:
-        """Look with the claim in hand, and make sure that a store that seems empty is empty."""
-        pause = LOOK_INTERVAL if self._store.write_bound is None else EMPTY_PAUSE
-        for _ in range(EMPTY_LOOKS):
-            stored = yield from self._look()
+    def _make_sure_it_is_empty(self) -> Flow[None]:
+        """Read the store while holding the claim, and again if it seems empty."""
+        pause = READ_INTERVAL if self._store.write_bound is None else EMPTY_PAUSE
+        for _ in range(EMPTY_READS):
+            stored = yield from self._read_store()
             if stored or not self._credentials.refresh_token:
                 return
             yield Sleep(pause)
-        yield from self._look()
+        yield from self._read_store()
 
     @property
     def _has_login(self) -> bool:
@@ -500,12 +504,12 @@ class Tokens:
         """Wait, bounded, for the record of whoever used a refused refresh token before."""
         gives_up_at = self._clock() + ADOPTION
         while True:
-            yield from self._look()
+            yield from self._read_store()
             if self._generation > generation:
                 return True
             if self._clock() >= gives_up_at:
                 return False
-            yield Sleep(LOOK_INTERVAL)
+            yield Sleep(READ_INTERVAL)
 
     def _keep(self, record: TokenRecord, spent: Call[TokenRecord] | None) -> Flow[StoredToken]:
         """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""

@@ -35,7 +35,7 @@ class TokenStore(abc.ABC):
 
     @abc.abstractmethod
     def read(self, register: Register) -> str | None:
-        """Return a text, or None if there surely is none; raise anything if that cannot be told."""
+        """Return a text, or None if there surely is none; raise anything if that is unknown."""
 
     @abc.abstractmethod
     def write(self, register: Register, text: str) -> None:

@@ -110,19 +110,19 @@ class AsyncClient:
             case Blocking(function):
                 return await asyncio.to_thread(function)
 
-    async def _authorized(self, asked: Authorize) -> str:
+    async def _authorized(self, authorize: Authorize) -> str:
         """Get an access token, in a task of its own.
 
-        Whoever asked may be cancelled; a renewal that the service has carried out must still be stored.
+        The caller may be cancelled; a renewal that the service has carried out must still be stored.
         """
-        renewal = asyncio.create_task(self._renewal(asked))
+        renewal = asyncio.create_task(self._renewal(authorize))
         self._renewals.add(renewal)
         renewal.add_done_callback(self._renewals.discard)
         return await asyncio.shield(renewal)
 
-    async def _renewal(self, asked: Authorize) -> str:
+    async def _renewal(self, authorize: Authorize) -> str:
         async with self._renewing:
-            return await self.run(self.context.tokens.obtain(asked, token_sender(self.context)))
+            return await self.run(self.context.tokens.obtain(authorize, token_sender(self.context)))
 
     async def _exchange_bytes(self, request: Request) -> Response:
         began = time.monotonic()

@@ -46,7 +46,7 @@ def make_context(
 
     :param name: names the connection; processes of a host with one name renew its token one at a time.
     :param store: where the token is shared.
-    :param learned: told every token obtained, for masking it in logs.
+    :param learned: called with every token obtained, for masking it in logs.
     """
     return ClientContext(
         settings=settings,

@@ -74,8 +74,8 @@ def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
     backoff = tenacity.wait_random_exponential(multiplier=retries.first_wait, max=retries.longest_wait)
 
     def wait(state: tenacity.RetryCallState) -> float:
-        asked = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
-        return max(backoff(state), min(asked or 0.0, retries.longest_wait))
+        retry_after = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
+        return max(backoff(state), min(retry_after or 0.0, retries.longest_wait))
 
     return tenacity.Retrying(
         sleep=pauses.append,
@@ -175,7 +175,7 @@ def _sendable(name: str, secret: str) -> str:
     if secret.isascii() and secret.isprintable() and " " not in secret:
         return secret
     raise ConnectionIncomplete(
-        f"the {name} holds a space, a line end or another character that none can have: copy it anew"
+        f"the {name} holds a space, a line end or another character that none can have: copy it again"
     )
 
 

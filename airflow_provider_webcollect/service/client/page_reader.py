@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.client.sync import Client, Receiving
 
-#: Tries of a page that may be too large, before half of it is asked for.
+#: Attempts at a page that may be too large, before half of it is requested.
 TRIES_PER_SIZE = 3
 #: Seconds after which such a page is not tried again: what takes so long to fail is halved at once.
 LONG_FAILURE = 10.0
-#: Good pages after which twice as many rows are asked for again.
+#: Good pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
 #: Seconds that an answer must take for another thread to be worth its while.
 SLOW_ANSWER = 0.05
-#: Times that a page is asked for again before a cursor that stands still is an error.
+#: Attempts at a page before a cursor that stands still is an error.
 STUCK_TRIES = 5
-#: Seconds before a page is asked for again.
+#: Seconds before a page is requested again.
 STUCK_WAIT = 1.0
 
 
@@ -50,7 +50,7 @@ def read_page(
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
     A page after which the read could not go on (rows are left, but none came or the cursor did not move on)
-    is asked for again a few times.
+    is requested again a few times.
 
     :raises PagingError: if it stays like that.
     """
@@ -82,9 +82,9 @@ def _can_go_on_after(page: DataPage, offset: int) -> bool:
 class PageReader:
     """Reads pages of one source: the whole history of a task or, with ``lotno``, one batch.
 
-    Where answers take long, one page is asked for ahead: an answer mostly says before its rows where the next
-    page begins. Its answer comes in a thread; all else is done in the caller's, once the page is asked for.
-    Only a good answer counts: if it is not, the page is read as if nothing had been asked for ahead.
+    Where answers take long, one page is prefetched: an answer mostly says before its rows where the next page
+    begins. Its answer is received in a thread; all else is done in the caller's, once the page is read. Only
+    a good answer counts: after any other, the page is read as if nothing had been prefetched.
 
     :param size: rows per page at most; fewer while pages fail for their size.
     :param sent: called for every request that is sent, retries included.
@@ -106,7 +106,7 @@ class PageReader:
         self._sent = sent
         self._short = client.context.short_retries(TRIES_PER_SIZE, LONG_FAILURE)
         self._once = client.context.short_retries(1)
-        self._ahead: _Ahead | None = None
+        self._prefetched: _Prefetched | None = None
         self._pages_without = 0
         self._seconds = 0.0
 
@@ -114,9 +114,9 @@ class PageReader:
         """Return the page at ``offset``: 0, or what the page before returned as its own.
 
         :raises PagingError: if the cursor stands still though rows are left.
-        :raises WebCollectError: if the service does not give the page, however few rows are asked for.
+        :raises WebCollectError: if the service does not give the page, however few rows are requested.
         """
-        page = self._asked_ahead(offset)
+        page = self._take_prefetched(offset)
         if page is None:
             context = self._client.context
             flow = read_fitting_page(context, self._short, self._task_id, self._lotno, offset, self._size)
@@ -127,10 +127,10 @@ class PageReader:
         return page
 
     def forget(self) -> None:
-        """Take no notice of a page that was asked for ahead: it is asked for again."""
-        if self._ahead is not None:
-            self._drop(self._ahead)
-            self._ahead = None
+        """Drop a page that was prefetched: it is requested again."""
+        if self._prefetched is not None:
+            self._drop(self._prefetched)
+            self._prefetched = None
 
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
         """Yield the pages from ``offset`` to the end, each read at the offset that the one before returned.
@@ -143,17 +143,17 @@ class PageReader:
             yield page
             offset, left = page.offset, page.rest_total
 
-    def _asked_ahead(self, offset: int) -> DataPage | None:
-        """Return the page if it was asked for ahead, and the read can go on from it.
+    def _take_prefetched(self, offset: int) -> DataPage | None:
+        """Return the page if it was prefetched, and the read can go on from it.
 
-        :raises WebCollectError: if it failed and asking again cannot help.
+        :raises WebCollectError: if it failed and another request cannot help.
         """
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is None:
             return None
-        if ahead.offset == offset:
+        if prefetched.offset == offset:
             try:
-                page = self._client.run(ahead.flow, ahead.effect, self._perform)
+                page = self._client.run(prefetched.flow, prefetched.effect, self._perform)
             except WebCollectError as error:
                 if not (error.retryable or _may_be_size(error)):
                     raise
@@ -161,16 +161,16 @@ class PageReader:
             else:
                 if _can_go_on_after(page, offset):
                     return page
-        self._drop(ahead)
+        self._drop(prefetched)
         return None
 
-    def _drop(self, ahead: _Ahead) -> None:
-        """Take no more notice of a page, and ask for none ahead for a while: a bad link has enough to do."""
-        ahead.flow.close()
+    def _drop(self, prefetched: _Prefetched) -> None:
+        """Drop a page, and prefetch none for a while: a bad link has enough to do."""
+        prefetched.flow.close()
         self._pages_without = GOOD_PAGES
 
     def _perform(self, effect: Effect) -> Any:
-        """Do what a read asks, as the client does; count its requests, and look ahead while answers come."""
+        """Perform an effect as the client does; count its requests, and prefetch while answers arrive."""
         outcome = self._client.perform(self._begun(effect.request) if isinstance(effect, Send) else effect)
         if isinstance(outcome, Response):
             self._seconds = outcome.seconds
@@ -178,7 +178,7 @@ class PageReader:
 
     def _begun(self, request: Request) -> Effect:
         """Return what gives the answer to a request; one that may take long is sent at once."""
-        # if the page is asked for again, the next may be another one
+        # if the page is requested again, the next may be another one
         self.forget()
         self._sent()
         if self._seconds < SLOW_ANSWER:
@@ -186,11 +186,11 @@ class PageReader:
         return Blocking(functools.partial(self._received, self._client.begin(request)))
 
     def _received(self, receiving: Receiving) -> Response:
-        self._look_ahead(offset_before_rows(receiving.head.result()))
+        self._prefetch(offset_before_rows(receiving.head.result()))
         return receiving.answer.result()
 
-    def _look_ahead(self, offset: int | None) -> None:
-        """Ask for the page at ``offset``, if now is the time for it."""
+    def _prefetch(self, offset: int | None) -> None:
+        """Request the page at ``offset``, if now is the time for it."""
         if offset is None or self._pages_without:
             return
         with contextlib.suppress(WebCollectError):
@@ -205,7 +205,7 @@ class PageReader:
                     flow.close()
                 else:
                     begun = self._begun(effect.request) if isinstance(effect, Send) else effect
-                    self._ahead = _Ahead(offset, flow, begun)
+                    self._prefetched = _Prefetched(offset, flow, begun)
 
 
 def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
@@ -213,8 +213,8 @@ def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
     yield Sleep(min(wanted or 0.0, context.settings.retries.longest_wait))
 
 
-class _Ahead(NamedTuple):
-    """A page that was asked for ahead: its flow, and the effect that this waits for."""
+class _Prefetched(NamedTuple):
+    """A page that was prefetched: its flow, and the effect that this waits for."""
 
     offset: int
     flow: Flow[DataPage]
@@ -223,7 +223,7 @@ class _Ahead(NamedTuple):
 
 @dataclass
 class PageSize:
-    """How many rows a page is asked for: fewer after failures for size, then more again.
+    """How many rows a page is requested with: fewer after failures for size, then more again.
 
     Finding out that more rows still fail may take a timeout, so it takes twice as many good pages each time.
 
@@ -240,7 +240,7 @@ class PageSize:
         self.now = self.most
 
     def halve(self) -> None:
-        """Ask for half as many rows."""
+        """Request half as many rows."""
         self.now = max(1, self.now // 2)
         self._good = 0
         if self._raised:
@@ -248,7 +248,7 @@ class PageSize:
             self._wanted *= 2
 
     def worked(self) -> None:
-        """Ask for twice as many rows, once a few pages have come."""
+        """Request twice as many rows, once a few pages have come."""
         self._good += 1
         if self._raised and self._good >= GOOD_PAGES:
             self._raised = False
@@ -264,7 +264,7 @@ def read_fitting_page(
 ) -> Flow[DataPage]:
     """Read the page at ``offset`` with as many rows as the service manages to send.
 
-    A page that is refused or cut, or fails in the service, may be too large: half of it is asked for, after a
+    A page that is refused or cut, or fails in the service, may be too large: half of it is requested, after a
     few tries or at once if the failure took long. That goes down to a single row, however long it takes;
     what is tried as often as any call is that row, and a page whose failure has nothing to do with its size.
 

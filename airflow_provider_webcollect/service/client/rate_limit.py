@@ -2,7 +2,7 @@
 
 The service counts per caller address, so the limiters are shared by all clients of a process that talk to one
 address, on whatever thread or event loop. Requests are spread evenly, a little slower than the limit: a late
-connection bunches requests up on their way, and that needs room.
+connection bunches requests up on their way, and that needs a margin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.settings import GENERAL_RATE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with room for bunching:
+#: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with a margin for bunching:
 #: of queries sent so far apart, four leave in any second, and one that is late joins them as the fifth.
 STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
 #: Share of the general rate that is used.

@@ -92,7 +92,7 @@ class Client:
         """Run a piece of client logic to its end and return its result.
 
         :param effect: the one that it waits for, if it has begun.
-        :param perform: does what is asked; the default is :meth:`perform`.
+        :param perform: performs an effect; the default is :meth:`perform`.
         """
         perform = perform or self.perform
         # first, since the rate limit counts from when a request may leave; a failure shows when it does

@@ -89,15 +89,15 @@ def test_row_groups_end_by_rows_and_by_bytes(monkeypatch):
 
 
 class Sink:
-    """Takes so many bytes, then fails like a full disk."""
+    """Takes this number of bytes, then fails like a full disk."""
 
-    def __init__(self, room=0):
-        self.room = room
+    def __init__(self, capacity=0):
+        self.capacity = capacity
         self.bytes = 0
 
     def write(self, data):
         self.bytes += len(data)
-        if self.bytes > self.room:
+        if self.bytes > self.capacity:
             raise OSError("no space left")
 
 
@@ -131,13 +131,13 @@ def test_an_error_between_two_pages_leaves_the_part_unfinished(file_format, comp
 
 
 @pytest.mark.parametrize(("file_format", "compression"), ALL)
-@pytest.mark.parametrize("room", [0, 100, 20_000])
+@pytest.mark.parametrize("capacity", [0, 100, 20_000])
 def test_what_the_sink_raises_comes_through_and_nothing_is_written_after_it(
-    file_format, compression, room, monkeypatch
+    file_format, compression, capacity, monkeypatch
 ):
     monkeypatch.setattr(parquet_format, "ROW_GROUP_ROWS", 1000)
     chosen = make_format(file_format, compression)
-    sink = Sink(min(room, len(land(chosen, *ROWS)[0]) - 1))
+    sink = Sink(min(capacity, len(land(chosen, *ROWS)[0]) - 1))
     with pytest.raises(OSError, match="no space left"), chosen.writer(sink, chosen.columns_after()) as writer:
         write_all(writer)
     refused = sink.bytes

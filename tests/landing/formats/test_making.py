@@ -1,4 +1,4 @@
-"""What may be asked for, and how a wrong wish is answered."""
+"""Which formats there are, and how a wrong choice is refused."""
 
 from __future__ import annotations
 

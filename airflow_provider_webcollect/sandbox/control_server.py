@@ -24,7 +24,7 @@ from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task,
 PREFIX = "/_sandbox/"
 
 
-def steer(state: State, request: Request, port: int, any_host: bool) -> tuple[int, bytes]:
+def run_command(state: State, request: Request, port: int, any_host: bool) -> tuple[int, bytes]:
     """
     Run a command: what stands in the path after :data:`PREFIX`, with a JSON object, or nothing, as arguments.
 
@@ -63,7 +63,7 @@ def _refuse_web_pages(request: Request, port: int, any_host: bool) -> tuple[int,
         return 405, _error("Commands are taken by POST only.")
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if origin not in (None, f"http://{host}"):
-        return 403, _error(f"The Origin {origin} may not steer the sandbox.")
+        return 403, _error(f"The Origin {origin} may not control the sandbox.")
     # A name of the page's own may have been made to lead here (DNS rebinding): its Origin is then its Host.
     if not any_host and not _is_own_host(host, port):
         return 403, _error(f"The Host must be a loopback address or localhost, with the port {port}: {host}")
@@ -90,7 +90,7 @@ def add_task(
     fields: list[str] | None = None,
     loop_items: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Make a task, with a past and a state if asked."""
+    """Make a task, with earlier runs and a state if wanted."""
     if task_id is not None and task_id.lower() in state.world.tasks:
         raise ValueError(f"there is a task {task_id} already")
     task = state.world.add_task(
@@ -220,7 +220,7 @@ def counters(state: State) -> dict[str, dict[str, int]]:
 
 
 def _arguments_type(command: Callable[..., object]) -> Any:
-    """A Struct of a command's parameters after ``state``: what its request body must look like."""
+    """A Struct of a command's parameters after ``state``: what its request body must hold."""
     fields: list[Any] = []
     for name, parameter in list(inspect.signature(command).parameters.items())[1:]:
         required = parameter.default is inspect.Parameter.empty

@@ -1,4 +1,4 @@
-"""Steering a sandbox from a test: over HTTP, so that it works on a sandbox in another process too."""
+"""Controlling a sandbox from a test: over HTTP, so that it works on a sandbox in another process too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SandboxError(ValueError):
 
 class Control:
     """
-    Steers a running sandbox. Its requests need no credentials, have no limit and are not in the request log.
+    Controls a running sandbox. Its requests need no credentials, have no limit and are not logged by it.
 
     :param url: where the sandbox listens, ``http://host:port``.
     """
@@ -140,7 +140,7 @@ class Control:
         :param times: how many answers; ``None``: all from then on.
         :param after: how many answers to let pass first.
         :param probability: how likely each answer is to fail; default: surely.
-        :param kind: one of these; nothing is done of what was asked, except where it says "done":
+        :param kind: one of these; the request has no effect, except where it says "done":
 
             - ``status``: error envelope; ``status`` (default 500), ``code``, ``message``, ``headers``
             - ``error_200``: the same under HTTP 200
@@ -196,7 +196,7 @@ class Control:
 
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
         """
-        What was asked, oldest first, without secrets.
+        The requests, oldest first, without secrets.
 
         :param path: only this path: the contract's, or as it was sent.
         :return: ``time`` (sandbox time of arrival), ``method``, ``path`` as sent, ``endpoint`` (the

@@ -1,4 +1,4 @@
-"""Where answers take long, one page is asked for while the rows of the page before still come."""
+"""Where answers take long, the next page is requested while the rows of the page before still arrive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from tests.service.conftest import Clock
-from tests.service.servers import answer, asked, client_of, refusal, serving
+from tests.service.servers import answer, client_of, query_number, refusal, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,8 +89,8 @@ class TestTheNextPage:
         in_time: list[bool] = []
 
         def respond(request: bytes) -> Iterator[bytes]:
-            arrived[asked(request)].set()
-            page = body_at(asked(request))
+            arrived[query_number(request)].set()
+            page = body_at(query_number(request))
             said = answer(page)
             yield said[:-1000]
             if page["restTotal"]:
@@ -114,7 +114,7 @@ class TestTheNextPage:
 
     def test_is_seen_in_a_packed_answer(self) -> None:
         def respond(request: bytes) -> bytes:
-            packed = gzip.compress(json.dumps({"data": body_at(asked(request))}).encode())
+            packed = gzip.compress(json.dumps({"data": body_at(query_number(request))}).encode())
             return answer(packed, Content_Encoding="gzip")
 
         with serving(respond) as server, client_of(server) as client:
@@ -128,7 +128,7 @@ class TestTheNextPage:
 
     def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:
         def respond(request: bytes) -> bytes:
-            return answer(dict(reversed(body_at(asked(request)).items())))
+            return answer(dict(reversed(body_at(query_number(request)).items())))
 
         with serving(respond) as server, client_of(server) as client:
             reader = Reader(client)
@@ -137,7 +137,7 @@ class TestTheNextPage:
         assert reader.sent == ROWS // SIZE
 
     def test_is_not_asked_for_out_of_its_turn(self, clock: Clock) -> None:
-        with serving(lambda request: answer(body_at(asked(request)))) as server:
+        with serving(lambda request: answer(body_at(query_number(request)))) as server:
             limiters = RateLimiters(RateLimiter(1.0, clock.now), status_rate_limiters(clock.now))
             credentials = Credentials(access_token="t")
             tokens = Tokens(credentials, "turn", MemoryTokenStore("turn"))
@@ -232,7 +232,7 @@ class TestAPageThatWasAskedForInVain:
         cut = [answer(body_at(0))[:-1000]]
 
         def respond(request: bytes) -> bytes:
-            return cut.pop() if cut else answer(body_at(asked(request)))
+            return cut.pop() if cut else answer(body_at(query_number(request)))
 
         with serving(respond) as server, client_of(server) as client:
             reader = Reader(client)
@@ -244,7 +244,7 @@ class TestAPageThatWasAskedForInVain:
         sizes = []
 
         def respond(request: bytes) -> bytes:
-            offset, size = asked(request), asked(request, b"size")
+            offset, size = query_number(request), query_number(request, b"size")
             sizes.append(size)
             return refusal("LimitTraffic") if offset == 10 and size > 2 else answer(body_at(offset, size))
 
@@ -277,7 +277,7 @@ def test_a_task_that_is_ended_does_not_wait_for_the_answer() -> None:
         raise Ended
 
     def respond(request: bytes) -> bytes | None:
-        if asked(request) == 0:
+        if query_number(request) == 0:
             return answer(body_at(0))
         os.kill(os.getpid(), signal.SIGUSR1)
         return None
