@@ -104,7 +104,9 @@ def main() -> None:
     plan = Plan(**vars(parser.parse_args()))
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
-        url, control = start_sandbox(processes, Path(folder) / "sandbox", "--stale-seconds", "0")
+        url, control = start_sandbox(
+            processes, Path(folder) / "sandbox", "--speed", "1", "--stale-seconds", "0"
+        )
         with RealAirflow(Path(folder) / "airflow", _dags(Path(folder), plan), _options(url)) as airflow:
             results = {kind: _measure(kind, plan, airflow, control, url) for kind in KINDS}
     _print(plan, results)

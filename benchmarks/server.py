@@ -31,8 +31,9 @@ def sandbox(*options: str) -> Iterator[Server]:
     """
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "url"
-        command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0", *options]
-        process = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "airflow_provider_webcollect.sandbox", "--port", "0"]
+        command += ["--speed", "1", *options, "--ready-file", str(ready)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             while not ready.exists():
                 time.sleep(0.02)

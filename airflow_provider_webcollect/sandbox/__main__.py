@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
+import json
+import shlex
 import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.sandbox.settings import Settings, descriptions, make_settings
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.settings import Settings, as_json, descriptions, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_PORT = 8155
+CONN_ID = "webcollect_default"
 
-_BANNER = """\
-Web data collection sandbox at {url} (data apps: {url}/datahub)
-Airflow connection: type "webcollect", host {url},
-  extra {{"refresh_token": "...", "api_key": "...", "datahub_url": "{url}/datahub", "datahub_api_key": "..."}}
-The demo credentials and tasks are in docs/sandbox.md and in airflow_provider_webcollect.sandbox.demo.
-Press Ctrl-C to stop.
-"""
+#: Of a sandbox that a person starts to try things out: a run takes seconds.
+DEFAULTS = Settings(speed=60.0)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     meanings = descriptions()
     for setting in dataclasses.fields(Settings):
         flag = "--" + setting.name.replace("_", "-")
-        text = f"{meanings[setting.name]} (default: {setting.default})"
+        text = f"{meanings[setting.name]} (default: {getattr(DEFAULTS, setting.name)})"
         if isinstance(setting.default, bool):
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
@@ -62,7 +62,51 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
     given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     if arguments.no_limits:
         given["enforce_limits"] = False
-    return make_settings({name: value for name, value in given.items() if value is not None})
+    return make_settings(
+        as_json(DEFAULTS) | {name: value for name, value in given.items() if value is not None}
+    )
+
+
+def welcome(url: str, datahub_url: str, settings: Settings) -> str:
+    """What a person needs to use the sandbox: commands to paste, ids of tasks, how fast it is.
+
+    The commands are lines of their own, quoted for a POSIX shell. They have login and password, since every
+    sandbox takes these: a refresh token works once, and ends with the sandbox that gave it.
+    """
+    extra = {"datahub_url": datahub_url, "datahub_api_key": demo.DATAHUB_API_KEY}
+    add = {
+        "--conn-type": "webcollect",
+        "--conn-host": url,
+        "--conn-login": demo.USERNAME,
+        "--conn-password": demo.PASSWORD,
+        "--conn-extra": json.dumps(extra),
+    }
+    command = ["airflow", "connections", "add", CONN_ID, *itertools.chain.from_iterable(add.items())]
+    connection = {
+        "conn_type": "webcollect",
+        "host": url,
+        "login": demo.USERNAME,
+        "password": demo.PASSWORD,
+        "extra": extra,
+    }
+    seconds = (settings.wait_seconds + settings.run_seconds) / settings.speed
+    return f"""\
+Web data collection sandbox at {url} (data apps: {datahub_url})
+
+Connection, stored in Airflow's database:
+{shlex.join(command)}
+
+or as an environment variable of every Airflow process:
+export AIRFLOW_CONN_{CONN_ID.upper()}={shlex.quote(json.dumps(connection))}
+
+Tasks:
+{demo.TASK_ID}   never ran: start it, wait for it and land it (TASK in the README's DAG)
+{demo.FINISHED_TASK_ID}   ran twice, 120 rows each: land it right away
+{demo.GROUPED_TASK_ID}   never ran, in group 2: to copy or to move
+
+Speed: a run takes {seconds:.3g} s (--speed {settings.speed:g}).
+All the rest, such as other credentials, is in docs/sandbox.md and `--help`. Ctrl-C stops it.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,9 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from airflow_provider_webcollect.sandbox.server import Sandbox
 
     try:
-        sandbox = Sandbox(settings_from(arguments), arguments.port, arguments.host, arguments.allow_remote)
+        settings = settings_from(arguments)
+        sandbox = Sandbox(settings, arguments.port, arguments.host, arguments.allow_remote)
         with sandbox:
-            print(_BANNER.format(url=sandbox.url), flush=True)
+            print(welcome(sandbox.url, sandbox.datahub_url, settings), flush=True)
             if arguments.ready_file:
                 _write_at_once(arguments.ready_file, sandbox.url)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +19,7 @@ from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.sandbox.__main__ import main, make_parser, settings_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 COMMAND = [sys.executable, "-m", "airflow_provider_webcollect.sandbox"]
 
@@ -26,9 +29,11 @@ class Running:
 
     def __init__(self, tmp_path: Path, *options: str) -> None:
         ready = tmp_path / "url"
-        self.process = subprocess.Popen(
-            [*COMMAND, "--port", "0", "--ready-file", str(ready), *options], stdout=subprocess.PIPE, text=True
-        )
+        self._output = tmp_path / "output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "--port", "0", "--ready-file", str(ready), *options], stdout=output
+            )
         until = time.monotonic() + 20
         while not ready.exists():
             assert self.process.poll() is None
@@ -36,21 +41,33 @@ class Running:
             time.sleep(0.02)
         self.url = ready.read_text()
 
-    def stop(self, by: int = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(by)
-        output, _ = self.process.communicate(timeout=10)
-        return self.process.returncode, output
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def line(self, beginning: str) -> str:
+        """The one line of the output that begins so."""
+        (line,) = [line for line in self.output.splitlines() if line.startswith(beginning)]
+        return line
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    sandbox = Running(tmp_path, "--speed", "60", "--tier", "Team", "--no-limits")
-    yield sandbox
-    sandbox.process.kill()
-    sandbox.process.communicate()
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts a sandbox with options of the command line."""
+    started: list[Running] = []
+
+    def start(*options: str) -> Running:
+        started.append(Running(tmp_path, *options))
+        return started[-1]
+
+    yield start
+    for sandbox in started:
+        sandbox.process.kill()
+        sandbox.process.wait()
 
 
-def test_it_serves_with_the_settings_given(running: Running) -> None:
+def test_it_serves_with_the_settings_given(start: Callable[..., Running]) -> None:
+    running = start("--speed", "50", "--tier", "Team", "--no-limits")
     headers = {"Authorization": f"Bearer {demo.ACCESS_TOKEN}"}
     statuses = {
         requests.get(f"{running.url}/data/all", headers=headers, timeout=10).status_code for _ in range(30)
@@ -61,24 +78,96 @@ def test_it_serves_with_the_settings_given(running: Running) -> None:
         requests.get(f"{running.url}/cloudextraction/task/stats", headers=headers, timeout=10).status_code
         == 403
     )
-    assert Control(running.url).configure()["speed"] == 60
+    assert Control(running.url).configure()["speed"] == 50
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_cleanly_and_has_said_where_it_was(running: Running, by: int) -> None:
-    code, output = running.stop(by)
+def test_it_ends_cleanly_and_has_said_where_it_was(start: Callable[..., Running], by: int) -> None:
+    running = start()
+    running.process.send_signal(by)
 
-    assert code == 0
-    assert running.url in output
-    assert "docs/sandbox.md" in output
+    assert running.process.wait(timeout=10) == 0
+    assert running.url in running.output
+    assert "docs/sandbox.md" in running.output
 
 
-def test_it_prints_no_credentials(running: Running) -> None:
-    requests.get(f"{running.url}/data/all", headers={"x-api-key": demo.API_KEY}, timeout=10)
-    _, output = running.stop()
+def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callable[..., Running]) -> None:
+    sandbox = start()
+    settings = Control(sandbox.url).configure()
 
-    for secret in (demo.ACCESS_TOKEN, demo.REFRESH_TOKEN, demo.API_KEY, demo.DATAHUB_API_KEY, demo.PASSWORD):
-        assert secret not in output
+    seconds = re.search(r"a run takes ([0-9.]+) s \(--speed ([0-9.]+)\)", sandbox.output)
+    assert seconds is not None
+    assert float(seconds[2]) == settings["speed"]
+    expected = (settings["wait_seconds"] + settings["run_seconds"]) / settings["speed"]
+    assert float(seconds[1]) == pytest.approx(expected)
+    assert expected < 10
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of a shell that finds the commands of this Python, and has an Airflow of its own."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    return inherited | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+    }
+
+
+def in_shell(environment: dict[str, str], *lines: str) -> str:
+    """Run lines as a person pastes them; give what they print."""
+    done = subprocess.run(
+        ["/bin/sh", "-euc", "\n".join(lines)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+USE = """
+import sys
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+hook = WebCollectHook()
+for task_id in sys.argv[1:]:
+    (status,) = hook.get_task_statuses_v2([task_id])
+    print("task", status.task_id, status.status, hook.read_data(task_id).total)
+print("app", hook.deprecate_data_app("demo/price-watch").app_name)
+"""
+
+
+def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
+    start: Callable[..., Running], environment: dict[str, str]
+) -> None:
+    sandbox = start()
+    ids = re.findall(r"^[0-9a-f]{8}-\S+(?= )", sandbox.output, re.MULTILINE)
+
+    said = in_shell(
+        environment | {"AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory"},
+        sandbox.line("export "),
+        shlex.join(["python", "-c", USE, *ids]),
+    )
+
+    assert [line for line in said.splitlines() if line.startswith(("task ", "app "))] == [
+        f"task {demo.TASK_ID} Unexecuted 0",
+        f"task {demo.FINISHED_TASK_ID} Finished 240",
+        f"task {demo.GROUPED_TASK_ID} Unexecuted 0",
+        "app Price watch",
+    ]
+
+
+@pytest.mark.real_airflow
+def test_the_printed_command_stores_a_connection_that_works_on_every_start(
+    start: Callable[..., Running], environment: dict[str, str]
+) -> None:
+    sandbox = start()
+    test = "airflow connections test webcollect_default"
+
+    said = in_shell(environment, "airflow db migrate", sandbox.line("airflow connections add "), test)
+    assert "Connection success" in said
+
+    Control(sandbox.url).reset()
+    assert "Connection success" in in_shell(environment, test)
 
 
 def test_its_options_are_the_settings() -> None:
