@@ -1,7 +1,7 @@
 """Add what is new of a task's rows to one landing on Google Cloud Storage, and load just that into BigQuery.
 
 Needs the connections ``webcollect_default`` and ``google_cloud_default``, and the extras ``gcs`` and
-``parquet``. Snowflake and Redshift are loaded alike: see ``docs/reading.md``.
+``parquet``. Snowflake and Redshift are loaded alike: see ``docs/guides/load-into-a-warehouse.md``.
 """
 
 from __future__ import annotations

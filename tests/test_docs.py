@@ -27,7 +27,7 @@ REFERENCE = DOCS / "reference"
 CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE = (
     REFERENCE / f"{name}.md" for name in ("contract", "assumptions", "endpoints")
 )
-PROTOCOL = DOCS / "internals" / "landing-protocol.md"
+PROTOCOL = DOCS / "explanation" / "landing-protocol.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
 #: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
 CITED = re.compile(r"endpoints? \d+(?:(?:, | and | to )\d+)*\b|[A-Z][\w-]*(?: [\w-]+)*")
@@ -135,9 +135,9 @@ def test_the_landing_protocol_names_files_and_fields_that_exist() -> None:
     assert fields <= set(Progress.__struct_fields__)
 
 
-def test_the_guide_to_landing_explains_every_key_of_the_manifest() -> None:
-    _, _, tables = (DOCS / "landing.md").read_text().partition("\n## `_manifest.json`, version 1\n")
-    manifest, _, part = tables.partition("| Key of a part |")
+def test_the_reference_explains_every_key_of_the_manifest() -> None:
+    _, _, tables = (REFERENCE / "manifest.md").read_text().partition("\n## `_manifest.json`, version 1\n")
+    manifest, _, part = tables.partition("\n## ")[0].partition("| Key of a part |")
     for table, kind in ((manifest, Manifest), (part, Part)):
         assert names_in_first_column(table) == {field.encode_name for field in msgspec.structs.fields(kind)}
 

@@ -2,7 +2,7 @@
 
 The lease is the record `_progress.json`, and each write of it is made only if the record still is the one
 that its owner wrote last. So whoever has lost the lease finds out with its next write, whatever it did
-meanwhile; no clock is used. docs/internals/landing-protocol.md explains all of it.
+meanwhile; no clock is used. docs/explanation/landing-protocol.md explains all of it.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ Tasks:
 {demo.GROUPED_TASK_ID}   never ran, in group 2: to copy or to move
 
 Speed: a run takes {seconds:.3g} s (--speed {settings.speed:g}).
-All the rest, such as other credentials, is in docs/sandbox.md and `--help`. Ctrl-C stops it.
+All the rest, such as other credentials, is in docs/reference/sandbox.md and `--help`. Ctrl-C stops it.
 """
 
 

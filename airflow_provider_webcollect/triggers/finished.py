@@ -67,9 +67,10 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     what it sees first, and the runs that ended meanwhile are not reported.
 
     A run that had ended before the first poll is not reported. A state that may still be that of the run
-    before is not taken for an end, as in a wait (``docs/waiting.md``). Nothing ends the watch: a service that
-    does not answer is queried again with growing pauses, and after a refusal (credential, plan, id), which is
-    logged as an error, the connection is read again and the next poll follows in ten poke intervals.
+    before is not taken for an end, as in a wait (``docs/reference/waiting.md``). Nothing ends the watch: a
+    service that does not answer is queried again with growing pauses, and after a refusal (credential, plan,
+    id), which is logged as an error, the connection is read again and the next poll follows in ten poke
+    intervals.
 
     :param collection_task_id: the service's task.
     :param collection_task_ids: many tasks instead of one.

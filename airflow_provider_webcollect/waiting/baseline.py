@@ -2,7 +2,7 @@
 
 A run that has just been started may still show the status of the run before it for a minute, in part or as a
 whole, and ``executedTimes`` may count starts or ends (assumptions.md, Status). So a final state counts as the
-end of this run only on evidence. The table of docs/waiting.md, "This run, not the one before", is
+end of this run only on evidence. The table of docs/reference/waiting.md, "This run, not the one before", is
 :func:`is_end`.
 """
 

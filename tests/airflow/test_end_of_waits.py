@@ -1,4 +1,4 @@
-"""What ends a wait does so in all four ways alike, as the table in ``docs/waiting.md`` says.
+"""What ends a wait does so in all four ways alike, as the table in ``docs/reference/waiting.md`` says.
 
 Poking, rescheduling and deferred sensors run in ``dag.test()``. That has no triggerer: whole waits, and
 deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and worker do it.
@@ -85,7 +85,7 @@ FAULTS = {"poke": 8, "reschedule": 8, "deferrable": 2, "zero slots": 2}
 
 def table() -> dict[str, dict[str, End]]:
     """Return what the guide says: for each row the end of the task, plain and with each lenience."""
-    guide = (Path(__file__).parents[2] / "docs" / "waiting.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/reference/waiting.md").read_text()
     _, _, section = guide.partition("\n## What ends a wait\n")
     _, _, *rows = re.findall(r"^\|(.*)\|$", section.partition("\n## ")[0], re.MULTILINE)
     found = {}

@@ -1,4 +1,4 @@
-"""The code of docs/reading.md, run as it stands there, on an S3 server; and what warehouses are given."""
+"""The docs' code that reads landings, run as it stands there, on S3; and what warehouses are given."""
 
 from __future__ import annotations
 
@@ -32,20 +32,23 @@ pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs/reading.md"
+DOCS = Path(__file__).parents[2] / "docs"
+RECIPES, CLEANING, READER = (
+    DOCS / page for page in ("guides/load-into-a-warehouse.md", "guides/clean-up.md", "reference/manifest.md")
+)
 
 
-def code(heading: str) -> list[str]:
-    """Return the blocks of Python under a heading of the page."""
-    _, _, rest = PAGE.read_text().partition(f"# {heading}\n")
+def code(page: Path, heading: str) -> list[str]:
+    """Return the blocks of Python under a heading of a page."""
+    _, _, rest = page.read_text().partition(f"# {heading}\n")
     # up to the next heading; a comment in code has no empty line before it
     section = re.split(r"\n\n#+ ", rest)[0]
     return re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
 
 
 def run(block: str, names: dict[str, Any]) -> None:
-    """Run a block of the page with ``names``, to which it adds its own."""
-    exec(compile(block, PAGE.name, "exec"), names)
+    """Run a block of a page with ``names``, to which it adds its own."""
+    exec(compile(block, "<docs>", "exec"), names)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def s3(server: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
 
 def test_from_a_dag_to_a_query(sandbox: Sandbox) -> None:
     source = sandbox.control.add_task(lots=[25, 15])
-    make, query = code("From a DAG to a query")
+    make, query = code(READER, "From a DAG to a query")
     names: dict[str, Any] = {}
     run(make, names)
     names["dag"].get_task("land").collection_task_id = source["task_id"]
@@ -93,7 +96,7 @@ def test_from_a_dag_to_a_query(sandbox: Sandbox) -> None:
 def test_verifying(source: dict[str, Any]) -> None:
     land("s3://my-bucket/prices", source)
     names: dict[str, Any] = {}
-    run(*code("Verify"), names)
+    run(*code(CLEANING, "Verify"), names)
 
     assert run_dag(names["verify_dag"]).states == {"verify": "success"}
 
@@ -103,7 +106,7 @@ def test_cleaning(sandbox: Sandbox, s3: Storage, source: dict[str, Any]) -> None
     s3.fs.pipe_file("my-bucket/prices/part-00009-0badcafe.jsonl", b"x")
     names: dict[str, Any] = {}
     with time_machine.travel(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)):
-        run(*code("Clean"), names)
+        run(*code(CLEANING, "Clean"), names)
 
     assert [file.name for file in names["leftovers"]] == ["part-00009-0badcafe.jsonl"]
 
@@ -120,7 +123,7 @@ class TestRecipes:
             max_part_bytes=1,
         )
         names: dict[str, Any] = {}
-        run(*code("Recipes"), names)
+        run(*code(RECIPES, "Recipes"), names)
         fs = fsspec.filesystem("s3")
         fs.copy(names["uris"][0], "s3://my-bucket/prices-parquet/part-00009-0badcafe.parquet")
         return names
@@ -132,30 +135,30 @@ class TestRecipes:
         return list(names["landed"].iter_rows())
 
     def test_duckdb(self, names: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        run(*code("DuckDB"), names)
+        run(*code(RECIPES, "DuckDB"), names)
 
         prices = sorted((row["price"] for row in rows if row["price"] is not None), reverse=True)
         assert [row[3] for row in names["dearest"]] == prices[:3]
 
     def test_pandas(self, names: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        run(*code("pandas"), names)
+        run(*code(RECIPES, "pandas"), names)
 
         assert list(names["frame"]["id"]) == [row["id"] for row in rows]
 
     def test_pyarrow(self, names: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        run(*code("pyarrow"), names)
+        run(*code(RECIPES, "pyarrow"), names)
 
         nearby = [row["id"] for row in rows if row["city"] == "København"]
         assert names["nearby"]["id"].to_pylist() == nearby != []
 
     def test_polars(self, names: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        run(*code("polars"), names)
+        run(*code(RECIPES, "polars"), names)
 
         prices = [row["price"] for row in rows if row["price"] is not None]
         assert float(names["mean"]) == pytest.approx(float(sum(prices) / len(prices)))
 
     def test_athena_gets_the_list_of_files(self, names: dict[str, Any], s3: Storage) -> None:
-        run(*code("Athena"), names)
+        run(*code(RECIPES, "Athena"), names)
 
         listed = s3.fs.cat_file("my-bucket/prices-list/parts.txt").decode()
         assert listed.split() == names["landed"].uris()
@@ -175,7 +178,7 @@ def test_warehouses_are_given_the_new_parts(sandbox: Sandbox, s3: Storage, sourc
             )
         }
         for heading in ("BigQuery", "Snowflake", "Redshift"):
-            run(*code(heading), names)
+            run(*code(RECIPES, heading), names)
         names["land"] >> names["load_redshift"]
     finished = run_dag(dag)
 

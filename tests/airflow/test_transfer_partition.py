@@ -98,7 +98,7 @@ def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
 
 def test_the_docs_have_these_templates() -> None:
     docs = Path(__file__).parents[2]
-    guide = (docs / "docs/landing.md").read_text()
+    guide = (docs / "docs/reference/landing.md").read_text()
 
     assert DAY in guide
     assert RUN in guide

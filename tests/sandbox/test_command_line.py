@@ -88,7 +88,7 @@ def test_it_ends_cleanly_and_has_said_where_it_was(start: Callable[..., Running]
 
     assert running.process.wait(timeout=10) == 0
     assert running.url in running.output
-    assert "docs/sandbox.md" in running.output
+    assert "docs/reference/sandbox.md" in running.output
 
 
 def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callable[..., Running]) -> None:

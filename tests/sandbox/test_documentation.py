@@ -1,4 +1,4 @@
-"""``docs/sandbox.md`` tells all of it, and the truth."""
+"""``docs/reference/sandbox.md`` tells all of it, and the truth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_webcollect.sandbox import Control, Settings, demo
 from airflow_provider_webcollect.sandbox.faults import Kind
 from airflow_provider_webcollect.sandbox.settings import descriptions
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs/reference/sandbox.md").read_text()
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in fields(Settings)])

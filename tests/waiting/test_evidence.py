@@ -1,4 +1,4 @@
-"""When a final state counts as the end of this run: each cell of the table in docs/waiting.md."""
+"""When a final state counts as the end of this run: each cell of the table in docs/reference/waiting.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import Clock, Log, PolledWait, shown
 
-DOCS = Path(__file__).parents[2] / "docs" / "waiting.md"
+DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"
 ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"
 #: The status before the start, and what each row of the table is about.
 BEFORE = shown("Finished", began=10, ended=20, executed_times=3)
