@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.landing.storages import Storage
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
 HOME = tempfile.TemporaryDirectory(prefix="webcollect-airflow-")
@@ -104,6 +105,32 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
         monkeypatch.setenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT", json.dumps(connection))
 
     return set_connection
+
+
+@pytest.fixture(scope="module")
+def s3_storage() -> Iterator[Storage]:
+    """An S3 server on loopback."""
+    from tests.landing.storages import s3_server
+
+    with s3_server() as storage:
+        yield storage
+
+
+@pytest.fixture
+def s3(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    """The server with an empty bucket `my-bucket`, reached by whoever uses the environment."""
+    variables = {
+        "AWS_ENDPOINT_URL": s3_storage.options["endpoint_url"],
+        "AWS_ACCESS_KEY_ID": s3_storage.options["key"],
+        "AWS_SECRET_ACCESS_KEY": s3_storage.options["secret"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    s3_storage.fs.call_s3("create_bucket", Bucket="my-bucket")
+    yield s3_storage
+    s3_storage.fs.rm("my-bucket", recursive=True)
+    s3_storage.fs.clear_instance_cache()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import datetime
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,10 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.landings import land
 from tests.airflow.warehouses import needs_warehouses, rendered, warehouses  # noqa: F401  # a fixture
-from tests.landing.storages import Storage, s3_server
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.landing.storages import Storage
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
@@ -49,30 +48,6 @@ def code(page: Path, heading: str) -> list[str]:
 def run(block: str, names: dict[str, Any]) -> None:
     """Run a block of a page with ``names``, to which it adds its own."""
     exec(compile(block, "<docs>", "exec"), names)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Storage]:
-    """An S3 server on loopback."""
-    with s3_server() as storage:
-        yield storage
-
-
-@pytest.fixture
-def s3(server: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """The server with an empty bucket `my-bucket`, reached by whoever uses the environment."""
-    variables = {
-        "AWS_ENDPOINT_URL": server.options["endpoint_url"],
-        "AWS_ACCESS_KEY_ID": server.options["key"],
-        "AWS_SECRET_ACCESS_KEY": server.options["secret"],
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    server.fs.call_s3("create_bucket", Bucket="my-bucket")
-    yield server
-    server.fs.rm("my-bucket", recursive=True)
-    server.fs.clear_instance_cache()
 
 
 def test_from_a_dag_to_a_query(sandbox: Sandbox) -> None:

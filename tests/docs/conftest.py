@@ -1,0 +1,117 @@
+"""Every block of Python, SQL and shell in README.md and docs/ runs. How a page is written for that:
+
+- A page's blocks run in order. They share one namespace, one folder to work in, which is ``~`` too, and
+  one environment: what a shell block exports, and where it goes with ``cd``, holds for the blocks after
+  it.
+- They find an empty Airflow, with its DAGs in ``$AIRFLOW_HOME/dags``; an S3 server with the bucket
+  ``my-bucket``, for those who ask the environment or the connection ``aws_default``; and a sandbox on port
+  8155 (all blocks get a free port instead), for the connection ``webcollect_default``: it has no limits,
+  and its runs take a second.
+- A shell block that starts a sandbox runs until the page ends or starts another. Such a page has no other
+  sandbox, and has to define the connection itself.
+- SQL is DuckDB's; ``rows`` is what the last block gave. ``output`` is what the last shell block printed.
+- ``<!--- invisible-code-block: python``, lines of code, ``--->``: imports, and what must hold afterwards.
+  They may use ``sandbox`` (unless the page starts one itself) and ``AIRFLOW_3``.
+- ``<!--- run-dag: prices --->`` runs the DAG ``prices`` of the blocks above, or of the folder of DAGs, by
+  ``dag.test()``. It must succeed; ``dag_run`` is a `tests.airflow.dag_runs.FinishedRun`.
+- ``<!--- file: tests/test_prices.py --->`` writes the next block, of any language, to a file, and does not
+  run it.
+- ``<!--- skip: next "needs a cluster" --->`` leaves the next block out. There may be a condition: ``<!---
+  skip: next if(not AIRFLOW_3, reason="needs Airflow 3") --->``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+from demo.ports import free_port
+from tests.airflow.conftest import (  # noqa: F401  # fixtures
+    airflow_database,
+    airflow_home,
+    forgotten_secrets,
+    s3,
+    s3_storage,
+    set_connection,
+    short_pauses,
+)
+from tests.docs.world import STARTS_SANDBOX, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.landing.storages import Storage
+
+
+@pytest.fixture
+def dags(airflow_home: str, airflow_database: None) -> Iterator[Path]:  # noqa: F811
+    """The folder of DAGs of an Airflow that is empty, and afterwards is again as it was."""
+    folder = Path(airflow_home, "dags")
+    folder.mkdir()
+    with (
+        closing(sqlite3.connect(":memory:")) as before,
+        closing(sqlite3.connect(f"{airflow_home}/airflow.db")) as now,
+    ):
+        now.backup(before)
+        yield folder
+        before.backup(now)
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+@pytest.fixture
+def run_page(
+    s3: Storage,  # noqa: F811
+    dags: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[Path], None]]:
+    """Runs the blocks of a page in a world of its own, which ends with the test."""
+    worlds = []
+
+    def run_page(page: Path) -> None:
+        if STARTS_SANDBOX.search(page.read_text()):
+            names = {}
+            port = free_port()
+        else:
+            sandbox = request.getfixturevalue("sandbox")
+            credentials = {"access_token": sandbox.access_token, "refresh_token": sandbox.refresh_token}
+            request.getfixturevalue("set_connection")(
+                extra=credentials | {"datahub_api_key": sandbox.datahub_api_key}
+            )
+            names = {"sandbox": sandbox}
+            port = int(sandbox.url.rpartition(":")[2])
+        world = World(tmp_path, dags, port, **names)
+        worlds.append(world)
+        world.run(page)
+
+    bucket = {
+        "conn_type": "aws",
+        "login": s3.options["key"],
+        "password": s3.options["secret"],
+        "extra": {"endpoint_url": s3.options["endpoint_url"], "region_name": "us-east-1"},
+    }
+    monkeypatch.chdir(tmp_path)
+    with patch.dict(os.environ):
+        # processes that come one after the other share tokens as they do by default
+        del os.environ["AIRFLOW__WEBCOLLECT__TOKEN_STORE"]
+        os.environ |= {
+            "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(bucket),
+            "HOME": str(tmp_path),
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+            # what a page installs is installed already
+            "PIP_NO_INDEX": "1",
+        }
+        yield run_page
+        for world in worlds:
+            world.close()

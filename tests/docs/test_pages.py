@@ -1,0 +1,73 @@
+"""The blocks of README.md and of docs/ run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sybil import Document
+from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, FencedCodeBlockLexer
+
+from tests.docs.world import NOT_RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytest.importorskip("moto", reason="needs moto[server]")
+pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
+
+ROOT = Path(__file__).parents[2]
+#: Not yet written for this.
+LEFT_OUT = {
+    "README.md",
+    "docs/connection.md",
+    "docs/landing.md",
+    "docs/operators.md",
+    "docs/reading.md",
+    "docs/sandbox.md",
+    "docs/waiting.md",
+}
+PAGES = [
+    name
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if (name := str(page.relative_to(ROOT))) not in LEFT_OUT
+]
+FENCES = FencedCodeBlockLexer(r"[^\n]*", mapping={"language": "language"})
+SKIPS = DirectiveInHTMLCommentLexer("skip")
+#: What Sybil takes for the reason of a skip.
+REASON = re.compile(r'(?:next|start)\s+(?:if\(.*\breason=)?"([^"]+)"\)?$')
+
+
+def skips() -> list[tuple[str, str]]:
+    """Return where blocks are left out, and what the comments say."""
+    documents = [(name, Document((ROOT / name).read_text(), name)) for name in PAGES]
+    return [
+        (f"{name}, {document.line_column(skip.start)}", skip.lexemes["arguments"])
+        for name, document in documents
+        for skip in SKIPS(document)
+        if skip.lexemes["arguments"] != "end"
+    ]
+
+
+# a page may run a dozen DAGs and commands
+@pytest.mark.timeout(600)
+@pytest.mark.webcollect_sandbox(enforce_limits=False, speed=300)
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_of_a_page_runs(name: str, run_page: Callable[[Path], None]) -> None:
+    run_page(ROOT / name)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_of_a_page_is_of_a_known_language(name: str) -> None:
+    languages = {fence.lexemes["language"] for fence in FENCES(Document((ROOT / name).read_text(), name))}
+    directives = {language for language in languages if language.startswith("{")}
+    assert languages - directives <= {"python", "shell", "sql", *NOT_RUN}
+
+
+@pytest.mark.parametrize(("place", "skip"), skips())
+def test_a_block_that_is_left_out_says_why(place: str, skip: str) -> None:
+    reason = REASON.match(skip)
+    assert reason, f"{place}: {skip}"
+    pytest.skip(f"{place}: {reason[1]}")

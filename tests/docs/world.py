@@ -1,0 +1,189 @@
+"""What the blocks of a page find, and how blocks of each kind run."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import time
+import unittest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import DAG, BaseOperator
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from sybil import Document, Region
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer
+
+from tests.airflow.dag_runs import run_dag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sybil.example import Example
+
+DOCUMENTED_PORT = "8155"
+STARTS_SANDBOX = re.compile(r"^python -m airflow_provider_webcollect\.sandbox\b", re.MULTILINE)
+#: Languages of blocks that are there to be read; others than these and those that run are mistakes.
+NOT_RUN = ("text", "json", "toml", "yaml", "ini", "dockerfile", "diff")
+#: What a shell sets for itself.
+OF_THE_SHELL = {"_", "OLDPWD", "SHLVL"}
+
+
+class World:
+    """Runs the blocks of one page.
+
+    :param folder: to work in; the process has to be there.
+    :param dags: the folder of DAGs.
+    :param port: what takes the place of the documented one.
+    :param names: what the blocks of Python find defined.
+    """
+
+    def __init__(self, folder: Path, dags: Path, port: int, **names: Any) -> None:
+        self._folder = folder
+        self._dags = dags
+        self._port = port
+        self._names = names
+        self._sandbox: subprocess.Popen[bytes] | None = None
+        self._duckdb: Any = None
+
+    def run(self, page: Path) -> None:
+        """Run all blocks of a page; an error says in which line the block begins."""
+        document = Document(page.read_text().replace(DOCUMENTED_PORT, str(self._port)), str(page))
+        document.namespace |= self._names | {"AIRFLOW_3": AIRFLOW_V_3_0_PLUS, "port": self._port}
+        for parse in self._parsers():
+            for region in parse(document):
+                document.add(region)
+        for example in document.examples():
+            try:
+                example.evaluate()
+            except unittest.SkipTest:
+                continue
+            except BaseException as error:
+                error.add_note(f"The block begins in {page.name}, line {example.line}.")
+                raise
+
+    def close(self) -> None:
+        """End what blocks have started."""
+        self._end_sandbox()
+        if self._duckdb is not None:
+            self._duckdb.close()
+
+    def _parsers(self) -> Iterator[Callable[[Document], Any]]:
+        yield PythonCodeBlockParser()
+        yield CodeBlockParser("shell", self._shell)
+        yield CodeBlockParser("sql", self._sql)
+        for language in NOT_RUN:
+            yield CodeBlockParser(language, _leave)
+        yield _directive("run-dag", self._run_dag)
+        yield _directive("file", self._write_next)
+        yield SkipParser()
+
+    def _shell(self, block: Example) -> None:
+        if STARTS_SANDBOX.search(block.parsed):
+            self._start_sandbox(block.parsed)
+            return
+        kept = self._folder / ".environment"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{block.parsed}\nenv -0 > {kept}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}"
+        block.namespace["output"] = done.stdout
+        variables = dict(line.split("=", 1) for line in kept.read_text().split("\0") if line)
+        kept.unlink()
+        for name in os.environ.keys() - variables.keys() - OF_THE_SHELL:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in variables.items() if name not in OF_THE_SHELL})
+        os.chdir(variables["PWD"])
+
+    def _start_sandbox(self, command: str) -> None:
+        self._end_sandbox()
+        if "--port" not in command:
+            command = STARTS_SANDBOX.sub(rf"\g<0> --port {self._port}", command)
+        output = self._folder / ".sandbox"
+        with output.open("wb") as file:
+            self._sandbox = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", command],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        while not _listens(self._port):
+            assert self._sandbox.poll() is None, f"the sandbox ended:\n{output.read_text()}"
+            time.sleep(0.05)
+
+    def _end_sandbox(self) -> None:
+        if self._sandbox is not None:
+            os.killpg(self._sandbox.pid, signal.SIGTERM)
+            self._sandbox.wait()
+            self._sandbox = None
+
+    def _sql(self, block: Example) -> None:
+        import duckdb
+        import fsspec
+
+        if self._duckdb is None:
+            self._duckdb = duckdb.connect()
+            self._duckdb.register_filesystem(fsspec.filesystem("s3"))
+        block.namespace["rows"] = self._duckdb.execute(block.parsed).fetchall()
+
+    def _run_dag(self, directive: Example) -> None:
+        dag_id = directive.parsed
+        of_files = (runpy.run_path(str(file)) for file in sorted(self._dags.rglob("*.py")))
+        found = (
+            dag for names in (directive.namespace, *of_files) for dag in _dags(names) if dag.dag_id == dag_id
+        )
+        dag = next(found, None)
+        assert dag, (
+            f"no name of a block above, or of a file in {self._dags}, is the DAG {dag_id} or a task of it"
+        )
+        dag_run = directive.namespace["dag_run"] = run_dag(dag)
+        assert dag_run.state == "success", f"{dag_id} ended as {dag_run.state}: {dag_run.states}"
+
+    def _write_next(self, directive: Example) -> None:
+        path = Path(os.path.expandvars(directive.parsed)).expanduser()
+
+        def write(block: Example) -> None:
+            block.document.pop_evaluator(write)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.parsed)
+
+        directive.document.push_evaluator(write)
+
+
+def _directive(name: str, evaluate: Callable[[Example], None]) -> Callable[[Document], Iterator[Region]]:
+    """Return a parser of comments ``<!--- name: argument --->``."""
+    lex = DirectiveInHTMLCommentLexer(name, arguments=r"\S+")
+
+    def parse(document: Document) -> Iterator[Region]:
+        for found in lex(document):
+            yield Region(found.start, found.end, found.lexemes["arguments"], evaluate)
+
+    return parse
+
+
+def _dags(names: dict[str, Any]) -> Iterator[DAG]:
+    """Yield the DAGs that have a name, or a task that has one."""
+    for value in names.values():
+        if isinstance(value, DAG):
+            yield value
+        elif isinstance(value, BaseOperator) and value.has_dag():
+            yield value.dag
+
+
+def _leave(block: Example) -> None:
+    """Do nothing: the block is there to be read."""
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
