@@ -17,6 +17,8 @@ from tests.contract.client_requests import RequestContract
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
+pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
+
 CONTRACT = RequestContract()
 #: Tries as in production, with short waits.
 RETRIES = Retries(first_wait=0.01, longest_wait=0.05)

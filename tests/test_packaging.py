@@ -8,7 +8,7 @@ import re
 import tarfile
 import tomllib
 import zipfile
-from importlib.metadata import entry_points, metadata
+from importlib.metadata import distribution, metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,11 @@ def test_the_version_has_one_source(project: dict[str, Any]) -> None:
     assert metadata(DISTRIBUTION)["Version"] == airflow_provider_webcollect.__version__
 
 
-@pytest.mark.parametrize("group", ["apache_airflow_provider", "pytest11"])
-def test_entry_points_lead_somewhere(group: str) -> None:
-    ours = [entry for entry in entry_points(group=group) if entry.value.startswith(PACKAGE)]
+def test_the_only_entry_point_is_the_provider_info_for_airflow() -> None:
+    ours = [entry for entry in distribution(DISTRIBUTION).entry_points if entry.value.startswith(PACKAGE)]
 
-    assert len(ours) == 1
-    assert ours[0].load() is not None
+    assert [entry.group for entry in ours] == ["apache_airflow_provider"]
+    assert ours[0].load() is get_provider_info
 
 
 def test_provider_info_fits_the_schema_of_airflow() -> None:

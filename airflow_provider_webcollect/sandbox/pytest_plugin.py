@@ -1,4 +1,9 @@
-"""pytest plugin: the fixture ``webcollect_sandbox``, a running sandbox for each test that asks for one."""
+"""pytest plugin: the fixture ``webcollect_sandbox``, a running sandbox for each test that asks for one.
+
+It is not loaded by itself. A test suite that wants it says so in its top ``conftest.py``::
+
+    pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
+"""
 
 from __future__ import annotations
 

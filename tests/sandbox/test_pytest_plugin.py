@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,28 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
-    """Runs pytest elsewhere, with the plugin loaded as where the package is installed, or else by name."""
+def elsewhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """Runs pytest in a folder of its own, where the package can be imported."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    installed = entry_points(group="pytest11", name="webcollect_sandbox")
-    plugin = [] if installed else ["-p", PLUGIN]
-    return partial(pytester.runpytest_subprocess, *plugin, "--strict-markers", "-p", "no:cacheprovider")
+    return partial(pytester.runpytest_subprocess, "--strict-markers", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def run(
+    pytester: pytest.Pytester, elsewhere: Callable[..., pytest.RunResult]
+) -> Callable[..., pytest.RunResult]:
+    """Runs pytest in a folder whose conftest.py asks for the plugin."""
+    pytester.makeconftest(f"pytest_plugins = ['{PLUGIN}']")
+    return elsewhere
+
+
+def test_who_does_not_ask_for_the_plugin_does_not_get_it(
+    elsewhere: Callable[..., pytest.RunResult],
+) -> None:
+    result = elsewhere("--markers")
+
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*webcollect*")
 
 
 def test_a_test_gets_a_running_sandbox_of_its_own(
