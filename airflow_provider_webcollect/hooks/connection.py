@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
+from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 from airflow_provider_webcollect.service.settings import GENERAL_RATE, Credentials, Settings
 
@@ -22,27 +23,42 @@ log = logging.getLogger(__name__)
 #: Tasks that one status query may name (assumptions.md, Errors).
 MAX_STATUS_BATCH_SIZE = 100
 
+# The description is the rule that an error states.
+Text = Annotated[str | None, msgspec.Meta(description="it must be a string")]
+Number = Annotated[float, msgspec.Meta(description="it must be a number")]
+Integer = Annotated[int, msgspec.Meta(description="it must be an integer")]
+Boolean = Annotated[bool, msgspec.Meta(description="it must be true or false")]
+BatchSize = Annotated[
+    int,
+    msgspec.Meta(
+        ge=1, le=MAX_STATUS_BATCH_SIZE, description=f"it must be an integer from 1 to {MAX_STATUS_BATCH_SIZE}"
+    ),
+]
+TokenRefresh = Annotated[
+    Literal["auto", "keeper"], msgspec.Meta(description="it must be one of auto, keeper")
+]
+
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """The extras of a connection; texts that spell numbers or booleans are read as such."""
 
-    refresh_token: str | None = None
-    access_token: str | None = None
-    api_key: str | None = None
-    api_key_everywhere: bool = False
-    datahub_url: str | None = None
-    datahub_api_key: str | None = None
-    token_refresh: Literal["auto", "keeper"] = "auto"
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
-    total_timeout: float = 300.0
-    max_response_bytes: int = 64 * 1024 * 1024
-    ca_file: str | None = None
-    requests_per_second: float = GENERAL_RATE
-    status_batch_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_STATUS_BATCH_SIZE)] = MAX_STATUS_BATCH_SIZE
-    timezone: str | None = None
-    task_url_template: str | None = None
-    export_url_template: str | None = None
+    refresh_token: Text = None
+    access_token: Text = None
+    api_key: Text = None
+    api_key_everywhere: Boolean = False
+    datahub_url: Text = None
+    datahub_api_key: Text = None
+    token_refresh: TokenRefresh = "auto"
+    connect_timeout: Number = 10.0
+    read_timeout: Number = 60.0
+    total_timeout: Number = 300.0
+    max_response_bytes: Integer = 64 * 1024 * 1024
+    ca_file: Text = None
+    requests_per_second: Number = GENERAL_RATE
+    status_batch_size: BatchSize = MAX_STATUS_BATCH_SIZE
+    timezone: Text = None
+    task_url_template: Text = None
+    export_url_template: Text = None
 
     def __repr__(self) -> str:
         return "Extras(...)"
@@ -56,6 +72,7 @@ class WebCollectConnection:
     :param task_url_template: the service's web page of a task, with ``{task_id}``; None if it has none.
     :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if
         it has none.
+    :param masked: what the connection holds only Airflow's mask of, which counts as not set; names.
     """
 
     conn_id: str
@@ -64,6 +81,7 @@ class WebCollectConnection:
     status_batch_size: int
     task_url_template: str | None
     export_url_template: str | None
+    masked: tuple[str, ...] = field(default=(), compare=False)
 
 
 def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebCollectConnection:
@@ -73,7 +91,15 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
     :raises ConnectionIncomplete: if it has no host.
     :raises InvalidArgument: naming the field, if one is not as it should be.
     """
-    extras = _extras(extra)
+    tidy = _tidy(extra)
+    extras = _extras(tidy)
+    fields = {"login": connection.login, "password": connection.password, **tidy}
+    masked = tuple(sorted(name for name, value in fields.items() if value in form.MASKS))
+    if masked:
+        log.warning(
+            "The connection holds Airflow's mask in place of a value, which counts as not set: %s",
+            ", ".join(masked),
+        )
     return WebCollectConnection(
         conn_id=str(connection.conn_id),
         settings=Settings(
@@ -91,8 +117,8 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
         credentials=Credentials(
             refresh_token=extras.refresh_token,
             access_token=extras.access_token,
-            login=connection.login or None,
-            password=connection.password or None,
+            login=None if "login" in masked else connection.login or None,
+            password=None if "password" in masked else connection.password or None,
             api_key=extras.api_key,
             api_key_everywhere=extras.api_key_everywhere,
             datahub_api_key=extras.datahub_api_key,
@@ -100,27 +126,51 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
         status_batch_size=extras.status_batch_size,
         task_url_template=_link_template("task_url_template", extras.task_url_template),
         export_url_template=_link_template("export_url_template", extras.export_url_template),
+        masked=masked,
     )
 
 
-def _extras(extra: Mapping[str, Any]) -> Extras:
-    """Read the extras; what a form leaves empty counts as not set."""
+def _tidy(extra: Mapping[str, Any]) -> dict[str, Any]:
     # what is pasted into a form often has a blank or line end behind it
-    tidy = {name: value.strip() if isinstance(value, str) else value for name, value in extra.items()}
-    given = {name: value for name, value in tidy.items() if value not in (None, "")}
+    return {
+        name.removeprefix(form.PREFIX): value.strip() if isinstance(value, str) else value
+        for name, value in extra.items()
+    }
+
+
+def _extras(tidy: Mapping[str, Any]) -> Extras:
+    """Read the extras; what a form leaves empty counts as not set."""
+    given = {name: value for name, value in tidy.items() if value not in (None, "", *form.MASKS)}
     if (store := given.pop("token_store", "variable")) != "variable":
         # in a connection, it would have whoever edits connections choose what code runs
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
-    unknown = sorted(set(given) - set(Extras.__struct_fields__))
-    if unknown:
+    kinds = get_type_hints(Extras, include_extras=True)
+    if unknown := sorted(given.keys() - kinds.keys()):
         log.warning("The connection has extras that mean nothing here: %s", ", ".join(unknown))
-    for name in Extras.__struct_fields__:
-        try:
-            msgspec.convert({name: given[name]} if name in given else {}, Extras, strict=False)
-        except msgspec.ValidationError as error:
-            # only the name: the value may be a secret
-            raise InvalidArgument(f"extra {name}", "what the connection holds", str(error)) from None
-    return msgspec.convert(given, Extras, strict=False)
+    return Extras(**{name: _value(name, given[name], kind) for name, kind in kinds.items() if name in given})
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(form.read_boolean(value) if kind is Boolean else value, kind, strict=False)
+    except msgspec.ValidationError:
+        (meta,) = kind.__metadata__
+        shown = None if kind is not Text and isinstance(value, int | float) else _in_words(value)
+        raise InvalidArgument(f"extra {name}", value, meta.description, shown=shown) from None
+
+
+def _in_words(value: Any) -> str:
+    """Return what a value is, not the value: a person can put a secret into the wrong field."""
+    match value:
+        case str():
+            return f"a string of {len(value)} characters"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+    return "an object"
 
 
 def _link_template(name: str, template: str | None) -> str | None:

@@ -39,14 +39,21 @@ UNTRIED = (
     "The refresh token itself was not tried, since that would spend it: the first task that needs an access "
     "token proves it."
 )
+MASKED = (
+    "Airflow's form sent only its mask of what is stored for {}, so that took no part in the test; enter it "
+    "again to test it."
+)
 
 
 def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
     """Return whether the connection works, and what to tell the person who asks."""
     try:
-        return True, _prove(connection)
+        passed, said = True, _prove(connection)
     except WebCollectError as error:
-        return _judged(error, connection.credentials)
+        passed, said = _judged(error, connection.credentials)
+    if connection.masked:
+        said = f"{said} {MASKED.format(', '.join(connection.masked))}"
+    return passed, said
 
 
 def _prove(connection: WebCollectConnection) -> str:

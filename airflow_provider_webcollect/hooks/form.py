@@ -8,19 +8,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+#: What the form of Airflow 2 holds in place of a stored secret; Airflow puts the secret back when it saves.
+PLACEHOLDER = "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER"
+#: What can come as a value and is none: Airflow 3 shows "***" in place of a secret.
+MASKS = ("***", PLACEHOLDER)
+#: Airflow 2 tests a connection with each extra under two names, one of them with this in front.
+PREFIX = "extra__webcollect__"
+#: Spellings of booleans; a ticked box of Airflow 2 is "y".
+_BOOLEANS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of the form.
 
     :param kind: the JSON schema type of its value.
+    :param default: what the form suggests. Airflow 3 masks that of a field whose name looks secret to it, and
+        then saves the mask: such a field has none.
     """
 
     name: str
     label: str
     help: str
     kind: str = "string"
-    default: str | float | bool | None = None
+    default: float | None = None
     secret: bool = False
     choices: tuple[str, ...] = ()
 
@@ -44,15 +58,13 @@ FIELDS = (
         "API key everywhere",
         "Set it if the account's key is taken by every endpoint.",
         kind="boolean",
-        default=False,
     ),
     Field("datahub_url", "Data-app service URL", "Base URL of the data-app service."),
     Field("datahub_api_key", "Data-app API key", "API key of the data apps' author.", secret=True),
     Field(
         "token_refresh",
         "Token refresh",
-        "auto: whoever needs it renews the token. keeper: only the token keeper's DAG does.",
-        default="auto",
+        "auto (the default): whoever needs it renews the token. keeper: only the token keeper's DAG does.",
         choices=("auto", "keeper"),
     ),
     Field(
@@ -135,13 +147,18 @@ def widgets() -> dict[str, Any]:
     return {field.name: _widget(field) for field in FIELDS}
 
 
+def read_boolean(value: Any) -> Any:
+    """Return the boolean that ``value`` spells; any other value as it is."""
+    return _BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
+
+
 def _widget(field: Field) -> Any:
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
     from wtforms import BooleanField, PasswordField, StringField
     from wtforms.validators import Optional, any_of
 
     if field.kind == "boolean":
-        return BooleanField(field.label, description=field.help, default=bool(field.default))
+        return BooleanField(field.label, description=field.help)
     validators = [Optional(), any_of(list(field.choices))] if field.choices else [Optional()]
     kind, look = (
         (PasswordField, BS3PasswordFieldWidget) if field.secret else (StringField, BS3TextFieldWidget)

@@ -64,13 +64,14 @@ class InvalidArgument(WebCollectError, ValueError):
     :param argument: its name.
     :param value: what was given; only its repr is kept, since an error must be picklable whatever it is.
     :param rule: what it must be.
+    :param shown: what to say of the value in place of its repr, if it may be a secret.
     """
 
     permanent = True
     unsent = True
 
-    def __init__(self, argument: str, value: object, rule: str) -> None:
-        shown = _shown(value)
+    def __init__(self, argument: str, value: object, rule: str, *, shown: str | None = None) -> None:
+        shown = shown or _shown(value)
         super().__init__(f"`{argument}` is {shown}; {rule}")
         self.argument = argument
         self.value = shown

@@ -109,6 +109,54 @@ def test_texts_that_spell_numbers_and_booleans_are_read_as_such(read: Any) -> No
     assert connection.credentials.api_key_everywhere is True
 
 
+@pytest.mark.parametrize(
+    ("spellings", "meaning"),
+    [
+        ([True, 1, "true", "True", "TRUE", "t", "yes", "y", "Y", "on", "1", " on "], True),
+        ([False, 0, "false", "False", "f", "no", "n", "off", "OFF", "0", "", None], False),
+    ],
+)
+def test_booleans_are_read_however_a_form_spells_them(read: Any, spellings: list[Any], meaning: bool) -> None:
+    found = [read(extra={"api_key_everywhere": each}).credentials.api_key_everywhere for each in spellings]
+
+    assert found == [meaning] * len(spellings)
+
+
+@pytest.mark.parametrize("number", [50, 50.0, "50", "50.0", " 50 "])
+def test_numbers_are_read_however_a_form_spells_them(read: Any, number: Any) -> None:
+    connection = read(extra={"read_timeout": number, "status_batch_size": number})
+
+    assert (connection.settings.read_timeout, connection.status_batch_size) == (50.0, 50)
+
+
+@pytest.mark.parametrize("mask", ["***", "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER", " *** "])
+def test_the_mask_of_a_secret_counts_as_not_set(
+    read: Any, mask: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from airflow_provider_webcollect.hooks import form
+
+    fields = {field.name: mask for field in form.FIELDS}
+    with caplog.at_level(logging.WARNING):
+        masked = read(extra={**fields, "token_store": mask}, login=mask.strip(), password=mask.strip())
+
+    assert masked == read(extra={})
+    assert not masked.credentials.can_get_tokens
+    assert "refresh_token" in caplog.text
+    assert "password" in caplog.text
+
+
+def test_extras_may_carry_the_prefix_of_a_form_of_airflow_2(
+    read: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = {"read_timeout": "30", "api_key_everywhere": "y", "refresh_token": "secret"}
+    with caplog.at_level(logging.WARNING):
+        assert read(
+            extra={**extra, **{f"extra__webcollect__{name}": value for name, value in extra.items()}}
+        ) == read(extra=extra)
+
+    assert "mean nothing" not in caplog.text
+
+
 def test_what_the_form_leaves_empty_counts_as_not_set(read: Any) -> None:
     from airflow_provider_webcollect.hooks import form
 
@@ -154,6 +202,33 @@ def test_a_wrong_extra_is_named_and_shows_no_secret(read: Any, name: str, value:
 
     assert name in str(refusal.value)
     assert "very-secret" not in f"{refusal.value!r} {refusal.value} {refusal.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("read_timeout", "soon", "is a string of 4 characters; it must be a number"),
+        ("connect_timeout", [3], "is a list; it must be a number"),
+        ("requests_per_second", {"a": 1}, "is an object; it must be a number"),
+        ("max_response_bytes", "8 MB", "is a string of 4 characters; it must be an integer"),
+        ("max_response_bytes", 0.5, "is 0.5; it must be an integer"),
+        ("status_batch_size", 101, "is 101; it must be an integer from 1 to 100"),
+        ("status_batch_size", True, "is True; it must be an integer from 1 to 100"),
+        ("api_key_everywhere", "perhaps", "is a string of 7 characters; it must be true or false"),
+        ("api_key_everywhere", 2, "is 2; it must be true or false"),
+        ("token_refresh", "a-pasted-token", "is a string of 14 characters; it must be one of auto, keeper"),
+        ("refresh_token", 123456, "is a number; it must be a string"),
+        ("api_key", True, "is a boolean; it must be a string"),
+        ("ca_file", ["a"], "is a list; it must be a string"),
+    ],
+)
+def test_a_wrong_extra_is_refused_with_what_it_is_and_what_it_must_be(
+    read: Any, name: str, value: Any, said: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        read(extra={name: value})
+
+    assert str(refusal.value) == f"`extra {name}` {said}"
 
 
 @pytest.mark.parametrize("name", ["task_url_template", "export_url_template"])

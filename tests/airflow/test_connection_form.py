@@ -68,6 +68,8 @@ def test_airflow_3_shows_the_form() -> None:
     (shown,) = [m for m in HookMetaService.hook_meta_data() if m.connection_type == "webcollect"]
 
     assert set(shown.extra_fields or {}) == set(Extras.__struct_fields__)
+    # it masks the default of a field whose name looks secret, and the form saves what it shows
+    assert "***" not in {field["value"] for field in (shown.extra_fields or {}).values()}
     assert shown.standard_fields is not None
     assert shown.standard_fields.port is not None
     assert shown.standard_fields.port.hidden
@@ -194,3 +196,4 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
     assert {name for name, field in shown.items() if field["schema"].get("format") == "password"} == SECRETS
     assert shown["token_refresh"]["schema"]["enum"] == ["auto", "keeper"]
     assert shown["read_timeout"]["value"] == "60"
+    assert {shown[name]["value"] for name in ("api_key_everywhere", "token_refresh")} == {None}
