@@ -153,15 +153,39 @@ def read_boolean(value: Any) -> Any:
 
 
 def _widget(field: Field) -> Any:
-    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
+    from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
     from wtforms import BooleanField, PasswordField, StringField
     from wtforms.validators import Optional, any_of
 
     if field.kind == "boolean":
-        return BooleanField(field.label, description=field.help)
+        return BooleanField(field.label, description=field.help, widget=_box)
     validators = [Optional(), any_of(list(field.choices))] if field.choices else [Optional()]
-    kind, look = (
-        (PasswordField, BS3PasswordFieldWidget) if field.secret else (StringField, BS3TextFieldWidget)
-    )
+    if field.secret:
+        return PasswordField(field.label, description=field.help, widget=_secret, validators=validators)
     default = None if field.default is None else str(field.default)
-    return kind(field.label, description=field.help, default=default, widget=look(), validators=validators)
+    return StringField(
+        field.label,
+        description=field.help,
+        default=default,
+        widget=BS3TextFieldWidget(),
+        validators=validators,
+    )
+
+
+def _box(field: Any, **attributes: Any) -> Any:
+    """Show a checkbox, ticked if the value means true; wtforms ticks it for the text "false" too."""
+    from wtforms.widgets import CheckboxInput
+
+    return CheckboxInput()(field, **attributes, checked=read_boolean(field.data) is True)
+
+
+def _secret(field: Any, **attributes: Any) -> Any:
+    """Show a password field; one that Airflow fills from the connection shows Airflow's placeholder.
+
+    Airflow restores a secret whose field comes back with the placeholder, and removes one whose field comes
+    back empty. What a person has typed is shown as it is, should the form be shown again for an error.
+    """
+    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget
+
+    value = field.data if field.raw_data else PLACEHOLDER
+    return BS3PasswordFieldWidget(hide_value=False)(field, **attributes, value=value if field.data else "")
