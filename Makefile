@@ -4,7 +4,8 @@ PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
 PYTEST_ARGS ?= -n 3 --dist loadgroup --no-loadscope-reorder
 
-# A stamp is newer than what the environment was made from; a change of either file makes the environment anew.
+# A stamp is newer than what the environment was made from: a change of it makes the environment again.
+VERSION := airflow_provider_webcollect/__init__.py
 READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
 DLT := .venv-bench/.ready
@@ -90,11 +91,11 @@ clean: ## remove everything that the other targets made
 	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints/airflow-3.3.txt
+$(READY): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
 	$(call check-python,v >= (3, 11),Python 3.11 or newer is needed)
 	$(call install,constraints/airflow-3.3.txt)
 
-$(READY_2_11): pyproject.toml constraints/airflow-2.11.txt
+$(READY_2_11): pyproject.toml $(VERSION) constraints/airflow-2.11.txt
 	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
 	$(call install,constraints/airflow-2.11.txt)
 

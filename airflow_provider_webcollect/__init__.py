@@ -1,3 +1,3 @@
 """Apache Airflow provider for a web data collection service."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
