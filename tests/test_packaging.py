@@ -5,22 +5,27 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
 import tarfile
 import tomllib
 import zipfile
-from importlib.metadata import distribution, metadata
+from importlib.metadata import PathDistribution, distribution, metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hatchling.build
 import jsonschema
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from readme_renderer import markdown
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.get_provider_info import get_provider_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_webcollect"
@@ -28,6 +33,9 @@ DISTRIBUTION = "airflow-provider-webcollect"
 CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
 AIRFLOW_CONSTRAINTS = [path for path in CONSTRAINTS if path.name.startswith("airflow-")]
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==[0-9][\w.!+]*( ; .+)?")
+
+README = (ROOT / "README.md").read_text()
+REPOSITORY = "https://forge.example.com/us/provider"
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +104,66 @@ def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: 
     assert {canonicalize_name(Requirement(entry).name) for entry in wanted} <= names
 
 
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Builds the metadata with a README; returns what the rendered long description links to and shows."""
+
+    def links(readme: str, repository: str | None) -> list[str]:
+        (tmp_path / PACKAGE).mkdir()
+        for name in ("LICENSE", "hatch_build.py", f"{PACKAGE}/__init__.py"):
+            shutil.copy(ROOT / name, tmp_path / name)
+        (tmp_path / "README.md").write_text(readme)
+        # without the addresses that the project has
+        text = re.sub(r"^\[project\.urls\]\n(.+\n)*", "", (ROOT / "pyproject.toml").read_text(), flags=re.M)
+        urls = f'\n[project.urls]\nRepository = "{repository}"\n' if repository else ""
+        (tmp_path / "pyproject.toml").write_text(text + urls)
+        monkeypatch.chdir(tmp_path)
+        built = PathDistribution(tmp_path / hatchling.build.prepare_metadata_for_build_wheel(str(tmp_path)))
+        html = markdown.render(str(built.metadata.get_payload()))
+        assert html
+        return re.findall(r'(?:href|src)="([^"]*)"', html)
+
+    return links
+
+
+def test_links_of_the_long_description_are_plain_text_while_no_repository_is_known(
+    links: Callable[..., list[str]],
+) -> None:
+    assert [link for link in links(README, None) if not re.match(r"https?://|#", link)] == []
+
+
+def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
+    links: Callable[..., list[str]],
+) -> None:
+    found = links(README, REPOSITORY)
+
+    pages = f"{REPOSITORY}/blob/v{airflow_provider_webcollect.__version__}/"
+    ours = [link.removeprefix(pages) for link in found if link.startswith(pages)]
+    assert ours
+    assert [name for name in ours if not (ROOT / name.partition("#")[0]).exists()] == []
+    assert [link for link in found if not re.match(r"https?://|#", link)] == []
+
+
+def test_the_long_description_keeps_other_links_and_code_and_finds_pictures(
+    links: Callable[..., list[str]],
+) -> None:
+    readme = """
+`[not](a.md)` [`a`](docs/a.md#part) [b](https://example.com/b) [c](#part) ![d](docs/d.png)
+
+```python
+row["e"](f.md)
+```
+"""
+    tag = f"v{airflow_provider_webcollect.__version__}"
+
+    assert links(readme, f"{REPOSITORY}/") == [
+        f"{REPOSITORY}/blob/{tag}/docs/a.md#part",
+        "https://example.com/b",
+        "#user-content-part",  # the renderer names headings so
+        f"{REPOSITORY}/raw/{tag}/docs/d.png",
+    ]
+
+
 def test_the_wheel_holds_the_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     with zipfile.ZipFile(tmp_path / hatchling.build.build_wheel(str(tmp_path))) as wheel:
@@ -122,6 +190,7 @@ def test_the_source_distribution_can_be_tested_and_built(
         "README.md",
         "constraints/airflow-3.3.txt",
         "demo/__main__.py",
+        "hatch_build.py",
         "pyproject.toml",
     ]
     assert {*needed, "tests/test_packaging.py", f"{PACKAGE}/__init__.py"} <= names
