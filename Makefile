@@ -15,6 +15,7 @@ WAREHOUSES := .cache/warehouses/.ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo ui test test-2.11 test-interleavings coverage lint format docs constraints clean
+.PHONY: dist audit
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
 help: ## list the targets
@@ -58,6 +59,19 @@ format: $(READY) ## mend style and layout in place
 
 docs: $(READY) ## make the table of endpoints from their declarations
 	.venv/bin/python docs/make_endpoints.py
+
+# The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: $(READY) ## build wheel and sdist for the package index, twice, and check them
+	rm -rf build dist
+	.venv/bin/hatchling build --directory dist
+	mkdir build
+	tar -xzf dist/*.tar.gz -C build --strip-components 1
+	cd build && ../.venv/bin/hatchling build --directory again
+	for file in dist/*; do cmp "$$file" "build/again/$${file##*/}" || exit 1; done
+	.venv/bin/twine check --strict dist/*
+	.venv/bin/check-wheel-contents dist/*.whl
+	sha256sum dist/*
 
 bench-waiting: $(READY) ## ten thousand waits: one triggerer, two, odd answers, the common way (13 minutes)
 	.venv/bin/python -m benchmarks.waiting
