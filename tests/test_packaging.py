@@ -188,6 +188,7 @@ def test_the_source_distribution_can_be_tested_and_built(
         "LICENSE",
         "Makefile",
         "README.md",
+        "SECURITY.md",
         "benchmarks/waiting.py",
         "constraints/airflow-3.3.txt",
         "demo/__main__.py",
