@@ -73,6 +73,15 @@ dist: $(READY) ## build wheel and sdist for the package index, twice, and check 
 	.venv/bin/check-wheel-contents dist/*.whl
 	sha256sum dist/*
 
+RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra s3
+
+# Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.
+audit: $(READY) ## look up known vulnerabilities of what the package needs (unsafe code: make lint)
+	mkdir -p build
+	.venv/bin/uv pip compile --quiet --no-annotate --no-header --constraint constraints/airflow-3.3.txt \
+		--output-file build/runtime.txt $(RUNTIME)
+	.venv/bin/pip-audit --strict --no-deps --disable-pip --requirement build/runtime.txt
+
 bench-waiting: $(READY) ## ten thousand waits: one triggerer, two, odd answers, the common way (13 minutes)
 	.venv/bin/python -m benchmarks.waiting
 
@@ -91,7 +100,7 @@ bench-sandbox: $(READY) ## how fast the sandbox serves rows
 # Resolves with the newest releases of everything, for every Python and platform that the package names.
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
 	--no-annotate --custom-compile-command "make constraints"
-EVERYTHING = --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra s3 --group dev pyproject.toml
+EVERYTHING = $(RUNTIME) --group dev
 
 constraints: ## pin the newest releases for both lines of Airflow, and for what the benchmarks compare with
 	$(PYTHON) -m venv .tools
