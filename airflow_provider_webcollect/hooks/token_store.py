@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Variable, conf
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SECTION, OPTION = "webcollect", "token_store"
+
+#: Held by a thread while it asks Airflow's supervisor: that of a `dag.test()` mixes up the answers if two
+#: threads ask at once, as those of an event loop may.
+one_at_a_time = threading.Lock()
 
 
 class VariableTokenStore(TokenStore):
@@ -29,11 +34,13 @@ class VariableTokenStore(TokenStore):
     def read(self, register: Register) -> str | None:
         """Return a text, or None if there surely is none."""
         key = self._key(register)
-        return _read_in_task(key) if _task_runner() else _read_in_database(key)
+        with one_at_a_time:
+            return _read_in_task(key) if _task_runner() else _read_in_database(key)
 
     def write(self, register: Register, text: str) -> None:
         """Replace a text."""
-        _variable().set(self._key(register), text)
+        with one_at_a_time:
+            _variable().set(self._key(register), text)
 
     def _key(self, register: Register) -> str:
         return f"webcollect_{register}__{self._conn_id}"

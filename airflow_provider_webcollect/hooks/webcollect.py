@@ -7,14 +7,13 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
 from airflow_provider_webcollect import assets
 from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_check import check_connection
-from airflow_provider_webcollect.hooks.token_store import make_token_store
+from airflow_provider_webcollect.hooks.token_store import make_token_store, one_at_a_time
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.states import ActionType
 from airflow_provider_webcollect.service.api.url_file import url_file, url_list
@@ -77,18 +76,17 @@ class WebCollectHook(BaseHook):
 
     @cached_property
     def connection(self) -> WebCollectConnection:
-        """The Airflow connection, checked; read when first needed, and once."""
-        connection = self.get_connection(self.webcollect_conn_id)
-        return read_connection(connection, connection.extra_dejson)
+        """The Airflow connection, checked; read when first needed, once. Its secrets are masked in logs."""
+        found = self.get_connection(self.webcollect_conn_id)
+        connection = read_connection(found, found.extra_dejson)
+        for secret in connection.credentials.secrets():
+            mask_secret(secret)
+        return connection
 
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
-        if "connection" not in self.__dict__:
-            connection = await get_async_connection(self.webcollect_conn_id)
-            self.__dict__["connection"] = read_connection(
-                connection, await get_async_extra_dejson(connection)
-            )
-        return self.connection
+        # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a trigger
+        return await asyncio.to_thread(lambda: self.connection)
 
     def get_conn(self) -> Client:
         """Return the client that the methods use."""
@@ -105,8 +103,6 @@ class WebCollectHook(BaseHook):
 
     def _context(self) -> ClientContext:
         connection = self.connection
-        for secret in connection.credentials.secrets():
-            _mask(secret)
         store = make_token_store(connection.conn_id)
         return make_context(
             connection.settings, connection.credentials, connection.conn_id, store, learned=_mask
@@ -330,12 +326,15 @@ class WebCollectHook(BaseHook):
 
 def _mask(secret: str) -> None:
     """Have Airflow mask ``secret`` in logs."""
-    from airflow.providers.common.compat.sdk import mask_secret
-
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         mask_secret(secret)
     else:
         # Airflow asks its supervisor, which a coroutine must not wait for
-        loop.run_in_executor(None, mask_secret, secret)
+        loop.run_in_executor(None, _mask_alone, secret)
+
+
+def _mask_alone(secret: str) -> None:
+    with one_at_a_time:
+        mask_secret(secret)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -17,6 +16,7 @@ import requests
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.sandbox.__main__ import main, make_parser, settings_from
+from tests.airflow_commands import in_shell, shell_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,23 +105,7 @@ def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callabl
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a shell that finds the commands of this Python, and has an Airflow of its own."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
-    return inherited | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-    }
-
-
-def in_shell(environment: dict[str, str], *lines: str) -> str:
-    """Run lines as a person pastes them; give what they print."""
-    done = subprocess.run(
-        ["/bin/sh", "-euc", "\n".join(lines)], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return shell_environment(tmp_path / "airflow")
 
 
 USE = """

@@ -1,0 +1,114 @@
+"""``airflow dags test``, with the connection in Airflow's database as a person stores it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from tests.airflow_commands import in_shell, shell_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(300)]
+
+DAG_FILE = """
+import pendulum
+from airflow.providers.common.compat.sdk import DAG
+
+from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectCapacitySensor,
+    WebCollectSubTaskStatusSensor,
+    WebCollectTaskStatusSensor,
+)
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
+
+TASK = "{task_id}"
+
+with DAG("{dag_id}", schedule=None, start_date=pendulum.datetime(2026, 1, 1), catchup=False):
+    capacity = WebCollectCapacitySensor(
+        task_id="capacity", max_active_tasks=10, deferrable=True, poke_interval=1
+    )
+    start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=TASK)
+    wait = WebCollectTaskStatusSensor(
+        task_id="wait", collection_task_id=TASK, after=start.output, poke_interval=1, {waits}
+    )
+    wait_for_parts = WebCollectSubTaskStatusSensor(
+        task_id="wait_for_parts", collection_task_id=TASK, poke_interval=1, {waits}
+    )
+    land = WebCollectToObjectStorageOperator(
+        task_id="land",
+        collection_task_id=TASK,
+        destination="{destination}",
+        mode="incremental",
+        partition="dt={{{{ (dag_run.data_interval_end or dag_run.run_after) | ds }}}}",
+        mark_exported=True,
+    )
+    again = WebCollectStartSubTasksOperator(
+        task_id="again",
+        collection_task_id=TASK,
+        wait_for_completion=True,
+        deferrable=True,
+        poll_interval=1,
+    )
+    capacity >> start >> wait >> wait_for_parts >> land >> again
+"""
+TASKS = ["capacity", "start", "wait", "wait_for_parts", "land", "again"]
+#: How the sensors wait, by the name of the DAG.
+WAITS = {"deferred": "deferrable=True", "from_trigger": "start_from_trigger=True, deferrable=True"}
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Settings(speed=120, stale_seconds=0)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox) -> dict[str, str]:
+    """An Airflow with a database, and in it the connection."""
+    environment = shell_environment(tmp_path_factory.mktemp("airflow"))
+    connection = {"--conn-type": "webcollect", "--conn-host": sandbox.url}
+    connection |= {"--conn-login": sandbox.username, "--conn-password": sandbox.password}
+    options = [text for option in connection.items() for text in option]
+    add = shlex.join(["airflow", "connections", "add", "webcollect_default", *options])
+    in_shell(environment, "airflow db migrate", add)
+    return environment
+
+
+@pytest.mark.parametrize("dag_id", WAITS)
+def test_a_wait_that_runs_inline_reads_the_connection_and_the_run_succeeds(
+    dag_id: str, sandbox: Sandbox, environment: dict[str, str], tmp_path: Path
+) -> None:
+    task = sandbox.control.add_task()
+    dags = Path(environment["AIRFLOW_HOME"]) / "dags"
+    dags.mkdir(exist_ok=True)
+    made = DAG_FILE.format(
+        dag_id=dag_id, task_id=task["task_id"], destination=f"file://{tmp_path}/prices", waits=WAITS[dag_id]
+    )
+    (dags / f"{dag_id}.py").write_text(made)
+
+    output = in_shell(environment, f"airflow dags test {dag_id}")
+
+    states = in_shell(
+        environment, f"airflow tasks states-for-dag-run --output json {dag_id} {run_id_in(output)}"
+    )
+    found = json.loads(states[states.index("[{") :])
+    assert {each["task_id"]: each["state"] for each in found} == dict.fromkeys(TASKS, "success"), output
+    (manifest,) = tmp_path.glob("prices/_manifest.json")
+    assert json.loads(manifest.read_text())["rows"] == 200
+
+
+def run_id_in(output: str) -> str:
+    found = re.search(r"run_id=(\S+?)[,\s]", output)
+    assert found, output
+    return found[1]
