@@ -24,7 +24,13 @@ def create_asset(
     webcollect_conn_id: str = "webcollect_default",
     extra: dict[str, Any] | None = None,
 ) -> Asset:
-    """Return the asset of a task's rows, or of one batch of them."""
+    """Return the asset of a task's rows, or of one batch of them.
+
+    :param collection_task_id: the service's task.
+    :param lotno: the batch number; None for the whole history.
+    :param webcollect_conn_id: the Airflow connection of the service.
+    :param extra: what Airflow is to store with the asset.
+    """
     from airflow.providers.common.compat.sdk import Asset
 
     parts = [collection_task_id] if lotno is None else [collection_task_id, lotno]
@@ -35,6 +41,7 @@ def create_asset(
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Check the URI of an asset, and return it in the one form that all spellings of it have.
 
+    :param uri: the URI, split.
     :raises ValueError: if it is none.
     """
     parts = [unquote(part) for part in uri.path.strip("/").split("/")]
@@ -89,6 +96,7 @@ def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | Non
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """Return the OpenLineage dataset of a ``webcollect`` asset.
 
+    :param asset: the asset.
     :param lineage_context: the hook that has read the rows, or anything else for an inlet or outlet.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset

@@ -167,7 +167,10 @@ class WebCollectHook(BaseHook):
     ) -> str | None:
         """Replace or extend a loop step's values; return the service's message (contract.md, endpoint 3).
 
+        :param task_id: the service's task.
+        :param action_id: the loop step.
         :param loop_type: ``TextList`` or ``UrlList``, in any letter case.
+        :param loop_items: the values.
         :param is_append: keep the old values and append; otherwise they are cleared first.
         :raises NotFound: if the task has no such step.
         :raises OutcomeUnknown: when appending, if no answer came.
@@ -184,6 +187,7 @@ class WebCollectHook(BaseHook):
     ) -> ParameterUpdate:
         """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
+        :param task_id: the service's task.
         :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
             names and values, or as a list of ``{"name", "value"}``.
         :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
@@ -197,6 +201,7 @@ class WebCollectHook(BaseHook):
     ) -> list[TaskActions]:
         """Read the steps of tasks (contract.md, endpoint 5).
 
+        :param task_ids: the service's tasks.
         :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
         """
         return self.client.send(endpoints.get_actions(task_ids, action_types))
@@ -206,9 +211,11 @@ class WebCollectHook(BaseHook):
 
         The file is checked line by line before anything is sent, and streamed.
 
+        :param task_id: the service's task.
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
             ``fsspec.OpenFile``, or a seekable file opened in binary mode. A BOM and blank lines at its end
             are not sent.
+        :param urls: http(s) URLs, instead of a file.
         :raises InvalidArgument: naming the line, if the file has no URL, is not UTF-8, or has a blank line
             between URLs or a non-http(s) line.
         :raises TaskBusy: if the task is running.
@@ -222,6 +229,8 @@ class WebCollectHook(BaseHook):
     def copy_task(self, task_id: str, group_id: int | None = None) -> CopiedTask:
         """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7).
 
+        :param task_id: the service's task.
+        :param group_id: the group to copy it to; None for the task's own.
         :raises OutcomeUnknown: if no answer came; the copy may exist.
         """
         return self.client.send(endpoints.copy_task(task_id, group_id))
@@ -229,31 +238,48 @@ class WebCollectHook(BaseHook):
     def copy_tasks(self, task_ids: Sequence[str], group_ids: Sequence[int]) -> CopyResult:
         """Copy each of the tasks to each of the groups (contract.md, endpoint 8).
 
+        :param task_ids: the service's tasks.
+        :param group_ids: the groups that each of them is copied to.
         :return: the counts, and in ``failed_tasks`` what could not be copied and why.
         :raises OutcomeUnknown: if no answer came; copies may exist.
         """
         return self.client.send(endpoints.copy_tasks(task_ids, group_ids))
 
     def move_task(self, task_id: str, group_id: int) -> bool:
-        """Move a task to a group; return whether it was moved (contract.md, endpoint 9)."""
+        """Move a task to a group; return whether it was moved (contract.md, endpoint 9).
+
+        :param task_id: the service's task.
+        :param group_id: the group to move it to.
+        """
         return self.client.send(endpoints.move_task(task_id, group_id)).moved
 
     def delete_tasks(self, task_ids: Sequence[str]) -> None:
-        """Delete tasks (contract.md, endpoint 10)."""
+        """Delete tasks (contract.md, endpoint 10).
+
+        :param task_ids: the service's tasks.
+        """
         self.client.send(endpoints.delete_tasks(task_ids))
 
     def delete_task_groups(self, group_ids: Sequence[int]) -> None:
-        """Delete task groups (contract.md, endpoint 11)."""
+        """Delete task groups (contract.md, endpoint 11).
+
+        :param group_ids: the groups.
+        """
         self.client.send(endpoints.delete_task_groups(group_ids))
 
     def get_task_statuses(self, task_ids: Sequence[str]) -> list[TaskStatus]:
-        """Read names and states of tasks, version 1, at most once in 5 seconds (contract.md, endpoint 12)."""
+        """Read names and states of tasks, version 1, at most once in 5 seconds (contract.md, endpoint 12).
+
+        :param task_ids: the service's tasks, at most 100.
+        """
         return self.client.send(endpoints.get_task_statuses(task_ids))
 
     def get_task_statuses_v2(self, task_ids: Sequence[str]) -> list[TaskStatus]:
         """Read states, counts and times, version 2, at most 5 times a second (contract.md, endpoint 13).
 
         Tasks that never ran in the cloud may be missing from the answer (assumptions.md, Status).
+
+        :param task_ids: the service's tasks, at most 100.
         """
         return self.client.send(endpoints.get_task_statuses_v2(task_ids))
 
@@ -262,18 +288,24 @@ class WebCollectHook(BaseHook):
     ) -> list[SubTask]:
         """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14).
 
+        :param task_id: the service's task.
         :param page: page number, from 1.
         :param size: sub-tasks per page, 1 to 20.
         """
         return self.client.send(endpoints.get_subtasks(task_id, page, size))
 
     def get_all_subtasks(self, task_id: str) -> list[SubTask]:
-        """Read all sub-tasks of the task's latest batch, page by page (contract.md, endpoint 14)."""
+        """Read all sub-tasks of the task's latest batch, page by page (contract.md, endpoint 14).
+
+        :param task_id: the service's task.
+        """
         return self.client.run(paging.all_subtasks(self.client.context, task_id))
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
         """Start sub-tasks of a task (contract.md, endpoint 15).
 
+        :param task_id: the service's task.
+        :param subtask_ids: the sub-tasks.
         :raises OutcomeUnknown: if no answer came; they may have been started.
         """
         self.client.send(endpoints.start_subtasks(task_id, subtask_ids))
@@ -285,6 +317,7 @@ class WebCollectHook(BaseHook):
     def read_data(self, task_id: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE) -> DataPage:
         """Read a page of a task's whole history (contract.md, endpoint 17).
 
+        :param task_id: the service's task.
         :param offset: 0 for the first page, then what the page before returned.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
@@ -296,6 +329,7 @@ class WebCollectHook(BaseHook):
     ) -> DataPage:
         """Read a page of one batch of a task (contract.md, endpoint 18).
 
+        :param task_id: the service's task.
         :param lotno: the batch number.
         :param offset: 0 for the first page, then what the page before returned.
         :param size: rows, 1 to 1000; a page may hold fewer.
@@ -306,6 +340,8 @@ class WebCollectHook(BaseHook):
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield all rows as dicts, of the whole history or of one batch (contract.md, endpoints 17 and 18).
 
+        :param task_id: the service's task.
+        :param lotno: the batch number; None for the whole history.
         :raises PagingError: if the service's cursor stands still.
         """
         assets.report_read(self, task_id, lotno)
@@ -313,12 +349,16 @@ class WebCollectHook(BaseHook):
             yield from page.records()
 
     def mark_exported(self, task_id: str) -> None:
-        """Confirm that the task's data has been exported (contract.md, endpoint 19)."""
+        """Confirm that the task's data has been exported (contract.md, endpoint 19).
+
+        :param task_id: the service's task.
+        """
         self.client.send(endpoints.mark_exported(task_id))
 
     def deprecate_data_app(self, app_id: str) -> DeprecatedApp:
         """Deprecate a data app; only its author may (contract.md, endpoint 20).
 
+        :param app_id: the data app; may hold slashes.
         :raises NotFound: if the caller is not the author, or there is no such app.
         """
         return self.client.send(endpoints.deprecate_data_app(app_id))

@@ -158,7 +158,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.parts[len(self.parts) - self.new_parts :]
 
     def added_by(self, run: Run) -> tuple[Part, ...]:
-        """Return the parts that a run has added, also if others have landed since."""
+        """Return the parts that a run has added, also if others have landed since.
+
+        :param run: the run.
+        """
         own = tuple(part for part in self.parts if part.run == run)
         return own or (self.added() if self.run == run else ())
 

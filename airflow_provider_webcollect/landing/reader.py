@@ -83,6 +83,8 @@ class LandedData:
         """Return the URIs of the parts, in the order of their rows: ``s3://bucket/prices/part-….jsonl``.
 
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
+
+        :param new_only: read only the parts that the run of the manifest has added.
         """
         return [f"{self.uri}/{part.name}" for part in self._parts(new_only)]
 
@@ -111,6 +113,7 @@ class LandedData:
         their column's type. In JSON lines a row has only the keys that it came with. In CSV with a single
         column, null comes as an empty text.
 
+        :param new_only: read only the parts that the run of the manifest has added.
         :raises LandingDamaged: if a part is missing or is not what the manifest says; its first rows may have
             been given by then. Only :meth:`verify` shows whether a part still is what was written.
         :raises LandingReplaced: if another landing took this one's place meanwhile.
@@ -130,6 +133,7 @@ class LandedData:
         as those of Parquet are without ``column_types``: values that are no texts (numbers, lists) become
         their JSON. What a row does not have is null. Without parts the table has the columns and no rows.
 
+        :param new_only: read only the parts that the run of the manifest has added.
         :raises LandingDamaged: and the others as :meth:`iter_rows` does.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
@@ -145,6 +149,7 @@ class LandedData:
         ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
 
         :param connection: where the relation is created, to join it with tables there; None for a new one.
+        :param new_only: read only the parts that the run of the manifest has added.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; the others as
             :meth:`iter_rows` does.
         """

@@ -79,7 +79,10 @@ class WebCollectOperator(RetryAfterOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> Any:
-        """Do the operation and return its result as plain JSON."""
+        """Do the operation and return its result as plain JSON.
+
+        :param hook: the hook of the connection.
+        """
         raise NotImplementedError
 
     def what_to_check(self) -> str:

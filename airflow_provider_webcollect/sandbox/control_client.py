@@ -45,6 +45,7 @@ class Control:
         Without ``lots`` and ``state`` it never ran and has no rows yet: start it, or ask for a past.
 
         :param task_id: default: made from the seed.
+        :param name: default: ``Task`` and a number.
         :param rows: how many rows each run collects, or the very rows; default: loop items times
             ``rows_per_item``.
         :param subtasks: how many; default: the setting.
@@ -78,6 +79,7 @@ class Control:
         """
         Everything about a task.
 
+        :param task_id: the task.
         :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never stale),
             ``executed_times``, ``exported``, ``rows``, ``urls``, ``fields``;
             ``runs``: ``lotno``, ``rows``, ``exported_rows``, ``exported``, ``status``, ``started_subtasks``,
@@ -95,33 +97,58 @@ class Control:
         return {int(group_id): name for group_id, name in self._send("groups").items()}
 
     def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
-        """What a complete read of a task, or of one batch, gives now, in order."""
+        """What a complete read of a task, or of one batch, gives now, in order.
+
+        :param task_id: the task.
+        :param lotno: the batch; None for all of them.
+        """
         answer = self._post("true_rows", {"task_id": task_id, "lotno": lotno})
         # Not splitlines(): rows may hold other line separators, such as U+2028.
         return [json.loads(line) for line in answer.split(b"\n") if line]
 
     def stop_task(self, task_id: str) -> None:
-        """Stop a task's run, as a person would in the service's own client."""
+        """Stop a task's run, as a person would in the service's own client.
+
+        :param task_id: the task.
+        """
         self._send("stop_task", task_id=task_id)
 
     def start_task(self, task_id: str) -> None:
-        """Start all sub-tasks of a task, as a person would in the service's own client."""
+        """Start all sub-tasks of a task, as a person would in the service's own client.
+
+        :param task_id: the task.
+        """
         self._send("start_task", task_id=task_id)
 
     def grow(self, task_id: str, rows: int) -> None:
-        """Let more rows appear in a task's latest batch, now."""
+        """Let more rows appear in a task's latest batch, now.
+
+        :param task_id: the task.
+        :param rows: how many.
+        """
         self._send("grow", task_id=task_id, rows=rows)
 
     def shrink(self, task_id: str, rows: int) -> None:
-        """Let the last rows of a task's latest batch disappear, now."""
+        """Let the last rows of a task's latest batch disappear, now.
+
+        :param task_id: the task.
+        :param rows: how many.
+        """
         self._send("grow", task_id=task_id, rows=-rows)
 
     def reset_data(self, task_id: str) -> None:
-        """Let all of a task's rows disappear; its batches stay, empty."""
+        """Let all of a task's rows disappear; its batches stay, empty.
+
+        :param task_id: the task.
+        """
         self._send("reset_data", task_id=task_id)
 
     def mark_state(self, task_id: str, state: str) -> None:
-        """Show any status word for a task until its next start, whatever it really does."""
+        """Show any status word for a task until its next start, whatever it really does.
+
+        :param task_id: the task.
+        :param state: the word, such as ``Extracting`` or one that the contract does not have.
+        """
         self._send("mark_state", task_id=task_id, word=state)
 
     def fail(
@@ -171,11 +198,17 @@ class Control:
         self._send("clear_faults")
 
     def expire_tokens(self, refresh_tokens: bool = False) -> None:
-        """End all access tokens now, and with ``refresh_tokens`` all of those too."""
+        """End all access tokens now.
+
+        :param refresh_tokens: end the refresh tokens too.
+        """
         self._send("expire_tokens", refresh_tokens=refresh_tokens)
 
     def advance(self, seconds: float) -> float:
-        """Move the clock ahead (tasks, tokens, the calendar); returns :meth:`now`."""
+        """Move the clock ahead (tasks, tokens, the calendar); returns :meth:`now`.
+
+        :param seconds: how far.
+        """
         return float(self._send("advance", seconds=seconds))
 
     def now(self) -> float:
