@@ -57,8 +57,10 @@ format: $(READY) ## mend style and layout in place
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-docs: $(READY) ## make the table of endpoints from their declarations
+docs: $(READY) ## make the documentation a site in build/docs; dead links and warnings are errors
 	.venv/bin/python docs/make_endpoints.py
+	.venv/bin/sphinx-build --fail-on-warning --quiet --fresh-env --builder html docs build/docs
+	@echo 'The site begins at build/docs/index.html'
 
 # The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

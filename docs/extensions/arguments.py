@@ -1,0 +1,171 @@
+"""Completes the docstrings that autodoc shows.
+
+Every argument gets its type and its default. A class also gets the arguments that it hands to base classes of
+this package, as these document them. An argument that no docstring documents is a warning, and so an error of
+``make docs``.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from sphinx.util import logging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sphinx.application import Sphinx
+
+PACKAGE = "airflow_provider_webcollect"
+FIELD = re.compile(r"^:(param|raises|return|ivar)\b ?(\w*):")
+
+#: Made by functions alone: what they are made of is nobody's business.
+MADE_BY_FUNCTIONS = {f"{PACKAGE}.landing.reader.LandedData"}
+#: Arguments that Python and pytest pass.
+NOT_GIVEN = {"self", "cls", "request"}
+
+log = logging.getLogger(__name__)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect with autodoc."""
+    app.connect("autodoc-process-signature", _sign)
+    app.connect("autodoc-process-docstring", _complete, priority=400)
+    return {"parallel_read_safe": True}
+
+
+def _sign(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, None] | None:
+    """Show all arguments of a class, not only those of its own ``__init__``."""
+    if what == "class" and obj.__module__.startswith(PACKAGE):
+        shown = [
+            each.replace(
+                annotation=each.empty,
+                default=each.default if each.default is each.empty else _Literally(_shown(each.default)),
+            )
+            for each in _parameters(obj)
+        ]
+        return str(inspect.Signature(shown, __validate_parameters__=False)), None
+    return None
+
+
+def _complete(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Add to a docstring what it leaves to the signature and to base classes."""
+    if what not in {"class", "function", "method"} or not name.startswith(PACKAGE) or name.endswith("__"):
+        return
+    head, fields = _split(lines)
+    documented = {_argument(field): field for field in fields if field[0].startswith(":param ")}
+    for base in inspect.getmro(obj)[1:] if inspect.isclass(obj) else ():
+        for field in _split(inspect.cleandoc(vars(base).get("__doc__") or "").splitlines())[1]:
+            if field[0].startswith(":param ") and base.__module__.startswith(PACKAGE):
+                documented.setdefault(_argument(field), field)
+    for argument, meaning in _described(obj):
+        documented[argument] = [f":param {argument}: {meaning}"]
+    lines[:] = [*head, ""]
+    for parameter in _parameters(obj):
+        if parameter.kind is parameter.VAR_KEYWORD and parameter.name not in documented:
+            continue
+        if parameter.name not in documented:
+            log.warning("%s: the argument %s is not documented", name, parameter.name, location=name)
+            continue
+        lines += documented.pop(parameter.name)
+        lines.append(f":type {parameter.name}: {_type(parameter)}")
+    rest = [field for field in fields if not field[0].startswith(":param ")]
+    lines += (line for field in rest for line in field)
+    lines += _result(obj)
+    lines.append("")
+    own = {_argument(field) for field in fields if field[0].startswith(":param ")}
+    for unknown in documented.keys() & own:
+        log.warning("%s: there is no argument %s", name, unknown, location=name)
+
+
+def _described(obj: Any) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a dataclass that annotations describe, and how."""
+    if inspect.isclass(obj) and "__dataclass_params__" in vars(obj):
+        for field, hint in get_type_hints(obj, include_extras=True).items():
+            for described in getattr(hint, "__metadata__", ()):
+                if described.description:
+                    yield field, described.description
+
+
+def _parameters(obj: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a function, or of a class and the base classes that it hands them to."""
+    if inspect.isclass(obj) and f"{obj.__module__}.{obj.__qualname__}" in MADE_BY_FUNCTIONS:
+        return []
+    if not inspect.isclass(obj):
+        return [each for each in _signature(obj) if each.name not in NOT_GIVEN]
+    found: dict[str, inspect.Parameter] = {}
+    for cls in inspect.getmro(obj):
+        if not cls.__module__.startswith(PACKAGE) or "__init__" not in vars(cls):
+            continue
+        parameters = [each for each in _signature(cls.__init__) if each.name not in NOT_GIVEN]
+        for parameter in parameters:
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                found.setdefault(parameter.name, parameter)
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            break
+    return list(found.values())
+
+
+def _signature(function: Any) -> Iterable[inspect.Parameter]:
+    # Airflow wraps the `__init__` of operators
+    return inspect.signature(inspect.unwrap(function)).parameters.values()
+
+
+def _type(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    untold = annotation is parameter.empty or annotation.startswith("Annotated[")
+    parts = [] if untold else [f"``{annotation}``"]
+    if parameter.default is not parameter.empty:
+        parts.append(f"default ``{_shown(parameter.default)}``")
+    elif parameter.kind is not parameter.VAR_KEYWORD:
+        parts.append("required")
+    return ", ".join(parts)
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case enum.Enum():
+            return repr(value.value)
+        case tuple():
+            return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    # such an object is shown as what makes it
+    return f"{type(value).__name__}()" if " object at 0x" in repr(value) else repr(value)
+
+
+class _Literally(str):
+    """A text that stands for itself."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _result(obj: Any) -> Iterator[str]:
+    """Yield the type of a function's result."""
+    if inspect.isclass(obj) or not callable(obj):
+        return
+    annotation = inspect.signature(inspect.unwrap(obj)).return_annotation
+    if annotation not in (inspect.Signature.empty, "None", None):
+        yield f":rtype: {annotation}"
+
+
+def _split(lines: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the text of a docstring, and its fields, each with the lines that belong to it."""
+    head: list[str] = []
+    fields: list[list[str]] = []
+    for line in lines:
+        if FIELD.match(line):
+            fields.append([line])
+        elif fields:
+            fields[-1].append(line)
+        else:
+            head.append(line)
+    return head, fields
+
+
+def _argument(field: list[str]) -> str:
+    found = FIELD.match(field[0])
+    assert found
+    return found[2]
