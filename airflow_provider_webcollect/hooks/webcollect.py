@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
+from asgiref.sync import sync_to_async
 
 from airflow_provider_webcollect import assets
 from airflow_provider_webcollect.hooks import form
@@ -86,7 +87,7 @@ class WebCollectHook(BaseHook):
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
         # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a trigger
-        return await asyncio.to_thread(lambda: self.connection)
+        return await sync_to_async(lambda: self.connection, thread_sensitive=False)()
 
     def get_conn(self) -> Client:
         """Return the client that the methods use."""
@@ -364,6 +365,10 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.deprecate_data_app(app_id))
 
 
+#: In flight: an event loop itself keeps no tasks from being collected.
+_maskings: set[asyncio.Task[None]] = set()
+
+
 def _mask(secret: str) -> None:
     """Have Airflow mask ``secret`` in logs."""
     try:
@@ -372,7 +377,9 @@ def _mask(secret: str) -> None:
         mask_secret(secret)
     else:
         # Airflow asks its supervisor, which a coroutine must not wait for
-        loop.run_in_executor(None, _mask_alone, secret)
+        masking = loop.create_task(sync_to_async(_mask_alone, thread_sensitive=False)(secret))
+        _maskings.add(masking)
+        masking.add_done_callback(_maskings.discard)
 
 
 def _mask_alone(secret: str) -> None:

@@ -7,6 +7,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from asgiref.sync import sync_to_async
+
 from airflow_provider_webcollect.service.client import network
 from airflow_provider_webcollect.service.client.exchange import exchange, token_sender
 from airflow_provider_webcollect.service.client.responses import NotConnected, Response
@@ -108,7 +110,8 @@ class AsyncClient:
             case Authorize():
                 return await self._authorized(effect)
             case Blocking(function):
-                return await asyncio.to_thread(function)
+                # a thread that knows this event loop, as Airflow's triggerer needs it (before 3.3)
+                return await sync_to_async(function, thread_sensitive=False)()
 
     async def _authorized(self, authorize: Authorize) -> str:
         """Get an access token, in a task of its own.
