@@ -11,6 +11,7 @@ READY_2_11 := .venv-2.11/.ready
 DLT := .venv-bench/.ready
 AZURITE := .cache/azurite/.ready
 WAREHOUSES := .cache/warehouses/.ready
+CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -27,9 +28,10 @@ demo: $(READY) ## run the main job on a real Airflow against the stand-in servic
 ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
+test: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
-test: $(READY) $(AZURITE) $(WAREHOUSES) ## the whole test suite on Airflow 3.3
+test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the whole test suite on Airflow 3.3
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
@@ -147,6 +149,13 @@ $(WAREHOUSES): constraints/warehouses.txt | $(READY)
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@.venv/bin/pip install --quiet --no-deps --target $(@D) --requirement $< || \
 		echo 'They cannot be installed: the tests of loading warehouses are left out'
+	@touch $@
+
+# A browser for the connection form, from Debian's packages.
+$(CHROMIUM): tests/install_chromium.sh
+	@mkdir -p $(@D)
+	@echo 'Looking for Chromium, or installing it into $(@D)'
+	@sh $< $(@D)/chromium || echo 'Chromium cannot be installed: the tests in a browser are left out'
 	@touch $@
 
 define check-python
