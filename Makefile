@@ -15,7 +15,7 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-2.11 test-interleavings coverage lint format docs constraints clean
+.PHONY: help demo ui pictures test test-2.11 test-interleavings coverage lint format docs constraints clean
 .PHONY: dist audit
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
@@ -28,7 +28,10 @@ demo: $(READY) ## run the main job on a real Airflow against the stand-in servic
 ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
-test: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
+pictures test: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
+pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the documentation from Airflow's web interface
+	.venv/bin/python -m demo --pictures docs/pictures
+
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
 test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the whole test suite on Airflow 3.3
@@ -151,7 +154,7 @@ $(WAREHOUSES): constraints/warehouses.txt | $(READY)
 		echo 'They cannot be installed: the tests of loading warehouses are left out'
 	@touch $@
 
-# A browser for the connection form, from Debian's packages.
+# A browser for the connection form and the pictures, from Debian's packages.
 $(CHROMIUM): tests/install_chromium.sh
 	@mkdir -p $(@D)
 	@echo 'Looking for Chromium, or installing it into $(@D)'

@@ -12,8 +12,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from demo import main_job
+from demo.browser import VARIABLE, find_browser
 from demo.console import Console
 from demo.landing import LandingProblem
+from demo.pictures import Pictures
 from demo.processes import ProcessEnded, Processes
 from demo.real_airflow import AirflowProblem, RealAirflow
 from demo.sandbox import start_sandbox
@@ -26,14 +28,20 @@ SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
 
 def main() -> int:
     """Run the demo; its exit code says whether every row is accounted for."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    pictures = None
+    if arguments.pictures:
+        if not (chromium := find_browser()):
+            parser.error(f"--pictures needs Chromium: install it, or name it by {VARIABLE}")
+        pictures = Pictures(chromium, arguments.pictures)
     # SIGTERM puts everything away too; a shell's background jobs start with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     FOLDER.mkdir(exist_ok=True)
     try:
         with FileLock(FOLDER / "lock", timeout=0):
-            _demo(Console(), arguments.dags, arguments.keep)
+            _demo(Console(), arguments.dags, arguments.keep, pictures)
     except Timeout:
         print("Another demo is running here (`make ui`, perhaps): end it first", file=sys.stderr)
         return 1
@@ -49,10 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m demo", description=main_job.__doc__)
     parser.add_argument("--keep", action="store_true", help="keep Airflow's web interface up until Ctrl-C")
     parser.add_argument("--dags", type=Path, default=PROJECT / "example_dags", help="folder with the DAGs")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="take the documentation's pictures")
     return parser
 
 
-def _demo(console: Console, dags: Path, keep: bool) -> None:
+def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -> None:
     for name in ("airflow", "landing", "sandbox"):
         shutil.rmtree(FOLDER / name, ignore_errors=True)
     with ExitStack() as stack:
@@ -60,8 +69,13 @@ def _demo(console: Console, dags: Path, keep: bool) -> None:
         console.say(f"The stand-in service listens on {url}; Airflow is starting")
         airflow = stack.enter_context(RealAirflow(FOLDER / "airflow", dags))
         console.say(f"Airflow is up, with version {main_job.check_provider(airflow)} of the provider")
+        if pictures:
+            pictures.take_connection_form(airflow)
         main_job.add_connection(airflow, url)
-        main_job.run(airflow, control, FOLDER / "landing", console)
+        run_id = main_job.run(airflow, control, FOLDER / "landing", console)
+        if pictures:
+            pictures.take_dag_run(airflow, main_job.DAG_ID, run_id)
+            console.say(f"The pictures are in {pictures.folder}")
         if keep:
             console.say(f"Airflow's web interface: {airflow.url} (Ctrl-C ends it)")
             with suppress(KeyboardInterrupt):

@@ -44,8 +44,8 @@ def add_connection(airflow: RealAirflow, sandbox_url: str) -> None:
     )
 
 
-def run(airflow: RealAirflow, control: Control, destination: Path, console: Console) -> None:
-    """Run the example DAG into ``destination`` and prove what landed.
+def run(airflow: RealAirflow, control: Control, destination: Path, console: Console) -> str:
+    """Run the example DAG into ``destination``, prove what landed, and return the run's id.
 
     :raises AirflowProblem: if the run does not succeed, with the logs of the tasks that did not
     :raises demo.landing.LandingProblem: if what landed is not what the sandbox had
@@ -66,6 +66,7 @@ def run(airflow: RealAirflow, control: Control, destination: Path, console: Cons
     console.say(f"Landed: {landed.rows} rows, {landed.bytes} bytes, parts: {landed.parts}")
     console.say(f"Manifest: {landed.manifest}")
     console.say(f"All {landed.rows} rows are the service's, in its order; it knows them as exported")
+    return run_id
 
 
 def _wait(airflow: RealAirflow, run_id: str, console: Console) -> None:

@@ -1,0 +1,68 @@
+"""The documentation's pictures, taken from Airflow's web interface after the demo's run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from demo import browser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import FloatRect, Page
+
+    from demo.real_airflow import RealAirflow
+
+_PANELS_KEY = "react-resizable-panels:grid-ltr"
+# Shares of the page in percent: the grid, and the table of task instances.
+_PANELS = {"details-panel,main-panel": {"expandToSizes": {}, "layout": [20, 80]}}
+# Airflow shows some durations with a dozen digits.
+_HIDDEN_COLUMNS = ("Map Index", "Duration")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Takes pictures of an Airflow with the browser ``chromium`` and puts them into ``folder``."""
+
+    chromium: str
+    folder: Path
+
+    def take_connection_form(self, airflow: RealAirflow) -> None:
+        """Take a picture of the connection form with credentials typed in; nothing is saved."""
+        secrets = {"refresh_token": "x" * 32, "api_key": "x" * 24}
+        with browser.open_page(self.chromium, width=1200, height=1800) as page:
+            form = browser.add_connection(
+                page, airflow.url, "webcollect_default", {"Base URL": "https://openapi.example.com"}, secrets
+            )
+            # takes the focus off the last field
+            form.get_by_role("heading").first.click()
+            _settle(page)
+            below = form.get_by_text("Connect timeout", exact=True).bounding_box()
+            assert below is not None
+            clip: FloatRect = {"x": 0, "y": 0, "width": 1200, "height": below["y"] - 22}
+            page.screenshot(path=self.folder / "connection-form.png", clip=clip)
+
+    def take_dag_run(self, airflow: RealAirflow, dag_id: str, run_id: str) -> None:
+        """Take a picture of a run: the grid, and the table of its task instances in the order they ran."""
+        panels = f"localStorage.setItem({_PANELS_KEY!r}, {json.dumps(_PANELS)!r})"
+        with browser.open_page(self.chromium, width=1500, height=720) as page:
+            page.add_init_script(panels)
+            page.goto(f"{airflow.url}/dags/{dag_id}/runs/{run_id}")
+            page.locator("th").filter(has_text="Start Date").get_by_role("button").click()
+            page.get_by_role("button", name="Filter table columns").click()
+            for column in _HIDDEN_COLUMNS:
+                page.get_by_role("menuitem", name=column).click()
+            page.keyboard.press("Escape")
+            # takes the focus, and the tooltip, off the button
+            page.get_by_role("heading", name="Task Instances").click()
+            _settle(page)
+            page.screenshot(path=self.folder / "dag-run.png")
+
+
+def _settle(page: Page) -> None:
+    page.wait_for_load_state("networkidle")
+    page.evaluate("document.fonts.ready")
+    # Airflow's animations
+    page.wait_for_timeout(1500)
