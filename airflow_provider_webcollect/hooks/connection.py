@@ -84,7 +84,7 @@ class WebCollectConnection:
     masked: tuple[str, ...] = field(default=(), compare=False)
 
 
-def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebCollectConnection:
+def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
     """Check a connection and return what it says.
 
     :param extra: the connection's extra, decoded.
@@ -130,7 +130,11 @@ def read_connection(connection: Connection, extra: Mapping[str, Any]) -> WebColl
     )
 
 
-def _tidy(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _tidy(extra: Any) -> dict[str, Any]:
+    if extra is None:
+        return {}
+    if not isinstance(extra, dict):
+        raise InvalidArgument("extra", extra, "it must be a JSON object", shown=_in_words(extra))
     # what is pasted into a form often has a blank or line end behind it
     return {
         name.removeprefix(form.PREFIX): value.strip() if isinstance(value, str) else value

@@ -163,7 +163,7 @@ def test_what_the_form_leaves_empty_counts_as_not_set(read: Any) -> None:
     empty = read(extra={field.name: "" for field in form.FIELDS}, login="", password="")
 
     assert empty == read(extra=dict.fromkeys((field.name for field in form.FIELDS), None))
-    assert empty == read(extra={})
+    assert empty == read(extra={}) == read(extra="null")
     assert not empty.credentials.can_get_tokens
 
 
@@ -229,6 +229,20 @@ def test_a_wrong_extra_is_refused_with_what_it_is_and_what_it_must_be(
         read(extra={name: value})
 
     assert str(refusal.value) == f"`extra {name}` {said}"
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["very-secret"], "a list"),
+        ('"very-secret"', "a string of 11 characters"),
+        (7, "a number"),
+        (True, "a boolean"),
+    ],
+)
+def test_extras_that_are_no_object_are_refused(read: Any, extra: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"`extra` is {said}; it must be a JSON object"):
+        read(extra=extra)
 
 
 @pytest.mark.parametrize("name", ["task_url_template", "export_url_template"])
