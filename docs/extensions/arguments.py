@@ -12,6 +12,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import msgspec
 from sphinx.util import logging
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def _complete(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
         return
     head, fields = _split(lines)
     documented = {_argument(field): field for field in fields if field[0].startswith(":param ")}
-    for base in inspect.getmro(obj)[1:] if inspect.isclass(obj) else ():
-        for field in _split(inspect.cleandoc(vars(base).get("__doc__") or "").splitlines())[1]:
-            if field[0].startswith(":param ") and base.__module__.startswith(PACKAGE):
-                documented.setdefault(_argument(field), field)
+    inherited = [field for base in _bases(obj) for field in _split(_docstring(base))[1]]
+    for field in inherited:
+        if field[0].startswith(":param "):
+            documented.setdefault(_argument(field), field)
     for argument, meaning in _described(obj):
         documented[argument] = [f":param {argument}: {meaning}"]
     lines[:] = [*head, ""]
@@ -73,6 +74,8 @@ def _complete(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
         lines += documented.pop(parameter.name)
         lines.append(f":type {parameter.name}: {_type(parameter)}")
     rest = [field for field in fields if not field[0].startswith(":param ")]
+    if inspect.isclass(obj) and issubclass(obj, msgspec.Struct):
+        rest = _fields(obj, [*fields, *inherited])
     lines += (line for field in rest for line in field)
     lines += _result(obj)
     lines.append("")
@@ -88,6 +91,28 @@ def _described(obj: Any) -> Iterator[tuple[str, str]]:
             for described in getattr(hint, "__metadata__", ()):
                 if described.description:
                     yield field, described.description
+
+
+def _bases(obj: Any) -> list[type]:
+    """Return the base classes of this package."""
+    bases = inspect.getmro(obj)[1:] if inspect.isclass(obj) else ()
+    return [base for base in bases if base.__module__.startswith(PACKAGE)]
+
+
+def _docstring(cls: type) -> list[str]:
+    return inspect.cleandoc(vars(cls).get("__doc__") or "").splitlines()
+
+
+def _fields(struct: type[msgspec.Struct], documented: list[list[str]]) -> list[list[str]]:
+    """Return all fields of a struct with their types, and with their documentation if there is one."""
+    meanings = {_argument(field): field for field in reversed(documented) if field[0].startswith(":ivar ")}
+    types: dict[str, str] = {}
+    for cls in reversed(struct.__mro__):
+        types |= inspect.get_annotations(cls)
+    return [
+        [*meanings.get(name, [f":ivar {name}:"]), f":vartype {name}: ``{types[name]}``"]
+        for name in struct.__struct_fields__
+    ]
 
 
 def _parameters(obj: Any) -> list[inspect.Parameter]:

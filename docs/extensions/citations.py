@@ -43,6 +43,8 @@ def _sections(app: Sphinx, page: str, cited: str) -> str:
             r"Endpoint (\d+): .*", Path(app.srcdir, "reference", f"{page}.md").read_text()
         )
     }
+    if cited.startswith("endpoint "):
+        return f"`{page}, {' '.join(cited.split())} <../{page}.html#{ids[cited.split()[1]]}>`__"
     numbers = re.sub(r"\d+", lambda found: f"`{found[0]} <../{page}.html#{ids[found[0]]}>`__", cited)
     return f"{page}, {' '.join(numbers.split())}"
 
