@@ -16,7 +16,7 @@ CHROMIUM := .cache/chromium/.ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-2.11 test-interleavings coverage lint format docs constraints clean
-.PHONY: dist audit
+.PHONY: dist audit test-matrix
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
 help: ## list the targets
@@ -50,6 +50,12 @@ test-2.11: $(READY_2_11) ## the same suite on Airflow 2.11 (Python 3.11 or 3.12)
 test-interleavings: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test-interleavings: $(READY) $(AZURITE) ## two landings that meet, at every operation, on four storages (over half an hour)
 	WEBCOLLECT_INTERLEAVINGS=all .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_interleavings.py
+
+MATRIX_AIRFLOWS ?= 2.11 3.1 3.3
+MATRIX_PYTHONS ?= python3.11 python3.12 python3.13
+
+test-matrix: dist ## try the wheel on Airflow 2.11, 3.1 and 3.3 with each Python that is there (MATRIX_PYTHONS=…)
+	.venv/bin/python tests/matrix dist/*.whl --airflow $(MATRIX_AIRFLOWS) --python $(MATRIX_PYTHONS)
 
 lint: $(READY) ## check style, types, layers and spelling
 	.venv/bin/ruff check
