@@ -11,9 +11,12 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing import errors as landing_errors
+from airflow_provider_webcollect.landing.formats import errors as format_errors
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
+from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from airflow_provider_webcollect.triggers import webcollect as triggers
@@ -140,6 +143,25 @@ def test_the_reference_explains_every_key_of_the_manifest() -> None:
     manifest, _, part = tables.partition("\n## ")[0].partition("| Key of a part |")
     for table, kind in ((manifest, Manifest), (part, Part)):
         assert names_in_first_column(table) == {field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        for module in (errors, landing_errors, format_errors)
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and kind.__module__ == module.__name__
+        # what others derive from is raised only if it has a line of its own
+        and not kind.__subclasses__()
+    ],
+)
+def test_the_reference_has_every_error_with_its_message(kind: type[Exception]) -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    rows = re.findall(rf"^\| `{kind.__name__}` \|(.*)\|$", page, re.MULTILINE)
+    assert any(all(cell.strip() for cell in row.split("|")) for row in rows)
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
