@@ -104,6 +104,10 @@ def test_a_wait_that_runs_inline_reads_the_connection_and_the_run_succeeds(
     )
     found = json.loads(states[states.index("[{") :])
     assert {each["task_id"]: each["state"] for each in found} == dict.fromkeys(TASKS, "success"), output
+    # of the landing in the task, and of the token in the trigger or task that was the first to need one
+    assert "Waiting up to 15 s for rows that a run which has just finished may still add." in output
+    if dag_id == "deferred":
+        assert "that no other process renews the token." in output
     (manifest,) = tmp_path.glob("prices/_manifest.json")
     assert json.loads(manifest.read_text())["rows"] == 200
 

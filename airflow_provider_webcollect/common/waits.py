@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
@@ -117,7 +118,9 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
 
 def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
     """Poll every ``poll_interval`` seconds until the wait is over, and return how it ended."""
+    notice = Notice(log)
     while (ended := poll(conn_id, wait, log)) is None:
+        notice.give(poll_interval, "The next status query follows in %.0f s.", poll_interval)
         time.sleep(poll_interval)
     return ended
 

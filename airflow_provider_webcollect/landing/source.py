@@ -14,6 +14,7 @@ from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.job import intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint
 from airflow_provider_webcollect.service.api.nesting import is_deep
+from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
@@ -81,7 +82,7 @@ class SourceReader:
         """
         if not landed.rows:
             return
-        waits = self._waits()
+        waits = self._waits("all rows to be shown: there are fewer than were landed")
         count_waits = iter([COUNT_INTERVAL] * (COUNT_READS - 1))
         while True:
             page, rows, counts_fit = self._read_again(landed)
@@ -111,7 +112,7 @@ class SourceReader:
 
         :raises RowsMissing: if the service's counts contradict each other.
         """
-        return self._to_the_end(self._waits())
+        return self._to_the_end(self._waits("all rows to be shown: there are none, or fewer than were read"))
 
     def late_pages(self) -> Iterator[Page]:
         """Yield the pages of what appears within ``settle`` seconds.
@@ -120,7 +121,7 @@ class SourceReader:
         does not announce them.
         """
         before = self._rows_so_far
-        for wait in self._waits():
+        for wait in self._waits("rows that a run which has just finished may still add"):
             self._job.stop.sleep(wait)
             yield from self._to_the_end(iter(()), late=True)
         self.settled = self._rows_so_far == before
@@ -182,8 +183,11 @@ class SourceReader:
             if len(rows) >= last.rows or not page.rows or page.rest_total <= 0:
                 return page, rows, counts_fit
 
-    def _waits(self) -> Iterator[float]:
-        return intervals(self._job.settle, SETTLE_INTERVAL)
+    def _waits(self, awaited: str) -> Iterator[float]:
+        notice, settle = Notice(log), self._job.settle
+        for wait in intervals(settle, SETTLE_INTERVAL):
+            notice.give(settle, "Waiting up to %.0f s for %s.", settle, awaited)
+            yield wait
 
 
 def rows_missing(source: object, what: str) -> RowsMissing:

@@ -22,6 +22,7 @@ from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, OutcomeUnknown
+from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
@@ -194,12 +195,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         That attempt may have been alive until just now, and then the service may not show the run yet: it is
         queried for as long as its status may be that of the run before.
         """
-        until = time.time() + SETTLE
+        notice, until = Notice(self.log), time.time() + SETTLE
         while not self._shows_begin(hook, start):
             rest = until - time.time()
             if rest <= 0:
                 return False
-            self.log.info("An earlier try may have started the run; checking that for %.0f s more.", rest)
+            notice.give(rest, "An earlier try may have started the run; checking that for %.0f s more.", rest)
             time.sleep(min(CHECK_INTERVAL, rest))
         return True
 

@@ -22,6 +22,7 @@ from airflow_provider_webcollect.common.retry import RetryAfterOperator
 from airflow_provider_webcollect.common.waits import default_deferrable, end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.wait import Wait
 
 if TYPE_CHECKING:
@@ -93,10 +94,12 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
 
     def _defer(self, condition: Condition) -> NoReturn:
         now = time.monotonic()
-        waited = 0.0
+        notice, waited = Notice(self.log), 0.0
         try:
             while (begun := self._begun(condition)) is None:
-                time.sleep(min(self.poke_interval, self.timeout - waited))
+                pause = min(self.poke_interval, self.timeout - waited)
+                notice.give(pause, "The first status query is repeated in %.0f s.", pause)
+                time.sleep(pause)
                 waited = time.monotonic() - now
                 if waited >= self.timeout:
                     raise self._timed_out()

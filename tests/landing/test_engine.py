@@ -151,13 +151,20 @@ class TestLanding:
         assert len(folder.rows()) == 50
 
     @pytest.mark.parametrize(("settle", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
-    def test_an_empty_source_is_not_waited_for_longer_than_asked(
-        self, landing: Landed, sandbox: Sandbox, settle: float, waits: list[float]
+    def test_an_empty_source_is_not_waited_for_longer_than_asked_and_a_long_wait_is_announced(
+        self,
+        landing: Landed,
+        sandbox: Sandbox,
+        settle: float,
+        waits: list[float],
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
+        caplog.set_level("INFO")
         empty = sandbox.control.add_task()["task_id"]
         slept: list[float] = []
         landing(empty, settle=settle, sleep=slept.append)
         assert slept == waits
+        assert caplog.text.count("Waiting up to 5 s for all rows to be shown") == (settle == 5)
 
     def test_rows_that_are_added_while_reading_are_landed_too(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str

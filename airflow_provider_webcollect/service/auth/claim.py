@@ -29,6 +29,7 @@ import msgspec
 from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.flow import Blocking, Flow, Sleep
+from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,9 @@ class RenewalClaim:
         if self._store.write_bound is not None:
             if self._clock() - began > self._store.write_bound:
                 return False
-            yield Sleep(self._store.write_bound * MARGIN)
+            pause = self._store.write_bound * MARGIN
+            Notice(log).give(pause, "Making sure for %.1f s that no other process renews the token.", pause)
+            yield Sleep(pause)
             if (yield Blocking(self._store.load_note)) != claim:
                 return False
         self._note, self._began, self._checked_at, self.outcome = claim, began, self._clock(), before

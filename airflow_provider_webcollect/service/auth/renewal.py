@@ -56,6 +56,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Sleep
+from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
@@ -312,7 +313,7 @@ class Tokens:
         self._generation = max(self._generation, token.generation)
 
     def _from_keeper(self, rejected: str | None) -> Flow[str]:
-        gives_up_at = self._clock() + PATIENCE
+        notice, gives_up_at = Notice(log, self._clock), self._clock() + PATIENCE
         while True:
             trouble: TokenStoreUnavailable | None = None
             try:
@@ -325,6 +326,11 @@ class Tokens:
                 raise trouble or TokenUnavailable(
                     f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?"
                 )
+            notice.give(
+                notice.lasted,
+                "Waiting for the token keeper to store a token, for %.0f s more.",
+                gives_up_at - self._clock(),
+            )
             yield Sleep(READ_INTERVAL * 5)
 
     def _renewed(
@@ -334,7 +340,7 @@ class Tokens:
 
         :param is_enough: whether the token at hand is good enough, given whether another process is renewing.
         """
-        gives_up_at = self._clock() + PATIENCE
+        notice, gives_up_at = Notice(log, self._clock), self._clock() + PATIENCE
         store_works_at = self._clock()
         try:
             while True:
@@ -342,14 +348,17 @@ class Tokens:
                     renewed = yield from self._try_to_renew(send, rejected, is_enough)
                     if renewed is not None:
                         return renewed
-                    store_works_at = self._clock()
+                    store_works_at, reason = self._clock(), "another process to renew the token"
                 except TokenStoreUnavailable:
                     if self._usable(rejected) or self._clock() - store_works_at >= STORE_PATIENCE:
                         raise
+                    reason = "the token store, which cannot be used now"
                 if self._clock() >= gives_up_at:
                     raise TokenUnavailable(
                         f"another process has been renewing the token for {PATIENCE:.0f} s"
                     )
+                rest = gives_up_at - self._clock()
+                notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
                 yield Sleep(READ_INTERVAL)
         finally:
             self._lock.release()
@@ -503,6 +512,10 @@ class Tokens:
     def _has_successor(self, generation: int) -> Flow[bool]:
         """Wait, bounded, for the record of whoever used a refused refresh token before."""
         gives_up_at = self._clock() + ADOPTION
+        log.warning(
+            "The refresh token was refused; waiting %.0f s for the token of a process that may have used it.",
+            ADOPTION,
+        )
         while True:
             yield from self._read_store()
             if self._generation > generation:
@@ -530,7 +543,7 @@ class Tokens:
 
     def _save(self, token: StoredToken, pauses: tuple[float, ...]) -> Flow[None]:
         _unsaved[self._key] = token
-        is_first = True
+        notice, is_first = Notice(log, self._clock), True
         for pause in (*pauses, None):
             try:
                 # a write that seemed to fail may have been seen, and its token have a successor by now
@@ -541,6 +554,13 @@ class Tokens:
                     log.error("The new token cannot be stored; only this process has it. %s", error)
                     return
                 is_first = False
+                notice.give(
+                    pause,
+                    "The new token cannot be stored; the next attempt follows in %.0f s. %s",
+                    pause,
+                    error,
+                    level=logging.WARNING,
+                )
                 # without the pause rather than not at all: the token cannot be had again
                 with contextlib.suppress(Stopped):
                     yield Sleep(pause)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -25,6 +26,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Authorize, Flow, Request, Send, Sleep
+from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import TokenRecord
     from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.settings import Credentials, Retries
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -71,14 +75,28 @@ def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
 
 
 def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
+    notice = Notice(log)
     backoff = tenacity.wait_random_exponential(multiplier=retries.first_wait, max=retries.longest_wait)
 
     def wait(state: tenacity.RetryCallState) -> float:
         retry_after = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
         return max(backoff(state), min(retry_after or 0.0, retries.longest_wait))
 
+    def announce(state: tenacity.RetryCallState) -> None:
+        pause = state.upcoming_sleep
+        notice.give(
+            max(pause, notice.lasted),
+            "Attempt %d of at most %d follows in %.1f s. %s",
+            state.attempt_number + 1,
+            retries.attempts,
+            pause,
+            state.outcome and state.outcome.exception(),
+            level=logging.WARNING,
+        )
+
     return tenacity.Retrying(
         sleep=pauses.append,
+        before_sleep=announce,
         stop=tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(retries.deadline),
         wait=wait,
         retry=tenacity.retry_if_exception(
@@ -211,6 +229,7 @@ def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> 
     is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
     for limiter in () if is_token_call else context.rate_limiters.of(call.endpoint.rate_limit):
         if wait := limiter.reserve():
+            limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
             yield Sleep(wait)
     try:
         return (yield Send(request))  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Blocking, Effect, Flow, Request, Send, Sleep
+from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import DataPage
     from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.client.sync import Client, Receiving
+
+log = logging.getLogger(__name__)
 
 #: Attempts at a page that may be too large, before half of it is requested.
 TRIES_PER_SIZE = 3
@@ -210,7 +214,9 @@ class PageReader:
 
 def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
     """Wait as long as the service wants it, within the connection's bound."""
-    yield Sleep(min(wanted or 0.0, context.settings.retries.longest_wait))
+    pause = min(wanted or 0.0, context.settings.retries.longest_wait)
+    Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
+    yield Sleep(pause)
 
 
 class _Prefetched(NamedTuple):

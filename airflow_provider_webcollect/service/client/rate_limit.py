@@ -7,16 +7,20 @@ connection bunches requests up on their way, and that needs a margin.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.api.call import RateLimit
+from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import GENERAL_RATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with a margin for bunching:
 #: of queries sent so far apart, four leave in any second, and one that is late joins them as the fifth.
@@ -42,6 +46,8 @@ class RateLimiter:
         self._next = 0.0
         self._slowness = 1.0
         self._recovers_at = 0.0
+        #: Says in the log that requests have to wait.
+        self.notice = Notice(log)
 
     def reserve(self) -> float:
         """Take the next moment and return the seconds until it."""

@@ -1,0 +1,98 @@
+"""No long wait is silent: its log says what it waits for, and does not say so all the time."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.service.errors import GrantRejected, ServiceUnreachable
+from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.settings import Credentials, Retries
+from demo.ports import free_port
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.service.conftest import Clock, Drive
+
+STATS = "/cloudextraction/task/stats"
+#: Pauses of at least three seconds, because the service asks for them.
+PATIENT = Retries(first_wait=0.01, longest_wait=30.0)
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+
+@pytest.fixture(autouse=True)
+def captured(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "airflow_provider_webcollect")
+
+
+def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
+    drive: Drive, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox.control.fail(
+        STATS, kind="status", status=503, message="be right back", headers={"Retry-After": "7"}
+    )
+    drive(retries=PATIENT).send(endpoints.get_running_counts())
+
+    (line,) = caplog.records
+    assert line.levelno == logging.WARNING
+    assert "Attempt 2 of at most 7 follows in 7.0 s. get_running_counts: HTTP 503" in line.getMessage()
+    assert "be right back" in line.getMessage()
+
+
+def test_short_pauses_are_not_worth_a_line(
+    drive: Drive, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox.control.fail(STATS, kind="status", status=503, times=2)
+    drive().send(endpoints.get_running_counts())
+
+    assert caplog.messages == []
+
+
+def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
+    drive: Drive, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = drive(
+        base_url=f"http://127.0.0.1:{free_port()}",
+        retries=Retries(attempts=4, first_wait=200, longest_wait=300),
+    )
+    with pytest.raises(ServiceUnreachable):
+        driver.send(endpoints.read_data(demo.TASK_ID, 0, 10))
+
+    (line,) = caplog.messages
+    assert line.startswith("Attempt 2 of at most 4 follows in ")
+    assert " s. read_data: " in line
+    assert demo.TASK_ID not in line
+
+
+def test_waiting_for_the_rate_limit_is_announced(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    driver = drive()
+    for _ in range(2):
+        driver.send(endpoints.get_task_statuses([demo.TASK_ID]))
+
+    assert caplog.messages == ["get_task_statuses waits 5 s for the rate limit."]
+
+
+def test_waiting_for_whoever_used_a_refused_refresh_token_is_announced(
+    drive: Drive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "ADOPTION", 0.1)
+    with pytest.raises(GrantRejected):
+        drive(credentials=Credentials(refresh_token="no-such-token")).send(endpoints.get_running_counts())
+
+    assert any("The refresh token was refused; waiting" in message for message in caplog.messages)
+    assert "no-such-token" not in caplog.text
+
+
+def test_one_wait_has_a_line_in_fifteen_seconds(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    notice = Notice(logging.getLogger("airflow_provider_webcollect"), clock.now)
+    for _ in range(40):
+        notice.give(notice.lasted, "after %.0f s", notice.lasted)
+        clock.sleep(1)
+
+    assert caplog.messages == ["after 3 s", "after 18 s", "after 33 s"]
