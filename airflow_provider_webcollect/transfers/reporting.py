@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines of progress in the log.
 PROGRESS_INTERVAL = 5.0
+#: Seconds and rows per second below which a rate says nothing.
+SHORTEST_MEASURED, LEAST_RATE = 1.0, 0.5
 METRICS = "webcollect.landing"
 #: The key of the cursor in the state store of an outlet asset.
 CURSOR_KEY = "webcollect_next_offset"
@@ -81,9 +83,11 @@ class LandingReport:
     def _rate(self, now: float, rows: int, total: int) -> str:
         """Return the speed since the first page and the time left; nothing while there is no speed yet."""
         began, before = self._first or (now, rows)
-        if rows == before or now == began:
+        if now - began < SHORTEST_MEASURED:
             return ""
         rate = (rows - before) / (now - began)
+        if rate < LEAST_RATE:
+            return ""
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
     def on_commit(self, landed: Landed) -> None:

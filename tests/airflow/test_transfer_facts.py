@@ -334,12 +334,14 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
         log,
         "task a: ",
     )
-    for rows in (50, 50, 150):
-        clock[0] += 10
+    # the third shows so few new rows that the rate would round to none
+    for rows, seconds in ((50, 10.0), (50, 10.0), (51, 10.0), (150, 10.0)):
+        clock[0] += seconds
         report.on_progress(rows, 400)
 
     assert log.lines == [
         "task a: 50 of 400 rows",
         "task a: 50 of 400 rows",
-        "task a: 150 of 400 rows, 5 rows/s, 50 s left",
+        "task a: 51 of 400 rows",
+        "task a: 150 of 400 rows, 3 rows/s, 75 s left",
     ]
