@@ -86,6 +86,9 @@ dist: $(READY) ## build wheel and sdist for the package index, twice, and check 
 	.venv/bin/check-wheel-contents dist/*.whl
 	sha256sum dist/*
 
+newcomer: dist ## follow README.md from top to bottom with the wheel, in a fresh environment
+	.venv/bin/python -m tests.docs.newcomer dist
+
 RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra s3
 
 # Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_webcollect.landing.reader import read_landing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -44,6 +46,15 @@ def prove(destination: Path, expected: Sequence[dict[str, Any]]) -> Landed:
         if row != wanted:
             raise LandingProblem(f"Row {number} landed as {row}, the service has {wanted}")
     return Landed(manifest, len(parts), len(expected), sum(map(len, parts)))
+
+
+def query(destination: Path) -> str:
+    """Return, as a table, the answer of DuckDB to a question about what landed."""
+    offers = read_landing(destination).to_duckdb()
+    cities = offers.aggregate(
+        "city, count(*) as offers, min(try_cast(price as decimal(12, 2))) as cheapest", "city"
+    )
+    return str(cities.order("offers desc, city").limit(3))
 
 
 def _read_part(path: Path, entry: dict[str, Any]) -> bytes:

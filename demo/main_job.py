@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox.demo import ACCESS_TOKEN, REFRESH_TOKEN, TASK_ID
-from demo.landing import prove
+from demo.landing import prove, query
 from demo.real_airflow import AirflowProblem
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def run(airflow: RealAirflow, control: Control, destination: Path, console: Cons
     console.say(f"Landed: {landed.rows} rows, {landed.bytes} bytes, parts: {landed.parts}")
     console.say(f"Manifest: {landed.manifest}")
     console.say(f"All {landed.rows} rows are the service's, in its order; it knows them as exported")
+    console.say(f"Offers by city, as DuckDB reads them:\n{query(destination)}")
     return run_id
 
 

@@ -1,4 +1,4 @@
-"""Every block of Python, SQL and shell in README.md and docs/ runs. How a page is written for that:
+"""Every block of Python, SQL and shell in docs/ runs. How a page is written for that:
 
 - A page's blocks run in order. They share one namespace, one folder to work in, which is ``~`` too, and
   one environment: what a shell block exports, and where it goes with ``cd``, holds for the blocks after

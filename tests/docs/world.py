@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import runpy
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sybil.example import Example
+
+log = logging.getLogger(__name__)
 
 DOCUMENTED_PORT = "8155"
 STARTS_SANDBOX = re.compile(r"^python -m airflow_provider_webcollect\.sandbox\b", re.MULTILINE)
@@ -59,6 +62,7 @@ class World:
             for region in parse(document):
                 document.add(region)
         for example in document.examples():
+            begun = time.monotonic()
             try:
                 example.evaluate()
             except unittest.SkipTest:
@@ -66,6 +70,7 @@ class World:
             except BaseException as error:
                 error.add_note(f"The block begins in {page.name}, line {example.line}.")
                 raise
+            log.info("%s, line %d: %.1f s", page.name, example.line, time.monotonic() - begun)
 
     def close(self) -> None:
         """End what blocks have started."""

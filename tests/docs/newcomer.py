@@ -1,0 +1,58 @@
+"""``python -m tests.docs.newcomer FOLDER``: README.md from top to bottom, as a newcomer follows it.
+
+Its blocks run in an empty home, with the Python that made this environment. The package is the wheel in
+FOLDER; all else comes from the package index, pinned as in this environment. A newcomer is taken to have
+a bucket: ``my-bucket``, on an S3 server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from demo.ports import free_port
+from tests.landing.storages import s3_server
+
+log = logging.getLogger("tests.docs.newcomer")
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(wheels: Path) -> None:
+    """Run the blocks; a block that fails ends it with an error that names its line."""
+    begun = time.monotonic()
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    logging.getLogger("tests.docs").setLevel(logging.INFO)
+    with tempfile.TemporaryDirectory() as home, s3_server() as s3:
+        s3.fs.call_s3("create_bucket", Bucket="my-bucket")
+        for name in [
+            name for name in os.environ if name.startswith(("AIRFLOW_", "AWS_", "PYTHON", "VIRTUAL_ENV"))
+        ]:
+            del os.environ[name]
+        # where this machine finds the package index
+        os.environ.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
+        os.environ |= {
+            "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
+            "HOME": home,
+            "PATH": os.pathsep.join((f"{sys.base_prefix}/bin", os.environ["PATH"])),
+            "PIP_CONSTRAINT": str(ROOT / "constraints/airflow-3.3.txt"),
+            "PIP_FIND_LINKS": " ".join((str(wheels.resolve()), os.environ.get("PIP_FIND_LINKS", ""))),
+        }
+        os.chdir(home)
+        # imports Airflow, which makes its home
+        from tests.docs.world import World
+
+        world = World(Path(home), Path(home, "airflow/dags"), free_port())
+        try:
+            world.run(ROOT / "README.md")
+        finally:
+            world.close()
+    log.info("All of README.md: %.0f s", time.monotonic() - begun)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
