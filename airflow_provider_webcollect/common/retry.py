@@ -1,4 +1,7 @@
-"""Retries that wait as long as the service asks for, on Airflow versions that let an error say so (3.3)."""
+"""What all operators and sensors share: names of mapped tasks, and retries that heed ``Retry-After``.
+
+The latter on Airflow versions that let an error say how long to wait (3.3).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,17 @@ if TYPE_CHECKING:
 
 #: Seconds; a service that asks for more is assumed to be mistaken.
 LONGEST = 3600.0
+#: The arguments that say what a task works on, and the most characters of them that are shown.
+NAMING = (
+    "collection_task_id",
+    "collection_task_ids",
+    "lotno",
+    "sources",
+    "task_group_id",
+    "task_group_ids",
+    "app_id",
+)
+LONGEST_NAME = 100
 
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
@@ -54,6 +68,9 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
 class RetryAfterOperator(BaseOperator):
     """Base of what calls the service: its retries wait at least as long as the service asks for.
 
+    A mapped task is shown by what it works on (id of the task, batch, ...) from its end on, unless
+    ``map_index_template`` is given.
+
     :param retry_policy: Airflow's argument, on Airflow 3.3 and later alone. By default a retry waits as long
         as the service asks for (``Retry-After``) where that is longer than the task's own delay; None for
         the task's own delay alone. Before Airflow 3.3.2, mapped tasks get None unless it is given.
@@ -68,6 +85,23 @@ class RetryAfterOperator(BaseOperator):
         # without it, Airflow puts the one of BaseOperator here, and sensors skip that of BaseSensorOperator
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(**kwargs)
+
+    def pre_execute(self, context: Any) -> None:
+        """Have Airflow show a mapped task by what it works on, if ``map_index_template`` says nothing."""
+        super().pre_execute(context)
+        # not in the constructor: Airflow takes the template from the mapped operator, not from this one
+        if context["ti"].map_index >= 0 and context.get("map_index_template") is None:
+            given = (getattr(self, name, None) for name in NAMING)
+            if text := ", ".join(_shown(value) for value in given if value):
+                context["webcollect_map_index"] = text[:LONGEST_NAME]
+                context["map_index_template"] = "{{ webcollect_map_index }}"
+
+
+def _shown(value: Any) -> str:
+    """Return an argument as people read it: what is in lists and dicts, without their brackets and keys."""
+    if isinstance(value, dict):
+        return " ".join(_shown(item) for item in value.values())
+    return ", ".join(_shown(item) for item in value) if isinstance(value, list | tuple) else str(value)
 
 
 def _retry_after(exception: BaseException) -> float:

@@ -21,13 +21,17 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """How a DAG run ended. Mapped tasks are named ``task_id[map_index]``."""
+    """How a DAG run ended. Mapped tasks are keyed ``task_id[map_index]``.
+
+    :ivar names: what Airflow shows instead of the map index.
+    """
 
     run_id: str
     state: str
     states: dict[str, str]
     tries: dict[str, int]
     xcoms: dict[str, Any] = field(repr=False)
+    names: dict[str, str | None] = field(repr=False)
 
 
 def make_dag(**options: Any) -> DAG:
@@ -82,13 +86,14 @@ def _finished(dag_id: str, run_id: str) -> FinishedRun:
             ).all()
 
         ((state,),) = select("state", "dag_run")
-        instances = select("task_id, map_index, state, try_number", "task_instance")
+        instances = select("task_id, map_index, state, try_number, rendered_map_index", "task_instance")
         xcoms = select("task_id, map_index, value, key", "xcom")
     return FinishedRun(
         run_id=run_id,
         state=state,
-        states={_name(task_id, index): state for task_id, index, state, _ in instances},
-        tries={_name(task_id, index): tries for task_id, index, _, tries in instances},
+        states={_name(task_id, index): state for task_id, index, state, *_ in instances},
+        tries={_name(task_id, index): tries for task_id, index, _, tries, _ in instances},
+        names={_name(task_id, index): name for task_id, index, *_, name in instances},
         xcoms={
             _name(task_id, index): _decoded(value)
             for task_id, index, value, key in xcoms

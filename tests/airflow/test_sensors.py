@@ -395,6 +395,21 @@ def test_a_sensor_can_be_mapped_and_templated(mode: str, sandbox: Sandbox) -> No
 
     assert run.states == {"wait[0]": "success", "wait[1]": "success"}
     assert [run.xcoms[f"wait[{index}]"]["task_id"] for index in range(2)] == ids
+    assert run.names == {"wait[0]": ids[0], "wait[1]": ids[1]}
+
+
+def test_a_map_index_template_of_the_dag_stays_and_a_task_that_is_not_mapped_has_none(
+    sandbox: Sandbox,
+) -> None:
+    id_ = sandbox.control.add_task(lots=[1])["task_id"]
+    run = run_tasks(
+        lambda: WebCollectTaskStatusSensor.partial(
+            task_id="wait", poke_interval=0.1, map_index_template="mine: {{ task.collection_task_id }}"
+        ).expand(collection_task_id=[id_]),
+        lambda: WebCollectTaskStatusSensor(task_id="alone", poke_interval=0.1, collection_task_id=id_),
+    )
+
+    assert run.names == {"wait[0]": f"mine: {id_}", "alone": None}
 
 
 @each_mode
