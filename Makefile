@@ -76,12 +76,12 @@ docs: $(READY) ## make the documentation a site in build/docs; dead links and wa
 # The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: $(READY) ## build wheel and sdist for the package index, twice, and check them
-	rm -rf build dist
+	rm -rf build/sdist dist
 	.venv/bin/hatchling build --directory dist
-	mkdir build
-	tar -xzf dist/*.tar.gz -C build --strip-components 1
-	cd build && ../.venv/bin/hatchling build --directory again
-	for file in dist/*; do cmp "$$file" "build/again/$${file##*/}" || exit 1; done
+	mkdir -p build/sdist
+	tar -xzf dist/*.tar.gz -C build/sdist --strip-components 1
+	cd build/sdist && ../../.venv/bin/hatchling build --directory again
+	for file in dist/*; do cmp "$$file" "build/sdist/again/$${file##*/}" || exit 1; done
 	.venv/bin/twine check --strict dist/*
 	.venv/bin/check-wheel-contents dist/*.whl
 	sha256sum dist/*
