@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
-PYTEST_ARGS ?= -n 3 --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
+PYTEST_ARGS ?= $(PARALLEL) --ignore tests/docs
 
 # A stamp is newer than what the environment was made from: a change of it makes the environment again.
 VERSION := airflow_provider_webcollect/__init__.py
@@ -15,7 +16,7 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-2.11 test-interleavings coverage lint format docs constraints clean
+.PHONY: help demo ui pictures test test-2.11 test-interleavings coverage lint format docs docs-test constraints clean
 .PHONY: dist audit test-matrix
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
@@ -72,6 +73,9 @@ docs: $(READY) ## make the documentation a site in build/docs; dead links and wa
 	.venv/bin/python docs/make_endpoints.py
 	.venv/bin/sphinx-build --fail-on-warning --quiet --fresh-env --builder html docs build/docs
 	@echo 'The site begins at build/docs/index.html'
+
+docs-test: $(READY) ## run every block of Python, SQL and shell of the documentation
+	.venv/bin/python -m pytest $(PARALLEL) tests/docs
 
 # The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

@@ -26,12 +26,15 @@ RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, and begin with all that need a whole Airflow, in one process too.
+    """Keep a file's tests in one process, unless they are marked otherwise.
 
-    They take longest, and two Airflows at once are too much for two cores.
+    All that need a whole Airflow come first, in one process too: they take longest, and two Airflows at once
+    are too much for two cores.
     """
     items.sort(key=lambda item: item.get_closest_marker("real_airflow") is None)
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
         file = item.nodeid.partition("::")[0]
         group = "real_airflow" if item.get_closest_marker("real_airflow") else file
         item.add_marker(pytest.mark.xdist_group(group))
