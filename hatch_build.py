@@ -18,7 +18,8 @@ LINK = re.compile(
 class LongDescription(MetadataHookInterface):
     """Sets ``readme``: relative links become links to this version's tag in the repository, or plain text.
 
-    The repository is ``Repository`` of ``[project.urls]``; without it links become their text.
+    The repository is ``Repository`` of ``[project.urls]``. Without it links become their text, and
+    pictures are left out.
     """
 
     def update(self, metadata: dict[str, Any]) -> None:
@@ -29,7 +30,7 @@ class LongDescription(MetadataHookInterface):
             if link["target"] is None:
                 return link[0]
             if not repository:
-                return link["text"]
+                return "" if link["image"] else link["text"]
             kind = "raw" if link["image"] else "blob"
             url = f"{repository}/{kind}/v{metadata['version']}/{link['target']}"
             return f"{link['image']}[{link['text']}]({url})"

@@ -105,10 +105,10 @@ def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: 
 
 
 @pytest.fixture
-def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Builds the metadata with a README; returns what the rendered long description links to and shows."""
+def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Builds the metadata with a README; returns the long description as a package index renders it."""
 
-    def links(readme: str, repository: str | None) -> list[str]:
+    def describe(readme: str, repository: str | None) -> str:
         (tmp_path / PACKAGE).mkdir()
         for name in ("LICENSE", "hatch_build.py", f"{PACKAGE}/__init__.py"):
             shutil.copy(ROOT / name, tmp_path / name)
@@ -121,21 +121,34 @@ def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
         built = PathDistribution(tmp_path / hatchling.build.prepare_metadata_for_build_wheel(str(tmp_path)))
         html = markdown.render(str(built.metadata.get_payload()))
         assert html
-        return re.findall(r'(?:href|src)="([^"]*)"', html)
+        return html
 
-    return links
+    return describe
+
+
+def links(html: str) -> list[str]:
+    """Return what a page links to and shows."""
+    return re.findall(r'(?:href|src)="([^"]*)"', html)
 
 
 def test_links_of_the_long_description_are_plain_text_while_no_repository_is_known(
-    links: Callable[..., list[str]],
+    describe: Callable[..., str],
 ) -> None:
-    assert [link for link in links(README, None) if not re.match(r"https?://|#", link)] == []
+    assert [link for link in links(describe(README, None)) if not re.match(r"https?://|#", link)] == []
+
+
+def test_pictures_are_left_out_of_the_long_description_while_no_repository_is_known(
+    describe: Callable[..., str],
+) -> None:
+    html = describe("[`a`](docs/a.md)\n\n![b](docs/b.png)\n\nc", None)
+
+    assert re.findall(r"<p>(.*)</p>", html) == ["<code>a</code>", "c"]
 
 
 def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
-    links: Callable[..., list[str]],
+    describe: Callable[..., str],
 ) -> None:
-    found = links(README, REPOSITORY)
+    found = links(describe(README, REPOSITORY))
 
     pages = f"{REPOSITORY}/blob/v{airflow_provider_webcollect.__version__}/"
     ours = [link.removeprefix(pages) for link in found if link.startswith(pages)]
@@ -145,7 +158,7 @@ def test_links_of_the_long_description_lead_to_the_pages_of_this_version(
 
 
 def test_the_long_description_keeps_other_links_and_code_and_finds_pictures(
-    links: Callable[..., list[str]],
+    describe: Callable[..., str],
 ) -> None:
     readme = """
 `[not](a.md)` [`a`](docs/a.md#part) [b](https://example.com/b) [c](#part) ![d](docs/d.png)
@@ -156,7 +169,7 @@ row["e"](f.md)
 """
     tag = f"v{airflow_provider_webcollect.__version__}"
 
-    assert links(readme, f"{REPOSITORY}/") == [
+    assert links(describe(readme, f"{REPOSITORY}/")) == [
         f"{REPOSITORY}/blob/{tag}/docs/a.md#part",
         "https://example.com/b",
         "#user-content-part",  # the renderer names headings so
