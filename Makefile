@@ -17,7 +17,7 @@ CHROMIUM := .cache/chromium/.ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-2.11 test-interleavings coverage lint format docs docs-test constraints clean
-.PHONY: dist audit test-matrix
+.PHONY: dist newcomer audit test-matrix
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
 
 help: ## list the targets

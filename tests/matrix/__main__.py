@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-SMOKE = Path(__file__).with_name("smoke.py")
+ROOT = Path(__file__).parents[2]
+#: What the smoke tests need of the checkout; not the package.
+SMOKE, DEMO, EXAMPLES = Path(__file__).with_name("smoke.py"), ROOT / "demo", ROOT / "example_dags"
 FOLDER = Path(".cache/matrix").resolve()
 #: The first Python that an Airflow does not run on, where the range matters.
 TOO_NEW = {"2.11": (3, 13)}
@@ -64,7 +66,7 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     interpreter = folder / "venv" / "bin" / "python"
-    requirements = (f"{wheel}[sandbox]", f"apache-airflow=={airflow}.*", "pytest")
+    requirements = (f"{wheel}[sandbox,duckdb]", f"apache-airflow=={airflow}.*", "pytest", "psutil")
     if problem := install(python, interpreter, requirements):
         return Result(airflow, dotted(number), f"not installed: {problem}", bad=True)
     release = "import importlib.metadata as m; print(m.version('apache-airflow'), end='')"
@@ -73,6 +75,8 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     begin = time.monotonic()
     # a folder of its own, since pytest would take the settings and the package of the checkout
     shutil.copy(SMOKE, folder)
+    for needed in (DEMO, EXAMPLES):
+        shutil.copytree(needed, folder / needed.name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\n")
     tested = run(interpreter, "-m", "pytest", "-p", "no:cacheprovider", SMOKE.name, folder=folder)
     failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", tested.stdout, re.MULTILINE)

@@ -1,6 +1,6 @@
 """What has to work wherever the wheel installs: ``make test-matrix`` runs it in a fresh environment.
 
-It knows the installed package, its sandbox and pytest, and nothing else of the checkout.
+It knows the installed package, its sandbox and pytest, and beside it the demo with its DAGs.
 """
 
 from __future__ import annotations
@@ -141,6 +141,11 @@ def test_a_dag_collects_waits_deferred_and_lands(home: Path, connection: str, sa
     assert rows
     assert rows == sandbox.control.true_rows(TASK_ID)
     assert sandbox.control.task(TASK_ID)["exported"]
+
+
+@pytest.mark.skipif(AIRFLOW_2, reason="the demo uses the REST API of Airflow 3")
+def test_a_real_airflow_with_a_triggerer_runs_the_demo(home: Path) -> None:
+    assert "it knows them as exported" in run(sys.executable, "-m", "demo")
 
 
 def test_the_connection_form_has_all_fields(home: Path) -> None:
