@@ -69,7 +69,7 @@ class RetryAfterOperator(BaseOperator):
     """Base of what calls the service: its retries wait at least as long as the service asks for.
 
     A mapped task is shown by what it works on (id of the task, batch, ...) from its end on, unless
-    ``map_index_template`` is given.
+    ``map_index_template`` is given, or none of that is mapped.
 
     :param retry_policy: Airflow's argument, on Airflow 3.3 and later alone. By default a retry waits as long
         as the service asks for (``Retry-After``) where that is longer than the task's own delay; None for
@@ -90,18 +90,32 @@ class RetryAfterOperator(BaseOperator):
         """Have Airflow show a mapped task by what it works on, if ``map_index_template`` says nothing."""
         super().pre_execute(context)
         # not in the constructor: Airflow takes the template from the mapped operator, not from this one
-        if context["ti"].map_index >= 0 and context.get("map_index_template") is None:
-            given = (getattr(self, name, None) for name in NAMING)
-            if text := ", ".join(_shown(value) for value in given if value):
-                context["webcollect_map_index"] = text[:LONGEST_NAME]
-                context["map_index_template"] = "{{ webcollect_map_index }}"
+        if context["ti"].map_index < 0 or context.get("map_index_template") is not None:
+            return
+        if name := self._name(context["dag"]):
+            # a template that gives native objects makes numbers of digits, and Airflow stores texts alone
+            is_native = context["dag"].render_template_as_native_obj
+            context["webcollect_map_index"] = repr(name) if is_native else name
+            context["map_index_template"] = "{{ webcollect_map_index }}"
+
+    def _name(self, dag: Any) -> str:
+        """Return what a mapped task works on; nothing if all of its siblings work on the same."""
+        shown = {name: text for name in NAMING if (text := _shown(getattr(self, name, None)))}
+        shared = getattr(dag.task_dict[self.task_id], "partial_kwargs", {})
+        return "" if shown.keys() <= shared.keys() else ", ".join(shown.values())[:LONGEST_NAME]
 
 
 def _shown(value: Any) -> str:
     """Return an argument as people read it: what is in lists and dicts, without their brackets and keys."""
-    if isinstance(value, dict):
-        return " ".join(_shown(item) for item in value.values())
-    return ", ".join(_shown(item) for item in value) if isinstance(value, list | tuple) else str(value)
+    match value:
+        case str() | int():
+            return str(value)
+        case dict():
+            return " ".join(filter(None, map(_shown, value.values())))
+        case list() | tuple():
+            return ", ".join(filter(None, map(_shown, value)))
+    # None, or what would first have to be read, such as the results of a mapped task
+    return ""
 
 
 def _retry_after(exception: BaseException) -> float:
