@@ -184,10 +184,11 @@ class SourceReader:
                 return page, rows, counts_fit
 
     def _waits(self, awaited: str) -> Iterator[float]:
-        notice, settle = Notice(log), self._job.settle
-        for wait in intervals(settle, SETTLE_INTERVAL):
-            notice.give(settle, "Waiting up to %.0f s for %s.", settle, awaited)
+        notice, rest = Notice(log), self._job.settle
+        for wait in intervals(rest, SETTLE_INTERVAL):
+            notice.give(rest, "Waiting up to %.0f s for %s.", rest, awaited)
             yield wait
+            rest -= wait
 
 
 def rows_missing(source: object, what: str) -> RowsMissing:

@@ -30,6 +30,7 @@ from airflow_provider_webcollect.landing.manifest import (
     RecordedPart,
     Source,
 )
+from airflow_provider_webcollect.service import pauses
 from airflow_provider_webcollect.service.api.endpoints import read_data
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client.responses import Response, read_response
@@ -165,6 +166,23 @@ class TestLanding:
         landing(empty, settle=settle, sleep=slept.append)
         assert slept == waits
         assert caplog.text.count("Waiting up to 5 s for all rows to be shown") == (settle == 5)
+
+    def test_a_long_wait_says_how_much_of_it_is_left(
+        self,
+        landing: Landed,
+        sandbox: Sandbox,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        caplog.set_level("INFO")
+        monkeypatch.setattr(pauses, "LINES_APART", 0.0)
+        landing(sandbox.control.add_task()["task_id"], settle=7, sleep=lambda seconds: None)
+        said = [message for message in caplog.messages if message.startswith("Waiting up to")]
+        assert [message.split(" for ")[0] for message in said] == [
+            "Waiting up to 7 s",
+            "Waiting up to 5 s",
+            "Waiting up to 3 s",
+        ]
 
     def test_rows_that_are_added_while_reading_are_landed_too(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
