@@ -93,7 +93,7 @@ def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
     """
     tidy = _tidy(extra)
     extras = _extras(tidy)
-    fields = {"login": connection.login, "password": connection.password, **tidy}
+    fields = {**tidy, "login": connection.login, "password": connection.password}
     masked = tuple(sorted(name for name, value in fields.items() if value in form.MASKS))
     if masked:
         log.warning(

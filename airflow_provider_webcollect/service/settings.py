@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -144,8 +145,7 @@ class Settings:
 
 def _base_url(name: str, url: str) -> str:
     rule = "it must be an http(s) URL without user, query and fragment"
-    # a password in it must not get into the message
-    shown = f"***@{url.rpartition('@')[2]}" if "@" in url else url
+    shown = _without_secrets(url)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.port != 0
@@ -153,11 +153,19 @@ def _base_url(name: str, url: str) -> str:
         # a label that is empty or too long shows only here
         usable = usable and bool((parts.hostname or "").encode("idna"))
     except ValueError:
-        raise InvalidArgument(name, shown, rule) from None
+        raise InvalidArgument(name, url, rule, shown=shown) from None
     if not usable or parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidArgument(name, shown, rule)
+        raise InvalidArgument(name, url, rule, shown=shown)
     scheme, _, rest = url.rstrip("/").partition("://")
     return f"{scheme.lower()}://{rest}"
+
+
+def _without_secrets(url: str) -> str:
+    """Return what a message may show of a URL: no password, no query, nothing of a text that is no URL."""
+    place = re.split("[?#]", url)[0]
+    if "://" not in url or ("@" in url) != ("@" in place):
+        return f"a string of {len(url)} characters"
+    return repr((f"***@{place.rpartition('@')[2]}" if "@" in place else place)[:200])
 
 
 def _check_timezone(name: str) -> None:

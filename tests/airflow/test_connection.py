@@ -70,6 +70,13 @@ def test_a_host_that_is_no_base_url_is_refused(read: Any, host: str) -> None:
         read(host=host)
 
 
+def test_a_host_is_refused_without_showing_what_may_be_a_secret(read: Any) -> None:
+    with pytest.raises(WebCollectError, match=r"`base_url` is 'https://api\.example\.com/v1'") as refusal:
+        read(host="https://api.example.com/v1?api_key=very-secret")
+
+    assert "very-secret" not in f"{refusal.value!r} {refusal.value}"
+
+
 def test_a_uri_says_the_same_as_json(read: Any) -> None:
     extra = {"refresh_token": "a/token+&=?", "read_timeout": "30", "api_key_everywhere": "true"}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in extra.items())
@@ -145,6 +152,15 @@ def test_the_mask_of_a_secret_counts_as_not_set(
     assert "password" in caplog.text
 
 
+@pytest.mark.parametrize(("given", "extra", "meant"), [("real", "***", "real"), ("***", "real", None)])
+def test_an_extra_named_as_a_field_says_nothing_of_the_field(
+    read: Any, given: str, extra: str, meant: str | None
+) -> None:
+    connection = read(login=given, password=given, extra={"login": extra, "password": extra})
+
+    assert (connection.credentials.login, connection.credentials.password) == (meant, meant)
+
+
 def test_extras_may_carry_the_prefix_of_a_form_of_airflow_2(
     read: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,6 +207,10 @@ def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -
         ("api_key_everywhere", "perhaps"),
         ("token_refresh", "sometimes"),
         ("datahub_url", "not a url"),
+        ("datahub_url", "very-secret"),
+        ("datahub_url", "https://api.example.com/?key=very-secret"),
+        ("datahub_url", "https://api.example.com/#very-secret"),
+        ("datahub_url", "https://me:very-secret?@api.example.com"),
         ("timezone", "Mars/Olympus"),
         ("refresh_token", {"refresh_token": "very-secret"}),
         ("api_key", ["very-secret"]),
