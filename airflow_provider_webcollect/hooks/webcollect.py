@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
-from asgiref.sync import sync_to_async
 
 from airflow_provider_webcollect import assets
 from airflow_provider_webcollect.hooks import form
@@ -86,6 +85,8 @@ class WebCollectHook(BaseHook):
 
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
+        from asgiref.sync import sync_to_async
+
         # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a trigger
         return await sync_to_async(lambda: self.connection, thread_sensitive=False)()
 
@@ -371,6 +372,8 @@ _maskings: set[asyncio.Task[None]] = set()
 
 def _mask(secret: str) -> None:
     """Have Airflow mask ``secret`` in logs."""
+    from asgiref.sync import sync_to_async
+
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

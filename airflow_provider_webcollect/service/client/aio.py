@@ -7,8 +7,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asgiref.sync import sync_to_async
-
 from airflow_provider_webcollect.service.client import network
 from airflow_provider_webcollect.service.client.exchange import exchange, token_sender
 from airflow_provider_webcollect.service.client.responses import NotConnected, Response
@@ -102,6 +100,8 @@ class AsyncClient:
         await self.aclose()
 
     async def _perform(self, effect: Effect) -> Any:
+        from asgiref.sync import sync_to_async
+
         match effect:
             case Send(request):
                 return await self._exchange_bytes(request)
