@@ -91,9 +91,9 @@ def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
     :raises ConnectionIncomplete: if it has no host.
     :raises InvalidArgument: naming the field, if one is not as it should be.
     """
-    tidy = _tidy(extra)
-    extras = _extras(tidy)
-    fields = {**tidy, "login": connection.login, "password": connection.password}
+    cleaned = _cleaned(extra)
+    extras = _extras(cleaned)
+    fields = {**cleaned, "login": connection.login, "password": connection.password}
     masked = tuple(sorted(name for name, value in fields.items() if value in form.MASKS))
     if masked:
         log.warning(
@@ -130,7 +130,7 @@ def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
     )
 
 
-def _tidy(extra: Any) -> dict[str, Any]:
+def _cleaned(extra: Any) -> dict[str, Any]:
     if extra is None:
         return {}
     if not isinstance(extra, dict):
@@ -142,9 +142,9 @@ def _tidy(extra: Any) -> dict[str, Any]:
     }
 
 
-def _extras(tidy: Mapping[str, Any]) -> Extras:
+def _extras(cleaned: Mapping[str, Any]) -> Extras:
     """Read the extras; what a form leaves empty counts as not set."""
-    given = {name: value for name, value in tidy.items() if value not in (None, "", *form.MASKS)}
+    given = {name: value for name, value in cleaned.items() if value not in (None, "", *form.MASKS)}
     if (store := given.pop("token_store", "variable")) != "variable":
         # in a connection, it would have whoever edits connections choose what code runs
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")

@@ -183,10 +183,10 @@ class SourceReader:
             if len(rows) >= last.rows or not page.rows or page.rest_total <= 0:
                 return page, rows, counts_fit
 
-    def _waits(self, awaited: str) -> Iterator[float]:
+    def _waits(self, purpose: str) -> Iterator[float]:
         notice, rest = Notice(log), self._job.settle
         for wait in intervals(rest, SETTLE_INTERVAL):
-            notice.give(rest, "Waiting up to %.0f s for %s.", rest, awaited)
+            notice.give(rest, "Waiting up to %.0f s for %s.", rest, purpose)
             yield wait
             rest -= wait
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.common.errors import fail_if_permanent, fail_without_retries
-from airflow_provider_webcollect.common.retry import RetryAfterOperator
+from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.api import validation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.errors import OutcomeUnknown
 
 
-class WebCollectOperator(RetryAfterOperator):
+class WebCollectOperator(ProviderOperator):
     """Base of the operators: the connection, and how errors end the task.
 
     Literal arguments are checked while the DAG is parsed.
@@ -29,7 +29,7 @@ class WebCollectOperator(RetryAfterOperator):
         blindly took effect; by default the task then fails without retries.
     :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
         service asks for (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.retry.RetryAfterOperator`.
+        :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
     :raises InvalidArgument: while the DAG is parsed, if a literal argument is wrong.
     :raises AirflowFailException: if a retry cannot help, such as for a wrong argument or a refused
         credential; and if an outcome is unknown, unless ``retry_unknown_outcome`` is set.

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common.errors import airflow_errors
-from airflow_provider_webcollect.common.retry import RetryAfterOperator
+from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.common.waits import default_deferrable, end_of_event, poll, result_of
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import WebCollectError
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.wait import Condition
 
 
-class WaitSensor(RetryAfterOperator, BaseSensorOperator):
+class WaitSensor(ProviderOperator, BaseSensorOperator):
     """Base of the sensors: waits for a state of the service.
 
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
         service asks for (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.retry.RetryAfterOperator`.
+        :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
     """
 
     ui_color = "#d7ecdf"
@@ -72,7 +72,7 @@ class WaitSensor(RetryAfterOperator, BaseSensorOperator):
         except (AirflowFailException, AirflowSensorTimeout, AirflowSkipException):
             raise
         except Exception as error:
-            # Airflow's sensors heed it in `poke` alone
+            # Airflow's sensors respect it in `poke` alone
             if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.errors import airflow_errors
-from airflow_provider_webcollect.common.retry import RetryAfterOperator
+from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 32
 
 
-class WebCollectToObjectStorageOperator(RetryAfterOperator):
+class WebCollectToObjectStorageOperator(ProviderOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
     The folder gets ``part-….jsonl`` files and, written last, ``_manifest.json``, which lists them: readers
@@ -109,7 +109,7 @@ class WebCollectToObjectStorageOperator(RetryAfterOperator):
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
         service asks for (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.retry.RetryAfterOperator`.
+        :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
     :raises LandingError: for any other error of the landing; the task is retried.

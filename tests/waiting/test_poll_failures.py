@@ -329,7 +329,7 @@ class TestServiceDown:
         assert "a bug" in str(record.exc_info[1])
 
     @simulated
-    async def test_retry_after_is_heeded(self) -> None:
+    async def test_retry_after_is_respected(self) -> None:
         service = Service()
         service.fail(TooManyRequests("slowly", retry_after=40.0), times=1)
         async with polling(service) as waits:

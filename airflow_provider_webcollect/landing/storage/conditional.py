@@ -27,7 +27,7 @@ class Storage(Protocol):
     def try_out(self, folder: str) -> bool:
         """Find out whether files can be written to the folder, and leave nothing behind.
 
-        :return: whether the storage heeds the conditions of :meth:`replace`.
+        :return: whether the storage respects the conditions of :meth:`replace`.
         """
 
     def read(self, path: str) -> Stored | None:

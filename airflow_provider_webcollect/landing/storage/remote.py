@@ -108,7 +108,7 @@ class Conditional(Remote, abc.ABC):
         return False
 
     def _refuses(self, request: Callable[[], object]) -> bool:
-        """Return whether the store heeds the condition of a request, which must not hold."""
+        """Return whether the store respects the condition of a request, which must not hold."""
         try:
             request()
         except Changed:

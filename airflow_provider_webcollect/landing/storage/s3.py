@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 
-class Heeded(NamedTuple):
-    """Of which requests a store heeds all conditions."""
+class Respected(NamedTuple):
+    """The requests whose conditions a store respects."""
 
     by_writes: bool
     by_deletes: bool
@@ -24,7 +24,7 @@ class S3(Conditional):
 
     impossible = '"00000000000000000000000000000000"'
     #: What was found out in this process, by filesystem and bucket: it takes five requests.
-    known: ClassVar[dict[tuple[AbstractFileSystem, str], Heeded]] = {}
+    known: ClassVar[dict[tuple[AbstractFileSystem, str], Respected]] = {}
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent."""
@@ -51,26 +51,26 @@ class S3(Conditional):
             return str(self._call("put_object", path, Body=content, **condition)["ETag"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version, and the store heeds conditions of deletes."""
-        if not self._heeded(path.rpartition("/")[0]).by_deletes:
+        """Remove the file if it is of the expected version, and the store respects conditions of deletes."""
+        if not self._respected(path.rpartition("/")[0]).by_deletes:
             return False
         self._delete(path, expected)
         return True
 
     def try_out(self, folder: str) -> bool:
-        """Find out what the store heeds, or, once that is known, whether it can be written to."""
+        """Find out which conditions the store respects; once that is known, whether it can be written to."""
         bucket, _, _ = self.fs.split_path(folder)
         if (self.fs, bucket) in self.known and not super().try_out(folder):
             return False
-        return self._heeded(folder).by_writes
+        return self._respected(folder).by_writes
 
-    def _heeded(self, folder: str) -> Heeded:
+    def _respected(self, folder: str) -> Respected:
         bucket, _, _ = self.fs.split_path(folder)
         if (self.fs, bucket) not in self.known:
             self.known[self.fs, bucket] = self._tried(probe_in(folder))
         return self.known[self.fs, bucket]
 
-    def _tried(self, probe: str) -> Heeded:
+    def _tried(self, probe: str) -> Respected:
         """Send requests that have to be refused: many stores, and older clients, ignore some conditions."""
 
         def create() -> str:
@@ -78,13 +78,13 @@ class S3(Conditional):
 
         # a client that sends it twice is refused, too
         self._refuses(create)
-        heeded = Heeded(
+        respected = Respected(
             by_writes=self._refuses(create)
             and self._refuses(lambda: self.replace(probe, PROBE, self.impossible)),
             by_deletes=self._refuses(lambda: self._delete(probe, self.impossible)),
         )
         self.delete(probe)
-        return heeded
+        return respected
 
     def _delete(self, path: str, expected: str) -> None:
         with refusals(path):
