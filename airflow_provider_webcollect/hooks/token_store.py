@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -12,13 +14,28 @@ from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Reg
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 SECTION, OPTION = "webcollect", "token_store"
 
-#: Held by a thread while it asks Airflow's supervisor: that of a `dag.test()` mixes up the answers if two
-#: threads ask at once, as those of an event loop may.
-one_at_a_time = threading.Lock()
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Give the context in which a thread asks Airflow's supervisor.
+
+    That of a `dag.test()` mixes up the answers if two threads ask at once, as those of an event loop may. A
+    coroutine waits for no other: whoever has the lock may need the event loop for its answer.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with _lock:
+            yield
+    else:
+        yield
 
 
 class VariableTokenStore(TokenStore):
@@ -34,12 +51,12 @@ class VariableTokenStore(TokenStore):
     def read(self, register: Register) -> str | None:
         """Return a text, or None if there surely is none."""
         key = self._key(register)
-        with one_at_a_time:
+        with one_at_a_time():
             return _read_in_task(key) if _task_runner() else _read_in_database(key)
 
     def write(self, register: Register, text: str) -> None:
         """Replace a text."""
-        with one_at_a_time:
+        with one_at_a_time():
             _variable().set(self._key(register), text)
 
     def _key(self, register: Register) -> str:

@@ -77,6 +77,9 @@ class WebCollectHook(BaseHook):
     @cached_property
     def connection(self) -> WebCollectConnection:
         """The Airflow connection, checked; read when first needed, once. Its secrets are masked in logs."""
+        return self._read_connection()
+
+    def _read_connection(self) -> WebCollectConnection:
         found = self.get_connection(self.webcollect_conn_id)
         connection = read_connection(found, found.extra_dejson)
         for secret in connection.credentials.secrets():
@@ -87,8 +90,16 @@ class WebCollectHook(BaseHook):
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
         from asgiref.sync import sync_to_async
 
-        # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a trigger
-        return await sync_to_async(lambda: self.connection, thread_sensitive=False)()
+        if "connection" not in vars(self):
+            # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a
+            # trigger. Not by the property: Python 3.11 guards it with a lock of all hooks, which the event
+            # loop might wait for while the thread waits for the event loop.
+            self.connection = await sync_to_async(self._read_alone, thread_sensitive=False)()
+        return self.connection
+
+    def _read_alone(self) -> WebCollectConnection:
+        with one_at_a_time():
+            return self._read_connection()
 
     def get_conn(self) -> Client:
         """Return the client that the methods use."""
@@ -377,7 +388,7 @@ def _mask(secret: str) -> None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        mask_secret(secret)
+        _mask_alone(secret)
     else:
         # Airflow asks its supervisor, which a coroutine must not wait for
         masking = loop.create_task(sync_to_async(_mask_alone, thread_sensitive=False)(secret))
@@ -386,5 +397,5 @@ def _mask(secret: str) -> None:
 
 
 def _mask_alone(secret: str) -> None:
-    with one_at_a_time:
+    with one_at_a_time():
         mask_secret(secret)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import io
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.api import endpoints, records
@@ -261,3 +264,27 @@ async def test_aload_reads_the_connection_once(hook: WebCollectHook, monkeypatch
 
     assert await hook.aload() is connection
     assert hook.connection is connection
+
+
+async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
+    hook: WebCollectHook,
+) -> None:
+    loop, asking = asyncio.get_running_loop(), threading.Event()
+
+    def ask() -> None:
+        """Do as Airflow's triggerer does when a thread asks its supervisor."""
+        asking.set()
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=10)
+
+    class SlowHook(WebCollectHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            ask()
+            return super().get_connection(conn_id)
+
+    loading = asyncio.create_task(SlowHook().aload())
+    await asyncio.to_thread(asking.wait)
+    # as a trigger of the user's own may do
+    assert hook.connection
+    assert VariableTokenStore("webcollect_default").load() is None
+    assert await loading == hook.connection
