@@ -65,7 +65,7 @@ lint: $(READY) ## check style, types, layers and spelling
 	.venv/bin/lint-imports
 	.venv/bin/codespell
 
-format: $(READY) ## mend style and layout in place
+format: $(READY) ## fix style and layout in place
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 

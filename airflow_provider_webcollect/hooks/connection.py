@@ -150,7 +150,7 @@ def _extras(cleaned: Mapping[str, Any]) -> Extras:
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
     kinds = get_type_hints(Extras, include_extras=True)
     if unknown := sorted(given.keys() - kinds.keys()):
-        log.warning("The connection has extras that mean nothing here: %s", ", ".join(unknown))
+        log.warning("The connection has unknown extras: %s", ", ".join(unknown))
     return Extras(**{name: _value(name, given[name], kind) for name, kind in kinds.items() if name in given})
 
 
