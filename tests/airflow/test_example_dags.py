@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from airflow_provider_webcollect.sandbox.demo import TASK_ID
 from tests.airflow.dag_runs import run_dag
 from tests.airflow.examples import FOLDER, NAMES, load
 from tests.airflow.landings import landed
@@ -65,8 +66,8 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sand
     readme = (FOLDER.parent / "README.md").read_text()
     pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
     assert pasted
-    code = pasted[1].replace("the id of a task of yours", task["task_id"])
-    code = code.replace("s3://my-bucket", f"file://{tmp_path}")
+    code = pasted[1].replace(TASK_ID, task["task_id"])
+    code = code.replace("s3://my-bucket", f"file://{tmp_path}").replace('"aws_default"', "None")
     # the sandbox has no need of a person's patience
     code = code.replace("mode=", "settle=0, mode=").replace("deferrable=", "poke_interval=1, deferrable=")
     file = tmp_path / "pasted.py"
