@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.states import ActionType
 from airflow_provider_webcollect.service.api.url_file import url_file, url_list
 from airflow_provider_webcollect.service.client import page_reader, paging
-from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.client.aio import AsyncClient, in_thread
 from airflow_provider_webcollect.service.client.context import ClientContext, make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
@@ -88,13 +88,11 @@ class WebCollectHook(BaseHook):
 
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
-        from asgiref.sync import sync_to_async
-
         if "connection" not in vars(self):
             # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a
             # trigger. Not by the property: Python 3.11 guards it with a lock of all hooks, which the event
             # loop might wait for while the thread waits for the event loop.
-            self.connection = await sync_to_async(self._read_alone, thread_sensitive=False)()
+            self.connection = await in_thread(self._read_alone)
         return self.connection
 
     def _read_alone(self) -> WebCollectConnection:
@@ -377,23 +375,15 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.deprecate_data_app(app_id))
 
 
-#: In flight: an event loop itself keeps no tasks from being collected.
-_maskings: set[asyncio.Task[None]] = set()
-
-
 def _mask(secret: str) -> None:
     """Have Airflow mask ``secret`` in logs."""
-    from asgiref.sync import sync_to_async
-
     try:
-        loop = asyncio.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
         _mask_alone(secret)
     else:
         # Airflow asks its supervisor, which a coroutine must not wait for
-        masking = loop.create_task(sync_to_async(_mask_alone, thread_sensitive=False)(secret))
-        _maskings.add(masking)
-        masking.add_done_callback(_maskings.discard)
+        in_thread(partial(_mask_alone, secret))
 
 
 def _mask_alone(secret: str) -> None:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -16,12 +17,14 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.api import endpoints, records
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, NotFound
+from airflow_provider_webcollect.service.flow import Blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.flow import Flow
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -288,3 +291,36 @@ async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
     assert hook.connection
     assert VariableTokenStore("webcollect_default").load() is None
     assert await loading == hook.connection
+
+
+@pytest.mark.parametrize("what", ["the connection", "a token"])
+async def test_a_thread_that_asks_airflow_gets_its_answer_though_nobody_waits_any_more(
+    hook: WebCollectHook, what: str
+) -> None:
+    asking, answered = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        """Do as Airflow's triggerer did before 3.3 when a thread asked its supervisor."""
+        asking.set()
+        async_to_sync(asyncio.sleep)(0.1)
+        answered.set()
+
+    class SlowHook(WebCollectHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            ask()
+            return super().get_connection(conn_id)
+
+    def load() -> Flow[None]:
+        yield Blocking(ask)
+
+    await hook.aload()
+    loading = asyncio.create_task(
+        SlowHook().aload() if what == "the connection" else hook.async_client().run(load())
+    )
+    await asyncio.to_thread(asking.wait)
+    loading.cancel()
+    await asyncio.wait({loading})
+
+    assert loading.cancelled()
+    assert await asyncio.to_thread(answered.wait, 10)

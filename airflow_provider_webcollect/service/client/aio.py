@@ -37,6 +37,24 @@ T = TypeVar("T")
 RENEWAL_PATIENCE = 10.0
 
 
+#: An event loop does not keep its tasks from being garbage-collected.
+_in_threads: set[asyncio.Task[Any]] = set()
+
+
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run ``function`` in a thread that knows this event loop: triggerers of Airflow 3.0 to 3.2 need that.
+
+    It runs to its end also if its caller is cancelled: these triggerers would take the answer to an abandoned
+    request for the answer to the next one.
+    """
+    from asgiref.sync import sync_to_async
+
+    running = asyncio.create_task(sync_to_async(function, thread_sensitive=False)())
+    _in_threads.add(running)
+    running.add_done_callback(_in_threads.discard)
+    return asyncio.shield(running)
+
+
 class AsyncClient:
     """Sends calls to the service from one event loop. What could block the loop runs in a thread.
 
@@ -100,8 +118,6 @@ class AsyncClient:
         await self.aclose()
 
     async def _perform(self, effect: Effect) -> Any:
-        from asgiref.sync import sync_to_async
-
         match effect:
             case Send(request):
                 return await self._exchange_bytes(request)
@@ -110,8 +126,7 @@ class AsyncClient:
             case Authorize():
                 return await self._authorized(effect)
             case Blocking(function):
-                # a thread that knows this event loop, as Airflow's triggerer needs it (before 3.3)
-                return await sync_to_async(function, thread_sensitive=False)()
+                return await in_thread(function)
 
     async def _authorized(self, authorize: Authorize) -> str:
         """Get an access token, in a task of its own.
