@@ -13,11 +13,15 @@ import time
 from pathlib import Path
 
 from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.service.auth.store import Register, TokenStore
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+
+# The tests drop tokens within seconds, and any process may be the one that renews each time.
+renewal.YOUTH = 0.0
 
 
 class FileTokenStore(TokenStore):
