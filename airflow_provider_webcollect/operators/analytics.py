@@ -55,12 +55,12 @@ _METRICS = {
 }
 #: The keys of a row, the same for every row and file.
 COLUMNS = (*_TEXTS, *_METRICS)
-#: Of what is compared with a threshold: tenths have no exact sums, and 1 - 0.7 is more than 0.3.
+#: Decimal places of comparisons with a threshold: floating-point 1 - 0.7 is more than 0.3.
 DIGITS = 6
 
 
 class _AnalyticsOperator(WebCollectOperator):
-    """What both operators share: which rows are queried."""
+    """Base of both operators: which rows are queried."""
 
     template_fields: Sequence[str] = (
         "start",
@@ -93,7 +93,7 @@ class _AnalyticsOperator(WebCollectOperator):
         self.collection_method = collection_method
 
     def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
-        """Check all but how old the days are: a DAG must not break by growing old."""
+        """Check everything but the age of the days: a DAG must stay valid when its dates get old."""
         first, last = validation.date("start", self.start), validation.date("end", self.end)
         if last < first:
             raise InvalidArgument("end", self.end, f"it must not be before `start`, {first}")
@@ -178,7 +178,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(start=start, end=end, **kwargs)
-        # a plain text, which templates can render
+        # a plain string, which templates can render
         self.time_granularity = str(time_granularity)
         self.max_xcom_rows = max_xcom_rows
         self.destination = destination
@@ -203,7 +203,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         return make_format(self.file_format, self.compression, columns=COLUMNS, column_types=types)
 
     def perform(self, hook: WebCollectHook) -> list[dict[str, Any]] | dict[str, Any]:
-        """Query all pages, and hand on the rows or where they are."""
+        """Query all pages, and return the rows or where they were written."""
         self._check()
         if self.destination is not None:
             self._format().require_extras()
@@ -238,19 +238,20 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by
     id.
 
-    A number that the service leaves out does not count as 0: a row's successes are also derived from its
-    failures or its rate, and a metric that no row has is None.
+    A number that the service leaves out does not count as 0. A row's successes are also derived from its
+    failures or its rate. A metric that no row has is None.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
-    :param min_success_rate: least share of runs that succeed, from 0 to 1; None (default) for no check. No
-        run at all is a violation, and so is a rate that the service's numbers do not give.
-    :param max_volume_drop: most by which the rows collected may fall behind those of the period of equal
-        length just before, as a share of them from 0 to 1; None (default) for no check. Nothing is compared
-        if there were none; if the service has no number for the period itself, that is a violation.
-    :param max_cost: most that the period may cost (the service's ``balance``); None (default) for no check.
-        If the service gives no cost, that is logged, and no violation.
-    :param per_task: compare each task with the thresholds, not all of them together; also those of
+    :param min_success_rate: minimum share of runs that succeed, from 0 to 1; None (default) for no check. A
+        period without runs is a violation, and so is a rate that the service's numbers do not give.
+    :param max_volume_drop: maximum decrease of the number of rows collected, compared with the preceding
+        period of equal length, as a share of its rows from 0 to 1; None (default) for no check. Nothing is
+        compared if that period has no rows. If the service has no number for the checked period, that is a
+        violation.
+    :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check. If
+        the service gives no cost, that is logged, and is no violation.
+    :param per_task: compare each task with the thresholds, not all of them together; this includes tasks in
         ``collection_task_ids`` that have no row.
     :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
     :param collection_task_ids: at most 100; None for all tasks. (templated)
@@ -298,7 +299,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             raise InvalidArgument("on_violation", self.on_violation, "it must be one of fail, warn")
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Query the period, and the one before if need be, and compare."""
+        """Query the period, and the one before if needed, and compare."""
         self._check()
         found = self._by_task(self._rows(hook, self.start, self.end))
         before = self._by_task(self._rows(hook, *self._previous())) if self._compares else {}
@@ -324,7 +325,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         }
 
     def _asked_for(self) -> list[str]:
-        """Return the ids that were given: a task that did not run has no row."""
+        """Return the ids given as an argument: a task that did not run has no row."""
         if self.collection_task_ids is None:
             return []
         return validation.texts("collection_task_ids", self.collection_task_ids)
@@ -334,7 +335,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         return self.max_volume_drop is not None
 
     def _previous(self) -> tuple[datetime.date, datetime.date]:
-        """Return the days of the period of equal length just before."""
+        """Return the first and last day of the preceding period of equal length."""
         first, last = validation.date("start", self.start), validation.date("end", self.end)
         end = first - datetime.timedelta(days=1)
         start = first - (last - first) - datetime.timedelta(days=1)
@@ -393,10 +394,10 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
 
 class _Sums(NamedTuple):
-    """A period's metrics, summed; None where there are rows and none has a number.
+    """The sums of a period's metrics; a sum is None if there are rows but none has a number.
 
-    :ivar runs: those of which it is known whether they succeeded.
-    :ivar unknown: rows of which it is not; they are left out of ``runs`` and ``successes``.
+    :ivar runs: number of runs whose outcome is known.
+    :ivar unknown: number of rows whose outcomes are unknown; ``runs`` and ``successes`` leave them out.
     """
 
     runs: float
@@ -421,7 +422,7 @@ class _Sums(NamedTuple):
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the runs that succeeded; None without one of which that is known."""
+        """Share of the runs that succeeded; None if no run has a known outcome."""
         return round(self.successes / self.runs, DIGITS) if self.runs else None
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The operators' base classes: the connection, the link, and how errors end the task."""
+"""The operators' base classes: the connection, the link, and how errors fail the task."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class WebCollectOperator(ProviderOperator):
-    """Base of the operators: the connection, and how errors end the task.
+    """Base of the operators: the connection, and how errors fail the task.
 
     Literal arguments are checked while the DAG is parsed.
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :param retry_unknown_outcome: retry also if it is not known whether an operation that must not be repeated
-        blindly took effect; by default the task then fails without retries.
-    :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
-        service asks for (``Retry-After``), see
+    :param retry_unknown_outcome: also retry if it is not known whether an operation that is not idempotent
+        took effect; by default the task then fails without retries.
+    :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
+        long as the service requests (``Retry-After``), see
         :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
     :raises InvalidArgument: while the DAG is parsed, if a literal argument is wrong.
     :raises AirflowFailException: if a retry cannot help, such as for a wrong argument or a refused
@@ -50,17 +50,17 @@ class WebCollectOperator(ProviderOperator):
         self.retry_unknown_outcome = retry_unknown_outcome
 
     def execute(self, context: Context) -> Any:
-        """Do the operation; an error that a retry cannot fix fails the task without retries."""
+        """Perform the operation; an error that a retry cannot fix fails the task without retries."""
         with self.errors():
             return self.perform(WebCollectHook(self.webcollect_conn_id))
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Give the context in which the service's errors end the task as they should.
+        """Return a context manager that fails the task without retries where the service's error requires it.
 
-        :raises AirflowFailException: for an error that is permanent, and if it is not known whether an
-            operation that must not be repeated blindly took effect, whatever has ended it (a lost answer, the
-            task's `execution_timeout`).
+        :raises AirflowFailException: for a permanent error, and if it is not known whether an operation that
+            is not idempotent took effect, whatever interrupted it (a lost response, the task's
+            `execution_timeout`).
         """
         try:
             yield
@@ -79,7 +79,7 @@ class WebCollectOperator(ProviderOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> Any:
-        """Do the operation and return its result as plain JSON.
+        """Perform the operation and return its result as plain JSON.
 
         :param hook: the hook of the connection.
         """
@@ -91,7 +91,7 @@ class WebCollectOperator(ProviderOperator):
 
 
 class WebCollectTaskOperator(WebCollectOperator):
-    """Base of the operators on one collection task, which is linked if the connection has a template for it.
+    """Base of the operators on one collection task; links to it if the connection has a template for that.
 
     :param collection_task_id: the service's task. (templated)
     """
@@ -103,7 +103,7 @@ class WebCollectTaskOperator(WebCollectOperator):
         self.collection_task_id = collection_task_id
 
     def execute(self, context: Context) -> Any:
-        """Do the operation on the linked task."""
+        """Store the link to the task and perform the operation."""
         with self.errors():
             self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
             hook = WebCollectHook(self.webcollect_conn_id)

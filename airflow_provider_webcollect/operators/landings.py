@@ -1,4 +1,4 @@
-"""Operators on what has landed; they need the storage alone, and no connection of the service."""
+"""Operators on landed rows; they need only the storage, and no connection of the service."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _LandingOperator(BaseOperator):
 
     def _path(self) -> ObjectStoragePath:
         path = storage_path(self.destination, self.object_storage_conn_id)
-        # says what is missing where there is no filesystem for it
+        # raises an error that names what is missing if there is no filesystem for it
         folder_at(path)
         return path
 
@@ -55,21 +55,21 @@ class _LandingOperator(BaseOperator):
 class WebCollectVerifyLandingOperator(_LandingOperator):
     """Compares all parts of a landing with its manifest: presence, bytes, SHA-256 and number of rows.
 
-    Returns ``{"destination", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: what was
-    verified, and which run had committed it when.
+    Returns ``{"destination", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: the verified
+    contents, the run that committed them, and when.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
         (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
-    :raises AirflowFailException: if files are not what the manifest says, with all that is wrong; and if a
-        retry cannot help.
-    :raises LandingError: for any other error, such as no manifest yet, or a landing that was replaced
-        meanwhile; the task is retried.
+    :raises AirflowFailException: if files differ from the manifest, listing every difference; and if a retry
+        cannot help.
+    :raises LandingError: for any other error, such as no manifest yet, or a landing that was replaced during
+        the check; the task is retried.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Verify the landing and return what it is."""
+        """Verify the landing and return a summary of it."""
         from airflow_provider_webcollect.landing.reader import read_landing
 
         with airflow_errors():
@@ -90,23 +90,24 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
 
 class WebCollectCleanLandingOperator(_LandingOperator):
-    """Removes the parts and half-written files of a folder that no landing needs and that are old enough, and
-    the manifests for Redshift's COPY of all runs but the last that has committed.
+    """Removes old files that no landing needs: parts, incomplete files, and the manifests for Redshift's COPY
+    of all runs except the last one that has committed.
 
-    It may run while a landing is at work there, see
+    It may run while a landing writes to the folder, see
     :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
 
-    Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be.
+    Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
         (templated)
-    :param older_than: how long ago a file must have been written, in seconds or as a ``timedelta``; a day by
+    :param older_than: minimum time since a file was written, in seconds or as a ``timedelta``; a day by
         default.
-    :param dry_run: remove nothing, and only log what would be removed; False by default.
+    :param dry_run: only log what would be removed; False by default.
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
     :raises AirflowFailException: if a retry cannot help.
-    :raises LandingError: for any other error, such as parts without manifest and record; the task is retried.
+    :raises LandingError: for any other error, such as parts without manifest and progress record; the task
+        is retried.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class WebCollectCleanLandingOperator(_LandingOperator):
         validation.boolean("dry_run", self.only_report)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Remove the files and return how much that was."""
+        """Remove the files and return their number and size."""
         from airflow_provider_webcollect.landing.cleaning import clean
 
         with airflow_errors():

@@ -1,4 +1,4 @@
-"""The operator that starts sub-tasks, and waits for the run that it has started."""
+"""The operator that starts sub-tasks, and optionally waits for their run."""
 
 from __future__ import annotations
 
@@ -36,37 +36,38 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import SubTask
 
 ALL = "all"
-#: Seconds between two checks of whether an earlier try has started the run.
+#: Seconds between two checks of whether an earlier attempt has started the run.
 CHECK_INTERVAL = 10.0
 
 
 class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
-    """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and waits for the run if wanted.
+    """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and optionally waits for the run.
 
-    Sub-tasks that are active already (contract.md, endpoint 14) are not started again, so a retry starts
+    Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts
     nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
-    even if it has ended meanwhile; if it is not known whether the start was sent, the retry checks for 90
-    seconds whether the run shows, before it starts. On earlier versions a retry joins the run only if it is
-    still active.
+    even if it has already ended. If it is not known whether the start was sent, the retry first checks for 90
+    seconds whether the run appears, and only then starts one. On earlier versions a retry joins the run only
+    if it is still active.
 
     The status query (contract.md, endpoint 13) needs an access token. With an API key alone, the given
-    ``sub_task_ids`` are started without it, also active ones; ``"all"`` and ``wait_for_completion`` are
-    refused. The result then has None as ``after``, since nothing distinguishes this run from others. A retry
-    cannot know whether an attempt that was killed during the start has started them: on Airflow 3.3 and later
-    it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts them again. The
-    same holds for a start that was to join a run that was going on, if what it started is not active.
+    ``sub_task_ids`` are started without that query, even active ones; ``"all"`` and ``wait_for_completion``
+    are refused. The result then has None as ``after``, since nothing distinguishes this run from others. A
+    retry cannot know whether an attempt that was killed during the start has started them: on Airflow 3.3 and
+    later it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts them
+    again. The same holds for a start during an active run, if the sub-tasks that it started are no longer
+    active.
 
-    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and what
-    the task's status showed before the start, for a sensor's ``after``. After a wait also ``"status"``, the
-    last status record.
+    Returns ``{"collection_task_id", "started", "already_active", "after"}``: the two lists of ids, and the
+    task's status before the start, for a sensor's ``after``. After a wait also ``"status"``, the last status
+    record.
 
     :param collection_task_id: the service's task. (templated)
     :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch. (templated)
-    :param wait_for_completion: wait until the task's run is Finished; False by default.
+    :param wait_for_completion: wait until the run is Finished; False by default.
     :param poll_interval: seconds between two status queries, 60 by default.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
-    :param retry_unknown_outcome: retry also if it is not known whether the start took effect.
+    :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state; and if it is not
         known whether the start took effect, unless ``retry_unknown_outcome`` is set.
@@ -103,7 +104,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         validation.seconds("poll_interval", self.poll_interval)
 
     def _check_credentials(self, hook: WebCollectHook) -> None:
-        """Refuse what needs the status, if the connection has no credential for it."""
+        """Raise if the arguments need the status and the connection has no credential for that query."""
         what = '`sub_task_ids="all"`' if self.sub_task_ids == ALL else "`wait_for_completion=True`"
         if hook.connection.credentials.key_only and (self.sub_task_ids == ALL or self.wait_for_completion):
             raise ConnectionIncomplete(
@@ -114,7 +115,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Start the idle sub-tasks, or find what an earlier attempt has started, and wait if wanted."""
+        """Start the idle sub-tasks, or find the start of an earlier attempt; then wait if requested."""
         hook = WebCollectHook(self.webcollect_conn_id)
         memory = _Memory(context)
         with self.errors():
@@ -136,9 +137,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def execute_complete(
         self, context: Context, event: Any = None, result: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the result once the trigger has reported how the run ended.
+        """Return the result after the trigger has reported how the run ended.
 
-        :param result: what was started; `dag.test()` of some versions of Airflow does not pass it on.
+        :param result: the stored start; `dag.test()` of some versions of Airflow does not pass it on.
         """
         memory = _Memory(context)
         if result is None:
@@ -149,7 +150,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return self._finished(ended, result, memory)
 
     def _finished(self, ended: Ended, result: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-        """Return the operator's result; a run that has ended is not waited for again."""
+        """Return the operator's result, and delete the stored start if the run has ended."""
         if ended.outcome in (Outcome.DONE, Outcome.FAILED):
             memory.forget()
         return {**result, "status": next(iter(result_of(ended)), None)}
@@ -159,7 +160,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
-        """Return what an earlier attempt has started; None if nothing, or if it is to be repeated."""
+        """Return the start of an earlier attempt; None if a new start is to be sent."""
         start = memory.recall()
         if start is None:
             return None
@@ -169,7 +170,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if not start.sent:
             if not self._has_begun(hook, start):
                 if start.after and start.after.running:
-                    # beside the run that it was to join, what it started may have begun and ended
+                    # an active run hides the outcome: the started sub-tasks may already have begun and ended
                     self._refuse_to_repeat(memory)
                 return None
             start = memory.confirm(start)
@@ -177,9 +178,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return start
 
     def _refuse_to_repeat(self, memory: _Memory) -> None:
-        """Raise if it cannot be known whether an earlier attempt has sent its start.
+        """Raise because it is unknown whether an earlier attempt has sent its start.
 
-        :raises OutcomeUnknown: unless such a start is to be repeated.
+        :raises OutcomeUnknown: unless ``retry_unknown_outcome`` is set.
         """
         if not self.retry_unknown_outcome:
             memory.forget()
@@ -190,10 +191,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             )
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
-        """Return whether a start that an attempt was about to send took effect.
+        """Return whether a start that may have been sent took effect.
 
-        That attempt may have been alive until just now, and then the service may not show the run yet: it is
-        queried for as long as its status may be that of the run before.
+        The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
+        the service is queried for as long as it may still show the previous run.
         """
         notice, until = Notice(self.log), time.time() + SETTLE
         while not self._shows_begin(hook, start):
@@ -209,11 +210,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if any(subtask_id.lower() in active for subtask_id in start.result["started"]):
             return True
         statuses, before = hook.get_task_statuses_v2([self.collection_task_id]), start.after
-        # if a run was going on that this start was to join, its end says nothing
+        # if a run was active before this start, the end of that run proves nothing
         return bool(statuses and before and not before.running and before.is_before(statuses[0]))
 
     def _query_state(self, hook: WebCollectHook) -> tuple[Baseline | None, list[SubTask]]:
-        """Return what the status shows, and the sub-tasks; nothing with an API key alone."""
+        """Return the task's status and its sub-tasks; None and no sub-tasks with an API key alone."""
         if hook.connection.credentials.key_only:
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
@@ -263,7 +264,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             hook.start_subtasks(self.collection_task_id, idle)
         except BaseException as error:
             if not (self.retry_unknown_outcome and unknown_outcome(error)):
-                # a run that begins now is not ours; or a person checks first, and clears the task
+                # a later run must not be taken for this one; clearing the task starts again
                 memory.forget()
             raise
 
@@ -291,17 +292,17 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
 
 def _active(subtasks: Sequence[SubTask]) -> set[str]:
-    """Return the ids of those that are active, in small letters: the service may spell them otherwise."""
+    """Return the ids of the active sub-tasks in lower case: the service may use another case."""
     return {subtask.sub_task_id.lower() for subtask in subtasks if subtask.status in ACTIVE_SUBTASK_STATES}
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """A start of sub-tasks.
 
-    :ivar began: Unix time at which the wait begins: once it is known, not before the service has acted.
+    :ivar began: Unix time at which the wait begins; after confirmation, not before the service has acted.
     :ivar result: what the operator returns.
-    :ivar sent: it took effect, as the answer or the status says; otherwise it was about to be sent.
-    :ivar max_tries: Airflow's last try of the task; clearing the task gives it more.
+    :ivar sent: whether the response or the status shows that it took effect.
+    :ivar max_tries: Airflow's ``max_tries`` of the task, which clearing the task increases.
     """
 
     began: float
@@ -311,12 +312,12 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def after(self) -> Baseline | None:
-        """What the status showed before; None if it was not queried."""
+        """The task's status before the start; None if it was not queried."""
         return msgspec.convert(self.result["after"], Baseline | None)
 
 
 class _Memory:
-    """Stores what earlier attempts of the task have started; Airflow before 3.3 has no store for that."""
+    """Stores the start for later attempts of the task; Airflow before 3.3 has no store for that."""
 
     key = "webcollect_start"
 
@@ -325,7 +326,7 @@ class _Memory:
         self._max_tries: int = context["ti"].max_tries
 
     def recall(self) -> _Start | None:
-        """Return the stored start, if there is one; not that of a task that was cleared since."""
+        """Return the stored start; None if there is none, or if the task was cleared since."""
         kept = None if self._store is None else self._store.get(self.key)
         try:
             start = None if kept is None else msgspec.convert(kept, _Start)
@@ -341,7 +342,7 @@ class _Memory:
             self._store.set(self.key, msgspec.to_builtins(kept))
 
     def confirm(self, start: _Start) -> _Start:
-        """Store that ``start`` took effect, and return it as of now: sending it may have taken minutes."""
+        """Store that ``start`` took effect, and return it with the current time: sending may take minutes."""
         confirmed = msgspec.structs.replace(start, sent=True, began=time.time())
         self.keep(confirmed)
         return confirmed

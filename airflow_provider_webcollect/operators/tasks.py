@@ -26,13 +26,13 @@ JSON_RENDERER = "json"
 class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     """Copies a task, to its own group or to another (contract.md, endpoint 7).
 
-    If the answer is lost, the task fails without retries, since the copy may exist.
+    If the response is lost, the task fails without retries, since the copy may exist.
 
     Returns ``{"task_id", "task_name"}`` of the new task.
 
     :param collection_task_id: the task to copy. (templated)
     :param task_group_id: the group of the copy; None for the task's own. (templated)
-    :param retry_unknown_outcome: retry also if it is not known whether the copy was made.
+    :param retry_unknown_outcome: also retry if it is not known whether the copy was made.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
         not known whether the copy was made, unless ``retry_unknown_outcome`` is set.
@@ -59,7 +59,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
         return {"task_id": copied.task_id, "task_name": copied.task_name}
 
     def what_to_check(self) -> str:
-        """Return where the copy would be."""
+        """Return where to look for the copy."""
         group = _group(self.task_group_id)
         place = "its own group" if group is None else f"group {group}"
         return f"A copy of task {self.collection_task_id} may be in {place} by now."
@@ -73,9 +73,10 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
 
     :param collection_task_ids: the tasks to copy. (templated)
     :param task_group_ids: the groups of the copies. (templated)
-    :param on_partial_failure: what to do if some were not copied: ``fail`` (default; without retries, which
-        would copy the others again), ``skip`` the task, or ``ignore``. All are reported with their reasons.
-    :param retry_unknown_outcome: retry also if it is not known whether copies were made.
+    :param on_partial_failure: what to do if some were not copied: ``fail`` (default; without retries, since a
+        retry would copy the others again), ``skip`` the task, or ``ignore``. All failures are reported with
+        their reasons.
+    :param retry_unknown_outcome: also retry if it is not known whether copies were made.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help; with ``on_partial_failure="fail"``, if some were not
         copied; and if it is not known whether copies were made, unless ``retry_unknown_outcome`` is set.
@@ -138,7 +139,7 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         self.log.warning("%s", message)
 
     def what_to_check(self) -> str:
-        """Return where the copies would be."""
+        """Return where to look for the copies."""
         groups = ", ".join(map(str, self.task_group_ids))
         return f"Copies of {len(self.collection_task_ids)} tasks may be in the groups {groups} by now."
 
@@ -178,7 +179,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
 
 
 class _DeleteOperator(WebCollectOperator):
-    """What both deletions share: an empty list is an error unless it is expected, and the ids are logged."""
+    """Base of both delete operators: an empty list is an error unless allowed, and the ids are logged."""
 
     _what: str
     _call: Callable[[list[Any]], Call[None]]
@@ -191,7 +192,7 @@ class _DeleteOperator(WebCollectOperator):
         raise NotImplementedError
 
     def perform(self, hook: WebCollectHook) -> list[Any]:
-        """Delete them."""
+        """Delete the objects and return their ids."""
         ids = self._ids()
         if not ids:
             self.log.info("No %s to delete.", self._what)
@@ -207,7 +208,7 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
     Returns the list of their ids.
 
     :param collection_task_ids: the tasks to delete. (templated)
-    :param ignore_empty: succeed without a request if the list is empty; by default, that is an error.
+    :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for an empty list.
     :raises WebCollectError: for any other error of the service; the task is retried.
@@ -235,7 +236,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     Returns the list of their ids.
 
     :param task_group_ids: the groups to delete. (templated)
-    :param ignore_empty: succeed without a request if the list is empty; by default, that is an error.
+    :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for an empty list.
     :raises WebCollectError: for any other error of the service; the task is retried.
@@ -258,15 +259,15 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
-    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps and the names of their properties,
-    and the lists and how many values they were given; not the values, which may be many.
+    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
+    and the lists with the number of values sent. The values are left out, since they may be many.
 
     :param collection_task_id: the service's task. (templated)
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
         and values, or as a list of ``{"name", "value"}``. (templated)
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
         (templated)
-    :param retry_unknown_outcome: retry also if it is not known whether values were appended.
+    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
         not known whether values were appended, unless ``retry_unknown_outcome`` is set.
@@ -300,7 +301,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Update the parameters and return what was done."""
+        """Update the parameters and return a summary."""
         hook.client.send(self._call())
         done: dict[str, Any] = {
             "collection_task_id": self.collection_task_id,
@@ -323,7 +324,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         return done
 
     def what_to_check(self) -> str:
-        """Return which lists may have grown."""
+        """Return the lists whose values may have been appended."""
         steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
         return (
             f"The values may have been appended already to {', '.join(steps)} of task "
@@ -335,7 +336,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
     """Reads the steps of tasks (contract.md, endpoint 5).
 
     Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
-    and what belongs to its type.
+    and the fields of its type.
 
     :param collection_task_ids: the tasks. (templated)
     :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
@@ -373,7 +374,7 @@ class WebCollectGetActionsOperator(WebCollectOperator):
 
 
 class WebCollectGetRunningCountsOperator(WebCollectOperator):
-    """Reads how many tasks and sub-tasks run and wait (contract.md, endpoint 16).
+    """Reads how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16).
 
     Returns ``{"extracting_count", "waiting_count", "finished_count", "waiting_sub_task_count",
     "executing_sub_task_count"}``; the meaning of the last two is open (contract.md, Task running counts).
@@ -391,7 +392,7 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
 
 
 class WebCollectDeprecateDataAppOperator(WebCollectOperator):
-    """Deprecates a data app; only its author may, and a repeat changes nothing (contract.md, endpoint 20).
+    """Deprecates a data app; only its author may, and repeating it has no effect (contract.md, endpoint 20).
 
     Returns ``{"app_name", "status"}`` and, where the service sends them, ``namespace``, ``version`` and
     ``missing_secrets``.
@@ -425,5 +426,5 @@ def _is_list(entry: Mapping[str, Any]) -> bool:
 
 
 def _group(value: int | str | None) -> int | None:
-    # a template that renders to nothing means none
+    # a template that renders to an empty string means None
     return None if value is None or value == "" else validation.integer("task_group_id", value)

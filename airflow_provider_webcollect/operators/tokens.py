@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class WebCollectRefreshTokenOperator(WebCollectOperator):
     """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
 
-    For connections with ``token_refresh = "keeper"``, whose workers never renew it themselves. A token that
-    is young enough is tried out (contract.md, endpoint 16); if the service rejects it, it is renewed.
+    For connections with ``token_refresh = "keeper"``, whose workers never renew the token. A token that is
+    not old enough to renew is tested (contract.md, endpoint 16); if the service rejects it, it is renewed.
 
-    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service did not say.
+    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service gave none.
 
     :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
         default.
@@ -43,7 +43,7 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
             raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Renew the token if it is old enough, and say until when it is valid."""
+        """Renew the token if it is old enough, and return its expiry time."""
         self._check()
         began = pendulum.now("UTC")
         token = hook.client.renew_token(self.renew_after)

@@ -60,7 +60,7 @@ __all__ = [
 
 
 class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
-    """Replaces, or extends, the values of a task's loop step (contract.md, endpoint 3).
+    """Replaces or extends the values of a task's loop step (contract.md, endpoint 3).
 
     Returns ``{"collection_task_id", "action_id", "count", "message"}``.
 
@@ -68,14 +68,13 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
     :param action_id: the loop step. (templated)
     :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
     :param loop_items: the values. (templated)
-    :param is_append: keep the old values and append; by default they are replaced. If the answer to an append
-        is lost, the task fails without retries, since the values may have been appended.
-    :param retry_unknown_outcome: retry also if it is not known whether values were appended.
+    :param is_append: append to the existing values; by default they are replaced. If the response to an
+        append is lost, the task fails without retries, since the values may have been appended.
+    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
         not known whether values were appended, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -111,7 +110,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Update the values and return what was done."""
+        """Update the values and return a summary."""
         message = hook.client.send(self._call()).message
         done = "Appended" if self.is_append else "Replaced all values by"
         self.log.info("%s %d values of step %s.", done, len(self.loop_items), self.action_id)
@@ -123,7 +122,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         }
 
     def what_to_check(self) -> str:
-        """Return which list may have grown."""
+        """Return the list whose values may have been appended."""
         return (
             f"The {len(self.loop_items)} values may have been appended already to step {self.action_id} of "
             f"task {self.collection_task_id}."
@@ -133,7 +132,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
 
-    The file is checked line by line before anything is sent, and streamed.
+    The file is checked line by line before anything is sent, and is streamed.
 
     Returns ``{"collection_task_id", "count"}``.
 
@@ -183,7 +182,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
             validation.text("urls_path", self.urls_path)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Upload the URLs and return how many there were."""
+        """Upload the URLs and return their number."""
         self._check()
         file = None
         if self.urls_path is not None:

@@ -38,8 +38,8 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
 
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
-        service asks for (``Retry-After``), see
+    :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
+        long as the service requests (``Retry-After``), see
         :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
     """
 
@@ -62,9 +62,9 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         """Wait: poke, reschedule or defer."""
         try:
             with airflow_errors():
-                # a `dag.test()` runs further tries and pokes with the same operator
+                # `dag.test()` reuses the operator for further attempts and pokes
                 self._waited_for, self._wait = self._checked(), None
-                # what is wrong with the connection shows in the wait, which knows what to do about it
+                # errors of the connection are left to the wait, which handles them
                 with contextlib.suppress(WebCollectError):
                     self._store_link(context)
             if self.deferrable:
@@ -72,25 +72,25 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         except (AirflowFailException, AirflowSensorTimeout, AirflowSkipException):
             raise
         except Exception as error:
-            # Airflow's sensors respect it in `poke` alone
+            # Airflow's sensors respect `never_fail` only in `poke`
             if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
         return super().execute(context)
 
     def _checked(self) -> Condition:
-        """Return what the arguments say is waited for, once their templates are rendered."""
+        """Check the rendered arguments and return the condition to wait for."""
         return self._condition()
 
     def _begun(self, condition: Condition) -> Condition | None:
-        """Return the condition of the wait that begins now; None if it cannot begin yet.
+        """Return the condition with its initial state; None if the wait cannot begin yet.
 
-        :raises AirflowFailException: if the service refuses what has to be known for it.
+        :raises AirflowFailException: if the service refuses to give the initial state.
         """
         return condition
 
     def _store_link(self, context: Context) -> None:
-        """Store the link to the service's page of what is waited for; by default there is none."""
+        """Store the link to the service's page of the task; by default there is none."""
 
     def _defer(self, condition: Condition) -> NoReturn:
         now = time.monotonic()
@@ -125,7 +125,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         :raises AirflowFailException: for a failure state, and if a retry cannot help.
         """
         if self._waited_for is None:
-            # called without `execute`, as unit tests of DAGs do
+            # called without `execute`, for example by unit tests of DAGs
             with airflow_errors():
                 self._waited_for = self._checked()
         if self._wait is None:
@@ -150,7 +150,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except Exception as error:
-            # Airflow lets `soft_fail` skip whatever has ended a trigger; when poking, errors are retried
+            # Airflow's `soft_fail` skips for any failure of a trigger; when poking, errors are retried
             skipped = error.__cause__ if isinstance(error, AirflowSkipException) else None
             ended = skipped or error
             if _is_timeout(ended):
@@ -166,11 +166,11 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         return AirflowSkipException(reason) if self.soft_fail else AirflowSensorTimeout(reason)
 
     def _condition(self) -> Condition:
-        """Return what the arguments say is waited for, checked."""
+        """Check the arguments and return the condition that they define."""
         raise NotImplementedError
 
     def _trigger_class(self) -> type[WaitTrigger]:
-        """Return the class of the trigger that waits; it is not imported while DAGs are parsed."""
+        """Return the trigger's class, which is not imported while DAGs are parsed."""
         raise NotImplementedError
 
     def _result(self, records: Records) -> Any:
@@ -179,15 +179,15 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Return whether Airflow has ended the wait in the triggerer because its time was over."""
+    """Return whether Airflow has ended the deferral because it timed out."""
     if AIRFLOW_V_3_0_PLUS:
         return isinstance(error, AirflowSensorTimeout)
-    # Airflow 2 has no error of its own for it: only the words of its scheduler (`check_trigger_timeouts`)
+    # Airflow 2 has no error class for it, only the message of its scheduler (`check_trigger_timeouts`)
     return str(error) == "Trigger/execution timeout"
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:
-    """Return the Unix time at which the wait began; in reschedule mode that is the first poke's."""
+    """Return the Unix time at which the wait began; in reschedule mode, the time of the first poke."""
     began = None
     if sensor.reschedule:
         ti = context["ti"]
@@ -196,9 +196,9 @@ def _began(sensor: BaseSensorOperator, context: Context) -> float:
 
 
 def _first_poke(ti: Any) -> datetime.datetime | None:
-    """Return when Airflow 2 first poked in this try; None if it has not yet.
+    """Return when Airflow 2 first poked in this attempt; None if it has not yet.
 
-    The task instance's own ``start_date`` is that of this poke, since the scheduler has queued it again.
+    The task instance's ``start_date`` is that of the current poke, since the scheduler queues each poke.
     """
     from airflow.models.taskreschedule import TaskReschedule
     from airflow.utils.session import create_session

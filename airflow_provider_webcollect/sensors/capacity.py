@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 
 class WebCollectCapacitySensor(WaitSensor):
-    """Waits until the account has capacity for more runs, by its running counts (contract.md, endpoint 16).
+    """Waits until the account has capacity for more runs (contract.md, endpoint 16).
 
-    All waits end once there is capacity; if they must not all start runs at once, give them an Airflow pool.
+    All waits end when there is capacity. If they must not all start runs at once, use an Airflow pool.
 
     Returns the last counts: ``{"extracting_count", "waiting_count", "finished_count",
     "waiting_sub_task_count", "executing_sub_task_count"}``.
 
-    ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` are as for all sensors of Airflow.
+    ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
 
     :param max_active_tasks: wait until fewer of the account's tasks than this are Extracting or Waiting; None
         for no limit. (templated)
-    :param max_active_sub_tasks: the same for sub-tasks; at least one of both, and both count. (templated)
+    :param max_active_sub_tasks: the same for sub-tasks; at least one limit is required, and both apply.
+        (templated)
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a plan below Enterprise.

@@ -1,8 +1,8 @@
-"""Whether Airflow can start a sensor's wait in the triggerer, and what the triggerer gets for it.
+"""Whether Airflow can start a sensor's wait in the triggerer, and which arguments the trigger gets.
 
-The triggerer renders templates with less than a worker has: to texts alone, without what the DAG adds to
-Jinja, and without an answer to some requests, such as for the XComs of all map indexes. What it cannot do
-is done by a worker.
+The triggerer renders templates with restrictions: results are strings, the DAG's own Jinja settings are
+missing, and some requests get no response, such as for the XComs of all map indexes. A sensor that needs more
+begins its wait in a worker.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class NotFromTrigger(Exception):
 
 
 def start_trigger_args(sensor: WaitSensor, trigger: str, names: Sequence[str]) -> StartTriggerArgs:
-    """Return what the triggerer needs for a sensor's wait from beginning to end.
+    """Return Airflow's arguments for a wait that runs entirely in the triggerer.
 
     :param trigger: path of the trigger's class.
-    :param names: names of the sensor's arguments that say what is waited for.
+    :param names: names of the sensor's arguments that define the condition.
     :raises NotFromTrigger: if only a worker can begin the wait.
     """
     from airflow.triggers.base import StartTriggerArgs
@@ -65,7 +65,7 @@ def _check(sensor: WaitSensor) -> None:
 
 
 def _plain(sensor: WaitSensor, value: Any) -> Any:
-    """Return ``value`` as plain JSON, with references in place of other tasks' results."""
+    """Return ``value`` as plain JSON, with references instead of other tasks' results."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -97,20 +97,20 @@ def _check_template(sensor: WaitSensor, text: str) -> None:
 
 
 def _lacks_map_index(sensor: WaitSensor, text: str) -> bool:
-    """Return whether a template may have an ``xcom_pull`` without ``map_indexes``, which asks for all."""
+    """Return whether a template may call ``xcom_pull`` without ``map_indexes``, which requests all."""
     from jinja2 import TemplateSyntaxError, nodes
 
     try:
         calls = sensor.get_template_env().parse(text).find_all(nodes.Call)
     except TemplateSyntaxError:
-        return False  # it fails in the triggerer as it would in a worker
+        return False  # rendering fails in the triggerer as it would in a worker
     named = [
         call
         for call in calls
         if getattr(call.node, "attr", None) == "xcom_pull"
         and any(each.key == "map_indexes" for each in call.kwargs)
     ]
-    # whatever else has the word may be one, such as a name for it
+    # any other occurrence may be such a call, for example through an alias
     return text.count("xcom_pull") > len(named)
 
 
@@ -120,7 +120,7 @@ def _pull(reference: Any) -> dict[str, Any]:
 
     if not isinstance(reference, PlainXComArg) or _is_mapped(reference.operator):
         raise NotFromTrigger("only results of single tasks, and plain JSON, are available in the triggerer")
-    # without a map index, the triggerer would send a request that gets no answer
+    # without a map index, the triggerer would send a request that gets no response
     return {"task_ids": reference.operator.task_id, "key": reference.key, "map_indexes": -1}
 
 

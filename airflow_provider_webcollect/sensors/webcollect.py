@@ -14,7 +14,7 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.sensors.base import WaitSensor
 from airflow_provider_webcollect.sensors.capacity import (
-    WebCollectCapacitySensor as WebCollectCapacitySensor,  # it is public here, beside the others
+    WebCollectCapacitySensor as WebCollectCapacitySensor,  # a public name of this module
 )
 from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
@@ -43,15 +43,15 @@ END_TRIGGERS = "airflow_provider_webcollect.triggers.end_from_trigger"
 
 
 class _StatusSensor(WaitSensor):
-    """What both sensors of states share.
+    """Base of both status sensors.
 
-    A target state ends the wait with success, a failure state fails the task without retries.
+    A target state ends the wait with success; a failure state fails the task without retries.
     """
 
     operator_extra_links = (WebCollectTaskLink(),)
-    #: The names of the arguments that say what is waited for.
+    #: The names of the arguments that define the condition.
     _names: Sequence[str]
-    #: The path of the trigger's class that holds the wait up to the end of the task.
+    #: The path of the trigger's class that runs the whole wait.
     _end_trigger: str
 
     collection_task_id: str | None
@@ -72,13 +72,13 @@ class _StatusSensor(WaitSensor):
         self._why_from_worker = ""
 
     def _check(self) -> None:
-        """Check the arguments that are literal, and remember which were given."""
+        """Check the literal arguments, and store which were given."""
         check_now(self, self._condition)
         names = ("webcollect_conn_id", *self._names)
         self._given = tuple(name for name in names if getattr(self, name) is not None)
 
     def _start_from_trigger(self) -> None:
-        """Let Airflow start the wait in the triggerer; if it cannot, the task will be deferred."""
+        """Let Airflow start the wait in the triggerer; if it cannot, the task is deferred by a worker."""
         self.deferrable = True
         try:
             self.start_trigger_args = start_trigger_args(self, self._end_trigger, self._names)
@@ -101,13 +101,13 @@ class _StatusSensor(WaitSensor):
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the wait in the triggerer, or begin one that only a worker can begin."""
+        """Resume after the wait in the triggerer, or begin a wait that only a worker can begin."""
         match next_kwargs:
             case {"event": {"outcome": Outcome.NEEDS_WORKER, "reason": str(reason)}}:
                 self._why_from_worker = reason
                 return self.execute(context)
             case {"event": {"outcome": Outcome.INVALID_ARGUMENT, "reason": reason}}:
-                # `soft_fail` and `never_fail` skip no wrong argument
+                # `soft_fail` and `never_fail` do not apply to wrong arguments
                 raise AirflowFailException(reason)
         return super().resume_execution(next_method, next_kwargs, context)
 
@@ -117,28 +117,28 @@ class _StatusSensor(WaitSensor):
 
 
 class WebCollectTaskStatusSensor(_StatusSensor):
-    """Waits until one or many tasks reach a state, by default Finished (contract.md, endpoint 13).
+    """Waits until one or more tasks reach a state, by default Finished (contract.md, endpoint 13).
 
     Returns the last status record, or the list of them for ``collection_task_ids``. ``timeout``,
-    ``poke_interval``, ``mode`` and ``soft_fail`` are as for all sensors of Airflow.
+    ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
 
     :param collection_task_id: the service's task. (templated)
-    :param collection_task_ids: many tasks instead of one. (templated)
-    :param wait_for: ``all`` of them (default), or ``any``.
+    :param collection_task_ids: several tasks instead of one. (templated)
+    :param wait_for: ``all`` tasks (default), or ``any``.
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
-    :param after: the status from before the run that is waited for: the result of
-        ``WebCollectStartSubTasksOperator`` (or a list of them), so that Finished of an earlier run does not
-        count. With ``"now"`` the sensor queries it at the start: then the run that is active counts, or else
-        the next one, whenever that begins. None (default) for any run. (templated)
-    :param settle: seconds, 90 by default, for which the service may still show the run before. After that, a
-        final state counts without further evidence.
-    :param missing_timeout: seconds, 600 by default, after which a task that is missing from the answers, or
-        Unexecuted, fails the task.
+    :param after: the status before the awaited run, so that Finished of an earlier run does not count: the
+        result of ``WebCollectStartSubTasksOperator``, or a list of them. With ``"now"`` the sensor queries
+        the status when it starts; it then waits for the active run or, if there is none, for the next one,
+        whenever that begins. None (default) for any run. (templated)
+    :param settle: seconds, 90 by default, for which the service may still show the previous run. After that,
+        a final state counts without further evidence.
+    :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
+        the responses or is Unexecuted.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param start_from_trigger: wait in the triggerer only, without a worker at the start and the end, on
+    :param start_from_trigger: wait only in the triggerer, without a worker at the start and the end, on
         Airflow 3.3 and later; False by default. Where Airflow cannot do that, such as for mapped tasks, the
-        task is deferred, and the log says why.
+        task is deferred by a worker, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state or a missing task, and if a retry cannot help.
     :raises AirflowSensorTimeout: after ``timeout`` seconds.
@@ -212,22 +212,22 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
 
 class WebCollectSubTaskStatusSensor(_StatusSensor):
-    """Waits until sub-tasks of the latest batch reach states, default Finished (contract.md, endpoint 14).
+    """Waits until the latest batch's sub-tasks reach a state, by default Finished (contract.md, endpoint 14).
 
-    The log has the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of
-    all sub-tasks of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` are as for all
-    sensors of Airflow.
+    Logs the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of all
+    sub-tasks of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow
+    sensors.
 
     :param collection_task_id: the service's task. (templated)
     :param sub_task_ids: the sub-tasks; None for all of the batch. (templated)
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
-    :param missing_timeout: seconds, 600 by default, after which a missing sub-task, or an empty batch, fails
-        the task.
+    :param missing_timeout: seconds, 600 by default, after which the sensor fails if a sub-task is missing or
+        the batch is empty.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param start_from_trigger: wait in the triggerer only, without a worker at the start and the end, on
+    :param start_from_trigger: wait only in the triggerer, without a worker at the start and the end, on
         Airflow 3.3 and later; False by default. Where Airflow cannot do that, such as for mapped tasks, the
-        task is deferred, and the log says why.
+        task is deferred by a worker, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state or a missing sub-task, and if a retry cannot help.
     :raises AirflowSensorTimeout: after ``timeout`` seconds.
