@@ -1,4 +1,4 @@
-"""Assets ``webcollect://<conn_id>/<task id>`` stand for what a collection task collects."""
+"""Assets ``webcollect://<conn_id>/<task id>``, which represent the rows of a collection task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def create_asset(
     :param collection_task_id: the service's task.
     :param lotno: the batch number; None for the whole history.
     :param webcollect_conn_id: the Airflow connection of the service.
-    :param extra: what Airflow is to store with the asset.
+    :param extra: metadata that Airflow stores with the asset.
     """
     from airflow.providers.common.compat.sdk import Asset
 
@@ -39,10 +39,10 @@ def create_asset(
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Check the URI of an asset, and return it in the one form that all spellings of it have.
+    """Check the URI of an asset, and return its normalized form.
 
     :param uri: the URI, split.
-    :raises ValueError: if it is none.
+    :raises ValueError: if it is not the URI of such an asset.
     """
     parts = [unquote(part) for part in uri.path.strip("/").split("/")]
     if not uri.netloc or not all(parts) or len(parts) > 2 or uri.query or uri.fragment:
@@ -51,9 +51,9 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 class Address(NamedTuple):
-    """Where a folder is, as all know it: without the id of the connection that opens it.
+    """The address of a folder, without the id of the connection that opens it.
 
-    :ivar bucket: empty for this machine's files.
+    :ivar bucket: empty for local files.
     :ivar path: with a leading slash.
     """
 
@@ -63,7 +63,7 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, folder: ObjectStoragePath) -> Address:
-        """Return the address of a folder; its name may hold what means something in URLs (``#``, ``?``)."""
+        """Return the address of a folder; its name may contain characters special in URLs (``#``, ``?``)."""
         scheme, _, rest = str(folder).rpartition("://")
         bucket, slash, path = rest.partition("/")
         return cls(scheme or "file", bucket.rpartition("@")[2], f"{slash}{path}".rstrip("/"))
@@ -74,19 +74,19 @@ class Address(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """The address in one piece."""
+        """The address as a single string."""
         return f"{self.scheme}://{self.bucket}{self.path}"
 
     @property
     def key(self) -> str:
-        """The path within the bucket; on this machine, the whole path."""
+        """The path within the bucket; for local files, the whole path."""
         return self.path.removeprefix("/") if self.bucket else self.path
 
 
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:
-    """Return the namespace and the name that OpenLineage knows a task's rows by.
+    """Return the OpenLineage namespace and name of a task's rows.
 
-    The namespace is of the service's host: two connections to one service lead to the same datasets.
+    The namespace is that of the service's host: two connections to one service give the same datasets.
     """
     service = urlsplit(hook.connection.settings.base_url)
     place = service.hostname if service.port is None else f"{service.hostname}:{service.port}"
@@ -97,7 +97,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """Return the OpenLineage dataset of a ``webcollect`` asset.
 
     :param asset: the asset.
-    :param lineage_context: the hook that has read the rows, or anything else for an inlet or outlet.
+    :param lineage_context: the hook that has read the rows, or any other object for an inlet or outlet.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
@@ -111,7 +111,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
 
 
 def report_read(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> None:
-    """Tell Airflow's hook lineage that a task's rows are read."""
+    """Report to Airflow's hook lineage that a task's rows are read."""
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
     source = {"collection_task_id": collection_task_id, "lotno": lotno}

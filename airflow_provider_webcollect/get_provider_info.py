@@ -1,4 +1,4 @@
-"""What Airflow learns of this provider without importing it."""
+"""The provider's metadata, which Airflow reads without importing the rest of the provider."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTEGRATION = "Web Data Collection"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return the provider's metadata, after Airflow's ``provider_info.schema.json``."""
+    """Return the provider's metadata in the form of Airflow's ``provider_info.schema.json``."""
     return {
         "package-name": "airflow-provider-webcollect",
         "name": INTEGRATION,
@@ -48,7 +48,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         },
         "asset-uris": _asset_uris(),
-        # as Airflow 2 calls it
+        # the name in Airflow 2
         "dataset-uris": _asset_uris(),
         "connection-types": [
             {

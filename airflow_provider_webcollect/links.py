@@ -1,8 +1,8 @@
 """Links from a task in Airflow's UI to the service's web page of the collection task, and to landed rows.
 
 The web server must not read connections, so a task stores its links as XComs when it runs; a link that was
-not stored is not shown. The DAGs that Airflow 2 has stored name these classes by their path, and a web server
-shows no link at all of an operator with one whose path it does not know.
+not stored is not shown. DAGs stored by Airflow 2 refer to these classes by path; if a web server does not
+know one of an operator's paths, it shows none of that operator's links.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ class _StoredLink(BaseOperatorLink):
         return self.key
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the stored URL, or an empty text for no link."""
+        """Return the stored URL, or an empty string for no link."""
         url = getattr(operator, self.key, None)
         if url is None:
-            # in another process than the task's, or after a wait in the triggerer
+            # in another process than the task, or after a wait in the triggerer
             url = XCom.get_value(ti_key=ti_key, key=self.key)
-        # anybody who writes XComs could have stored a script
+        # a user who can write XComs could have stored a script
         is_page = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
         return str(url) if is_page else ""
 
     @classmethod
     def store(cls, context: Context, url: str) -> None:
-        """Show ``url`` from now on, also while the task is still running or deferred; empty for no link."""
+        """Show ``url`` from now on, even while the task is running or deferred; an empty string shows no
+        link."""
         operator = context["task"]
-        # Airflow 3 asks for the link when the task has ended, and logs an XCom that is not there as an error
+        # Airflow 3 looks the link up when the task has ended, and logs a missing XCom as an error
         setattr(operator, cls.key, url)
         if url or getattr(operator, "deferrable", False):
             context["ti"].xcom_push(key=cls.key, value=url)
@@ -69,7 +70,7 @@ class WebCollectExportLink(_StoredLink):
 def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: object) -> None:
     """Store the link to a task's page, if the connection says where such pages are.
 
-    :param collection_task_id: what is no id yet, such as None, has no link.
+    :param collection_task_id: no link is stored for a value that is not an id, such as None.
     """
     template = hook.connection.task_url_template
     linked = template and isinstance(collection_task_id, str | int) and str(collection_task_id).strip()
@@ -86,7 +87,7 @@ def store_export_link(context: Context, hook: WebCollectHook, folder: ObjectStor
 
 
 def _filled(template: str, values: Mapping[str, str], safe: str = "") -> str:
-    """Put quoted ``values`` where ``template`` names them; other braces stay as they are."""
+    """Replace the names in ``template`` with quoted ``values``; other braces stay unchanged."""
     for name, value in values.items():
         template = template.replace(f"{{{name}}}", quote(value, safe=safe))
     return template

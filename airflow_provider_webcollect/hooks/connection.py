@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Tasks that one status query may name (assumptions.md, Errors).
+#: Maximum number of tasks in one status query (assumptions.md, Errors).
 MAX_STATUS_BATCH_SIZE = 100
 
-# The description is the rule that an error states.
+# The description is the rule that the error message states.
 Text = Annotated[str | None, msgspec.Meta(description="it must be a string")]
 Number = Annotated[float, msgspec.Meta(description="it must be a number")]
 Integer = Annotated[int, msgspec.Meta(description="it must be an integer")]
@@ -40,7 +40,7 @@ TokenRefresh = Annotated[
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """The extras of a connection; texts that spell numbers or booleans are read as such."""
+    """The extras of a connection; strings that contain numbers or booleans are converted."""
 
     refresh_token: Text = None
     access_token: Text = None
@@ -66,13 +66,14 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebCollectConnection:
-    """What a connection says, checked. Its repr shows no secret.
+    """The checked values of a connection. Its repr shows no secret.
 
     :param status_batch_size: tasks per status query.
-    :param task_url_template: the service's web page of a task, with ``{task_id}``; None if it has none.
+    :param task_url_template: the service's web page of a task, with ``{task_id}``; None if not set.
     :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if
-        it has none.
-    :param masked: what the connection holds only Airflow's mask of, which counts as not set; names.
+        not set.
+    :param masked: names of fields for which the connection holds only Airflow's mask, which counts as not
+        set.
     """
 
     conn_id: str
@@ -85,11 +86,11 @@ class WebCollectConnection:
 
 
 def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
-    """Check a connection and return what it says.
+    """Check a connection and return its values.
 
     :param extra: the connection's extra, decoded.
     :raises ConnectionIncomplete: if it has no host.
-    :raises InvalidArgument: naming the field, if one is not as it should be.
+    :raises InvalidArgument: naming the field, if a field is invalid.
     """
     cleaned = _cleaned(extra)
     extras = _extras(cleaned)
@@ -135,7 +136,7 @@ def _cleaned(extra: Any) -> dict[str, Any]:
         return {}
     if not isinstance(extra, dict):
         raise InvalidArgument("extra", extra, "it must be a JSON object", shown=_in_words(extra))
-    # what is pasted into a form often has a blank or line end behind it
+    # values pasted into a form often end with a blank or a newline
     return {
         name.removeprefix(form.PREFIX): value.strip() if isinstance(value, str) else value
         for name, value in extra.items()
@@ -143,10 +144,10 @@ def _cleaned(extra: Any) -> dict[str, Any]:
 
 
 def _extras(cleaned: Mapping[str, Any]) -> Extras:
-    """Read the extras; what a form leaves empty counts as not set."""
+    """Read the extras; fields left empty in the form count as not set."""
     given = {name: value for name, value in cleaned.items() if value not in (None, "", *form.MASKS)}
     if (store := given.pop("token_store", "variable")) != "variable":
-        # in a connection, it would have whoever edits connections choose what code runs
+        # set in a connection, it would let anyone who can edit connections choose which code runs
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
     kinds = get_type_hints(Extras, include_extras=True)
     if unknown := sorted(given.keys() - kinds.keys()):
@@ -164,7 +165,7 @@ def _value(name: str, value: Any, kind: Any) -> Any:
 
 
 def _in_words(value: Any) -> str:
-    """Return what a value is, not the value: a person can put a secret into the wrong field."""
+    """Describe a value without showing it: a person can enter a secret into the wrong field."""
     match value:
         case str():
             return f"a string of {len(value)} characters"
@@ -178,7 +179,7 @@ def _in_words(value: Any) -> str:
 
 
 def _link_template(name: str, template: str | None) -> str | None:
-    """Return ``template`` if a browser takes what it gives for a web page, and not for a script, say."""
+    """Return ``template`` if its links are web pages and not, for example, scripts."""
     if template is None:
         return None
     try:
@@ -192,7 +193,7 @@ def _link_template(name: str, template: str | None) -> str | None:
 
 
 def _base_url(connection: Connection) -> str:
-    """Return the main service's base URL; a host without scheme is taken as https, or as ``schema`` says."""
+    """Return the main service's base URL; a host without scheme gets that of ``schema``, or https."""
     host = (connection.host or "").strip()
     if not host:
         raise ConnectionIncomplete(

@@ -1,7 +1,7 @@
-"""Proving a connection with a harmless call, for the button in Airflow's connection form.
+"""Testing a connection with a harmless call, for the button in Airflow's connection form.
 
-Airflow tests a connection under an id that nobody else knows, so what is learned here can reach no worker. A
-refresh token works once: exchanging it here would lock the workers out. So it is never sent.
+Airflow tests a connection under a random id, so a token obtained here cannot be shared with workers. A
+refresh token works only once: exchanging it here would lock the workers out. So it is never sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
 
-#: Stands for a token that the service surely does not know.
+#: A token that the service does not know.
 NO_TOKEN = "connection-test"
 UNTRIED = (
     "The refresh token itself was not tried, since that would spend it: the first task that needs an access "
@@ -46,7 +46,7 @@ MASKED = (
 
 
 def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
-    """Return whether the connection works, and what to tell the person who asks."""
+    """Return whether the connection works, and a message for the user."""
     try:
         passed, said = True, _prove(connection)
     except WebCollectError as error:
@@ -67,13 +67,13 @@ def _prove(connection: WebCollectConnection) -> str:
         except TokenRejected:
             if not has_refresh_token:
                 raise
-            # the refresh token may lead to a token that is not rejected
+            # the refresh token may still give a valid access token
             return f"The service answers. {UNTRIED}"
     return f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
 
 
 def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
-    """Return credentials that can be tried without spending anything."""
+    """Return credentials that can be tried without using up the refresh token."""
     given = connection.credentials
     credentials = dataclasses.replace(given, refresh_token=None)
     if not given.refresh_token or credentials.can_get_tokens or credentials.api_key:
@@ -85,7 +85,7 @@ def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
 
 
 def _client(connection: WebCollectConnection, credentials: Credentials) -> Client:
-    # a person waits for the answer
+    # few retries, since a person waits for the result
     settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2), token_refresh="auto")
     name = f"test-{secrets.token_hex(8)}"
     return Client(make_context(settings, credentials, name, MemoryTokenStore(name), learned=mask_secret))
@@ -93,7 +93,7 @@ def _client(connection: WebCollectConnection, credentials: Credentials) -> Clien
 
 def _prove_key(client: Client, has_refresh_token: bool) -> str:
     with contextlib.suppress(NotFound):
-        # a key is taken by five endpoints only, and this is the only one of them that changes nothing
+        # only five endpoints accept a key, and of these only this one changes nothing
         client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
     rest = UNTRIED if has_refresh_token else "Operations that take an access token will not work with it."
     return f"Connected; the API key is accepted. {rest}"

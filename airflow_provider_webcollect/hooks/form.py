@@ -1,6 +1,6 @@
-"""The connection form of the type ``webcollect``, once for all Airflow versions.
+"""The connection form of the type ``webcollect``, defined once for all Airflow versions.
 
-Airflow 3.2 and later read it from the provider's metadata, earlier ones ask the hook for widgets.
+Airflow 3.2 and later read it from the provider's metadata; earlier versions get widgets from the hook.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-#: What the form of Airflow 2 holds in place of a stored secret; Airflow puts the secret back when it saves.
+#: Shown by Airflow 2's form instead of a stored secret; Airflow puts the secret back when it saves.
 PLACEHOLDER = "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER"
-#: What can come as a value and is none: Airflow 3 shows "***" in place of a secret.
+#: Values that stand for a stored secret and are not the secret: Airflow 3 shows "***".
 MASKS = ("***", PLACEHOLDER)
-#: Airflow 2 tests a connection with each extra under two names, one of them with this in front.
+#: Airflow 2 tests a connection with each extra under two names, one of them with this prefix.
 PREFIX = "extra__webcollect__"
-#: Spellings of booleans; a ticked box of Airflow 2 is "y".
+#: Spellings of booleans; a checked checkbox of Airflow 2 is "y".
 _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
@@ -26,8 +26,8 @@ class Field:
     """A field of the form.
 
     :param kind: the JSON schema type of its value.
-    :param default: what the form suggests. Airflow 3 masks that of a field whose name looks secret to it, and
-        then saves the mask: such a field has none.
+    :param default: the form's suggestion. If a field's name looks secret, Airflow 3 masks its default and
+        then saves the mask, so such a field has no default.
     """
 
     name: str
@@ -116,14 +116,14 @@ _UI_TEXTS: dict[str, dict[str, str]] = {
     "relabeling": {"host": "Base URL", "login": "Login (first token)", "password": "Password (first token)"},
     "placeholders": {"host": "https://openapi.example.com"},
 }
-#: What the form hides, renames and suggests, as the provider's metadata states it.
+#: What the form hides, renames and suggests, in the spelling of the provider's metadata.
 METADATA_BEHAVIOUR: dict[str, Any] = {"hidden-fields": HIDDEN_FIELDS, **_UI_TEXTS}
-#: The same as the hook states it.
+#: The same in the spelling of the hook.
 HOOK_BEHAVIOUR: dict[str, Any] = {"hidden_fields": HIDDEN_FIELDS, **_UI_TEXTS}
 
 
 def conn_fields() -> dict[str, dict[str, Any]]:
-    """Return the fields as the provider's metadata states them."""
+    """Return the fields for the provider's metadata."""
     return {field.name: _conn_field(field) for field in FIELDS}
 
 
@@ -141,14 +141,14 @@ def _conn_field(field: Field) -> dict[str, Any]:
 def widgets() -> dict[str, Any]:
     """Return the fields as form widgets, for Airflow before 3.2.
 
-    That knows four kinds of widgets and drops the whole connection type if it meets another, so numbers are
-    texts.
+    Airflow before 3.2 knows four kinds of widgets and drops the whole connection type if it meets another, so
+    numbers are strings.
     """
     return {field.name: _widget(field) for field in FIELDS}
 
 
 def read_boolean(value: Any) -> Any:
-    """Return the boolean that ``value`` spells; any other value as it is."""
+    """Return the boolean that ``value`` spells; return any other value unchanged."""
     return _BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
 
 
@@ -173,17 +173,17 @@ def _widget(field: Field) -> Any:
 
 
 def _box(field: Any, **attributes: Any) -> Any:
-    """Show a checkbox, ticked if the value means true; wtforms ticks it for the text "false" too."""
+    """Render a checkbox, checked if the value means true; wtforms also checks it for the text "false"."""
     from wtforms.widgets import CheckboxInput
 
     return CheckboxInput()(field, **attributes, checked=read_boolean(field.data) is True)
 
 
 def _secret(field: Any, **attributes: Any) -> Any:
-    """Show a password field; one that Airflow fills from the connection shows Airflow's placeholder.
+    """Render a password field; a value that Airflow fills in from the connection is shown as a placeholder.
 
-    Airflow restores a secret whose field comes back with the placeholder, and removes one whose field comes
-    back empty. What a person has typed is shown as it is, should the form be shown again for an error.
+    When the form is saved, Airflow restores the secret if the field holds the placeholder, and removes it if
+    the field is empty. If the form is shown again after an error, it shows what the user has typed.
     """
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget
 

@@ -24,10 +24,11 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Give the context in which a thread asks Airflow's supervisor.
+    """Serialize requests of threads to Airflow's supervisor.
 
-    That of a `dag.test()` mixes up the answers if two threads ask at once, as those of an event loop may. A
-    coroutine waits for no other: whoever has the lock may need the event loop for its answer.
+    The supervisor of a `dag.test()` mixes up responses if two threads send requests at once, as the threads
+    of an event loop may. Coroutines do not wait for the lock: its holder may need the event loop for its
+    response.
     """
     try:
         asyncio.get_running_loop()
@@ -41,21 +42,21 @@ def one_at_a_time() -> Iterator[None]:
 class VariableTokenStore(TokenStore):
     """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``; Airflow encrypts and masks it.
 
-    How its renewal stands is in ``webcollect_renewal__<conn_id>``. Deleting the first is a reset: what comes
-    next is obtained with the credential in the connection.
+    The state of its renewal is in ``webcollect_renewal__<conn_id>``. Deleting the first is a reset: the next
+    token is obtained with the credential in the connection.
     """
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
 
     def read(self, register: Register) -> str | None:
-        """Return a text, or None if there surely is none."""
+        """Return the stored text, or None if it is certain that there is none."""
         key = self._key(register)
         with one_at_a_time():
             return _read_in_task(key) if _task_runner() else _read_in_database(key)
 
     def write(self, register: Register, text: str) -> None:
-        """Replace a text."""
+        """Replace the stored text."""
         with one_at_a_time():
             _variable().set(self._key(register), text)
 
@@ -64,13 +65,13 @@ class VariableTokenStore(TokenStore):
 
 
 def _task_runner() -> ModuleType | None:
-    """Return the module that leads to Airflow 3's supervisor, in tasks and triggers; None elsewhere."""
+    """Return the module that holds Airflow 3's supervisor channel, in tasks and triggers; None elsewhere."""
     module = sys.modules.get("airflow.sdk.execution_time.task_runner")
     return module if hasattr(module, "SUPERVISOR_COMMS") else None
 
 
 def _variable() -> Any:
-    """Return the class to write Variables with: that of the SDK works in tasks and triggers only."""
+    """Return the class that writes Variables: the SDK's class works only in tasks and triggers."""
     if _task_runner():
         return Variable
     from airflow.models import Variable as VariableInDatabase
@@ -82,7 +83,7 @@ def _read_in_task(key: str) -> str | None:
     text: str | None = Variable.get(key, None)
     if text is not None:
         return text
-    # None may also mean that the API server did not answer
+    # None may also mean that the API server did not respond
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
 
@@ -103,7 +104,7 @@ def _read_in_database(key: str) -> str | None:
 
     text: str | None = _variable().get(key, default_var=None)
     if text is None:
-        # None may also mean that the database did not answer
+        # None may also mean that the database did not respond
         with create_session() as session:
             if session.scalar(select(_variable().id).where(_variable().key == key)) is not None:
                 raise RuntimeError("its value cannot be read")
@@ -111,12 +112,12 @@ def _read_in_database(key: str) -> str | None:
 
 
 def make_token_store(conn_id: str) -> TokenStore:
-    """Return the store that the Airflow configuration names in ``[webcollect] token_store``.
+    """Return the store that is set in the Airflow configuration as ``[webcollect] token_store``.
 
-    ``variable`` is the default; ``memory`` shares the token within a process only; anything else is the
-    dotted path of a :class:`TokenStore` that is called with the connection's id.
+    ``variable`` is the default; ``memory`` shares the token only within a process; anything else is the
+    dotted path of a :class:`TokenStore` subclass, which is called with the connection's id.
 
-    :raises InvalidArgument: if it names no token store.
+    :raises InvalidArgument: if the setting names no token store.
     """
     kind = conf.get(SECTION, OPTION, fallback="variable")
     match kind:

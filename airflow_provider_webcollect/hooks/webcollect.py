@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class WebCollectHook(BaseHook):
-    """Talks to the web data collection service through an Airflow connection.
+    """Calls the web data collection service through an Airflow connection.
 
     Every method that calls the service raises a
     :class:`~airflow_provider_webcollect.service.errors.WebCollectError`: ``InvalidArgument`` before anything
-    is sent, a ``ServiceError`` for what the service refuses, a ``TransportError`` if there was no answer, and
-    ``OutcomeUnknown`` if an operation that must not be repeated blindly may or may not have taken effect.
+    is sent, a ``ServiceError`` if the service refuses the request, a ``TransportError`` if there was no
+    response, and ``OutcomeUnknown`` if it is unknown whether an operation that is not idempotent took effect.
 
-    What reads rows tells so to Airflow's hook lineage, as the asset of the task.
+    Methods that read rows report that to Airflow's hook lineage, as the asset of the task.
 
     :param webcollect_conn_id: the Airflow connection, of the type ``webcollect``.
     """
@@ -76,7 +76,7 @@ class WebCollectHook(BaseHook):
 
     @cached_property
     def connection(self) -> WebCollectConnection:
-        """The Airflow connection, checked; read when first needed, once. Its secrets are masked in logs."""
+        """The checked Airflow connection, read once, when first needed. Its secrets are masked in logs."""
         return self._read_connection()
 
     def _read_connection(self) -> WebCollectConnection:
@@ -89,9 +89,9 @@ class WebCollectHook(BaseHook):
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
         if "connection" not in vars(self):
-            # Airflow's own asynchronous way finds no connection of the database where `dag.test()` runs a
-            # trigger. Not by the property: Python 3.11 guards it with a lock of all hooks, which the event
-            # loop might wait for while the thread waits for the event loop.
+            # Airflow's own asynchronous method does not find connections in the database when `dag.test()`
+            # runs a trigger. The property is not used: Python 3.11 guards it with a lock shared by all hooks.
+            # The event loop could block on that lock while the thread waits for the event loop.
             self.connection = await in_thread(self._read_alone)
         return self.connection
 
@@ -109,7 +109,7 @@ class WebCollectHook(BaseHook):
         return Client(self._context())
 
     def async_client(self) -> AsyncClient:
-        """Return a new client for an event loop; whoever asks for it closes it (``async with``)."""
+        """Return a new client for an event loop; the caller closes it (``async with``)."""
         return AsyncClient(self._context())
 
     def _context(self) -> ClientContext:
@@ -120,9 +120,9 @@ class WebCollectHook(BaseHook):
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Prove the connection with a harmless call, and say what is wrong if it fails.
+        """Test the connection with a harmless call, and say what is wrong if it fails.
 
-        The refresh token is not tried, since that would spend it.
+        The refresh token is not tried, since that would use it up.
         """
         try:
             return check_connection(self.connection)
@@ -132,7 +132,7 @@ class WebCollectHook(BaseHook):
     def refresh_token(self) -> TokenRecord:
         """Renew the access token now, share it with all processes, and return it (contract.md, endpoint 1).
 
-        The ordinary methods do that by themselves when it is due.
+        The other methods renew the token automatically when it is due.
         """
         return self.client.renew_token().record(time.time())
 
@@ -182,9 +182,9 @@ class WebCollectHook(BaseHook):
         :param action_id: the loop step.
         :param loop_type: ``TextList`` or ``UrlList``, in any letter case.
         :param loop_items: the values.
-        :param is_append: keep the old values and append; otherwise they are cleared first.
+        :param is_append: append to the existing values; otherwise they are cleared first.
         :raises NotFound: if the task has no such step.
-        :raises OutcomeUnknown: when appending, if no answer came.
+        :raises OutcomeUnknown: when appending, if there was no response.
         """
         call = endpoints.update_loop_items(task_id, action_id, loop_type, loop_items, is_append)
         return self.client.send(call).message
@@ -218,17 +218,17 @@ class WebCollectHook(BaseHook):
         return self.client.send(endpoints.get_actions(task_ids, action_types))
 
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
-        """Replace the task's URLs from a file, or by ``urls``; return their number (contract.md, endpoint 6).
+        """Replace the task's URLs from a file or a list; return their number (contract.md, endpoint 6).
 
-        The file is checked line by line before anything is sent, and streamed.
+        The file is checked line by line before anything is sent, and is streamed.
 
         :param task_id: the service's task.
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
             ``fsspec.OpenFile``, or a seekable file opened in binary mode. A BOM and blank lines at its end
             are not sent.
         :param urls: http(s) URLs, instead of a file.
-        :raises InvalidArgument: naming the line, if the file has no URL, is not UTF-8, or has a blank line
-            between URLs or a non-http(s) line.
+        :raises InvalidArgument: naming the line, if the file has no URL, is not UTF-8, has a blank line
+            between URLs, or has a line that is not an http(s) URL.
         :raises TaskBusy: if the task is running.
         """
         if (file is None) == (urls is None):
@@ -242,7 +242,7 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         :param group_id: the group to copy it to; None for the task's own.
-        :raises OutcomeUnknown: if no answer came; the copy may exist.
+        :raises OutcomeUnknown: if there was no response; the copy may exist.
         """
         return self.client.send(endpoints.copy_task(task_id, group_id))
 
@@ -250,14 +250,14 @@ class WebCollectHook(BaseHook):
         """Copy each of the tasks to each of the groups (contract.md, endpoint 8).
 
         :param task_ids: the service's tasks.
-        :param group_ids: the groups that each of them is copied to.
-        :return: the counts, and in ``failed_tasks`` what could not be copied and why.
-        :raises OutcomeUnknown: if no answer came; copies may exist.
+        :param group_ids: the groups for the copies.
+        :return: the counts, and in ``failed_tasks`` the tasks that could not be copied, with the reasons.
+        :raises OutcomeUnknown: if there was no response; copies may exist.
         """
         return self.client.send(endpoints.copy_tasks(task_ids, group_ids))
 
     def move_task(self, task_id: str, group_id: int) -> bool:
-        """Move a task to a group; return whether it was moved (contract.md, endpoint 9).
+        """Move a task to a group, and return whether it was moved (contract.md, endpoint 9).
 
         :param task_id: the service's task.
         :param group_id: the group to move it to.
@@ -288,7 +288,7 @@ class WebCollectHook(BaseHook):
     def get_task_statuses_v2(self, task_ids: Sequence[str]) -> list[TaskStatus]:
         """Read states, counts and times, version 2, at most 5 times a second (contract.md, endpoint 13).
 
-        Tasks that never ran in the cloud may be missing from the answer (assumptions.md, Status).
+        Tasks that never ran in the cloud may be missing from the response (assumptions.md, Status).
 
         :param task_ids: the service's tasks, at most 100.
         """
@@ -317,19 +317,19 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         :param subtask_ids: the sub-tasks.
-        :raises OutcomeUnknown: if no answer came; they may have been started.
+        :raises OutcomeUnknown: if there was no response; they may have been started.
         """
         self.client.send(endpoints.start_subtasks(task_id, subtask_ids))
 
     def get_running_counts(self) -> RunningCounts:
-        """Read how many tasks and sub-tasks run and wait (contract.md, endpoint 16)."""
+        """Read how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16)."""
         return self.client.send(endpoints.get_running_counts())
 
     def read_data(self, task_id: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE) -> DataPage:
         """Read a page of a task's whole history (contract.md, endpoint 17).
 
         :param task_id: the service's task.
-        :param offset: 0 for the first page, then what the page before returned.
+        :param offset: 0 for the first page, then the offset returned with the previous page.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
         assets.report_read(self, task_id)
@@ -342,7 +342,7 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         :param lotno: the batch number.
-        :param offset: 0 for the first page, then what the page before returned.
+        :param offset: 0 for the first page, then the offset returned with the previous page.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
         assets.report_read(self, task_id, lotno)
@@ -353,7 +353,7 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         :param lotno: the batch number; None for the whole history.
-        :raises PagingError: if the service's cursor stands still.
+        :raises PagingError: if the service's cursor does not advance.
         """
         assets.report_read(self, task_id, lotno)
         for page in page_reader.PageReader(self.client, task_id, lotno).pages():
@@ -369,20 +369,20 @@ class WebCollectHook(BaseHook):
     def deprecate_data_app(self, app_id: str) -> DeprecatedApp:
         """Deprecate a data app; only its author may (contract.md, endpoint 20).
 
-        :param app_id: the data app; may hold slashes.
+        :param app_id: the data app; may contain slashes.
         :raises NotFound: if the caller is not the author, or there is no such app.
         """
         return self.client.send(endpoints.deprecate_data_app(app_id))
 
 
 def _mask(secret: str) -> None:
-    """Have Airflow mask ``secret`` in logs."""
+    """Mask ``secret`` in Airflow's logs."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         _mask_alone(secret)
     else:
-        # Airflow asks its supervisor, which a coroutine must not wait for
+        # Airflow sends a request to its supervisor, which must not block a coroutine
         in_thread(partial(_mask_alone, secret))
 
 

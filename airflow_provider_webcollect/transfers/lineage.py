@@ -1,4 +1,4 @@
-"""What lineage tools learn of a transfer: which collection tasks went into which folders."""
+"""What a transfer reports to lineage tools: which collection tasks were written to which folders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """What went where, as names of datasets: of a namespace each.
+    """A task and the folder its rows were written to; both are pairs of a dataset's namespace and name.
 
-    :param columns: names of the columns and their types, as far as known; empty where rows name their own.
-    :param rows: and ``bytes``: what this attempt has committed.
+    :param columns: names of the columns and their types, as far as known; empty if each row has its own keys.
+    :param rows: rows that this attempt has committed; ``bytes`` likewise.
     """
 
     task: tuple[str, str]
@@ -35,7 +35,7 @@ class Transferred:
 
 
 def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
-    """Report to Airflow's hook lineage what went where, and return it for OpenLineage."""
+    """Report a landing's source and folder to Airflow's hook lineage, and return them for OpenLineage."""
     source = landing.place.source
     report_read(hook, source.collection_task_id, source.lotno)
     _report_written(landing.path)
@@ -49,7 +49,7 @@ def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
 
 
 def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, Any]:
-    """Return the datasets for OpenLineage: of folders with their schema and what was written."""
+    """Return the datasets for OpenLineage; those of folders with their schema and what was written."""
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
 
@@ -72,14 +72,14 @@ def _report_written(folder: ObjectStoragePath) -> None:
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
     uri = Address.of(folder).uri
-    # assets are of ASCII alone and not too long, folders need not be
+    # URIs of assets must be ASCII and have a maximum length; folders need not
     if uri.isascii():
         with contextlib.suppress(ValueError):
             get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
 
 
 def _folder_name(folder: Address) -> tuple[str, str]:
-    """Return namespace and name of a folder, by OpenLineage's rules for object stores and files."""
+    """Return the namespace and name of a folder, by OpenLineage's rules for object stores and files."""
     return (
         (f"{folder.scheme}://{folder.bucket}", folder.key or "/")
         if folder.bucket

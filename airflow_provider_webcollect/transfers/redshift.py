@@ -1,4 +1,4 @@
-"""The manifest by which Redshift's COPY loads exactly the new parts of a run."""
+"""The manifest with which Redshift's COPY loads exactly the new parts of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.manifest import Part
 
-#: What Airflow calls S3; Redshift knows the first alone.
+#: Airflow's schemes for S3; Redshift knows only the first.
 _SCHEMES = ("s3", "s3a", "s3n")
 
 
@@ -29,11 +29,11 @@ def refuse_other_storage(folder: object) -> None:
 
 
 def write_redshift_manifest(job: Job, path: ObjectStoragePath, parts: Iterable[Part]) -> str:
-    """Write the manifest that names ``parts`` beside that of the landing; a retry replaces that of its run.
+    """Write a manifest of ``parts`` beside the landing's own; a retry replaces the one of its run.
 
     :param path: the landing's folder.
-    :return: the URI of what was written.
-    :raises StorageError: if the storage does not let itself be written.
+    :return: the URI of the manifest.
+    :raises StorageError: if the storage cannot be written.
     :raises Stopped: if the landing is to end.
     """
     address = Address.of(path)._replace(scheme=_SCHEMES[0])

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import DataPage
     from airflow_provider_webcollect.transfers.sources import Place
 
-#: Seconds between two lines of progress in the log.
+#: Seconds between two progress lines in the log.
 PROGRESS_INTERVAL = 5.0
-#: Seconds and rows per second below which a rate says nothing.
+#: Minimum seconds and rows per second for which a rate is shown.
 SHORTEST_MEASURED, LEAST_RATE = 1.0, 0.5
 METRICS = "webcollect.landing"
 #: The key of the cursor in the state store of an outlet asset.
 CURSOR_KEY = "webcollect_next_offset"
-#: New parts of a task above which they are not listed: XComs and asset events are kept in Airflow's database.
+#: Above this number of new parts, they are not listed: XComs and asset events are kept in Airflow's database.
 MAX_LISTED_PARTS = 1000
 
 
 @dataclass
 class LandingReport:
-    """What one landing does: counted and logged while it runs, summed up when it has ended.
+    """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
     :param path: the folder.
     :param log: gets a line every few seconds.
-    :param prefix: what each line begins with.
-    :ivar landed: what came of it; None if nothing was committed.
+    :param prefix: the beginning of each line.
+    :ivar landed: the result of the landing; None if nothing was committed.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
     """
@@ -61,7 +61,7 @@ class LandingReport:
         self.requests += 1
 
     def counted(self, read: Callable[[int], DataPage]) -> Callable[[int], DataPage]:
-        """Return ``read``, with its pages counted."""
+        """Return ``read`` wrapped so that its pages are counted."""
 
         def read_and_count(offset: int) -> DataPage:
             page = read(offset)
@@ -71,7 +71,7 @@ class LandingReport:
         return read_and_count
 
     def on_progress(self, rows: int, total: int) -> None:
-        """Log the rows written so far, and how many there are to be, every few seconds."""
+        """Log the rows written so far and their expected total, every few seconds."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, rows)
@@ -81,7 +81,8 @@ class LandingReport:
         self.log.info("%s%d of %d rows%s", self.prefix, rows, total, self._rate(now, rows, total))
 
     def _rate(self, now: float, rows: int, total: int) -> str:
-        """Return the speed since the first page and the time left; nothing while there is no speed yet."""
+        """Return the speed since the first page and the time left; an empty string if there is no speed
+        yet."""
         began, before = self._first or (now, rows)
         if now - began < SHORTEST_MEASURED:
             return ""
@@ -91,7 +92,8 @@ class LandingReport:
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
     def on_commit(self, landed: Landed) -> None:
-        """Store a commit, which counts even if the mark after it fails; a landing may have several."""
+        """Store a commit, which counts even if the mark after it fails; a landing may have several
+        commits."""
         self.landed = landed
         self._newly_committed += landed.newly_committed
 
@@ -102,7 +104,7 @@ class LandingReport:
         return self.landed.manifest
 
     def new_parts(self) -> Sequence[Part]:
-        """Return the parts that this run has added, in whichever of its attempts."""
+        """Return the parts that this run has added, in any of its attempts."""
         return self.landed.new if self.landed else ()
 
     def newly_committed(self) -> Sequence[Part]:
@@ -110,9 +112,9 @@ class LandingReport:
         return self._newly_committed
 
     def summary(self, listed: bool) -> dict[str, Any]:
-        """Return the facts, for XCom.
+        """Return the summary of the landing, for XCom.
 
-        :param listed: whether the new parts are listed.
+        :param listed: whether to list the new parts.
         """
         folder = str(self.place.folder)
         new = self.new_parts()
@@ -139,7 +141,7 @@ def are_listed(reports: Iterable[LandingReport]) -> bool:
 
 
 def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
-    """Return the facts of several landings: the sums, and those of each."""
+    """Return the summary of several landings: the sums, and the summary of each."""
     listed = are_listed(reports)
     summaries = [
         {
@@ -182,9 +184,9 @@ def send_metrics(report: LandingReport) -> None:
 
 
 def report_to_outlets(context: Context, outlets: Iterable[Any], facts: Mapping[str, Any]) -> None:
-    """Put the facts into the events of the task's outlet assets.
+    """Add the facts to the events of the task's outlet assets.
 
-    Of several sources these are the sums and the manifests: events are kept for long, and shown in lists.
+    For several sources only the sums and the manifests are added: events are kept long and shown in lists.
     """
     events: Any = context.get("outlet_events")
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
@@ -199,9 +201,9 @@ def report_to_outlets(context: Context, outlets: Iterable[Any], facts: Mapping[s
 
 
 def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:
-    """Put the cursor into the state store of the outlet assets, where Airflow (3.3) has one.
+    """Put the cursor into the state store of the outlet assets, if Airflow has one (3.3 and later).
 
-    It is there for people to see; the landing uses the one in the manifest.
+    It is only for display; the landing uses the cursor in the manifest.
     """
     store: Any = context.get("asset_state_store")
     if store is None:

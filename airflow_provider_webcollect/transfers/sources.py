@@ -22,16 +22,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A source and the folder that its rows go to."""
+    """A source and the folder for its rows."""
 
     source: Source
     folder: str | ObjectStoragePath
 
 
 def make_source(collection_task_id: object, lotno: object, where: str = "") -> Source:
-    """Return the checked source; an empty batch number means none.
+    """Return the checked source; an empty batch number means no batch.
 
-    :param where: what comes before the names of the arguments in messages.
+    :param where: prefix of the arguments' names in messages.
     """
     return Source(
         collection_task_id=validation.text(f"{where}collection_task_id", collection_task_id),
@@ -77,12 +77,12 @@ def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStor
 
 
 def safe_name(text: str) -> str:
-    """Return ``text`` as the name of a folder on any storage; different texts stay different."""
+    """Return ``text`` as a folder name that any storage accepts; different texts give different names."""
     return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
 
 
 def _refuse_shared_folders(found: list[Place]) -> None:
-    # sorted, a folder comes right before those inside it
+    # in sorted order, a folder comes right before the folders inside it
     folders = sorted((str(place.folder).rstrip("/") + "/", -index) for index, place in enumerate(found))
     for (outer, other), (inner, index) in itertools.pairwise(folders):
         if inner.startswith(outer):

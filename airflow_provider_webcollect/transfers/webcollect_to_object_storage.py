@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
 
-#: Sources that can be landed at once at most.
+#: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
 
 
@@ -50,26 +50,28 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
     The folder gets ``part-….jsonl`` files and, written last, ``_manifest.json``, which lists them: readers
-    trust the manifest alone. A retry goes on after the last finished part; a retry after the commit changes
-    nothing. Rows are never all in memory.
+    use only the files in the manifest. A retry continues after the last finished part; a retry after the
+    commit changes nothing. Rows are never all in memory.
 
-    On a schedule use ``mode="incremental"`` with one ``destination`` for all runs: each adds what is new. The
-    default, ``full``, lands the whole history (or the batch ``lotno``) in a folder for this run alone.
+    On a schedule, use ``mode="incremental"`` with one ``destination`` for all runs: each run adds the new
+    rows. The default, ``full``, lands the whole history (or the batch ``lotno``) in a folder for this run
+    alone.
 
     Returns ``{"destination", "manifest", "rows", "bytes", "parts", "uris", "objects", "redshift_manifest",
     "duration"}``, the duration in seconds. ``uris`` and ``objects`` (paths without scheme and bucket) name
     the parts that this run has added: empty if nothing is new, None if there are more than 1,000. With
-    ``mode="incremental"`` rows, bytes and parts are of what was new, and ``total_rows`` is of all. With
-    ``sources`` they are sums, without ``manifest`` and ``redshift_manifest``, and ``sources`` lists those of
-    each. The same facts are the ``extra`` of the events of outlet assets; of many sources, without the lists.
+    ``mode="incremental"``, rows, bytes and parts count only what is new, and ``total_rows`` counts all rows.
+    With ``sources``, they are sums, without ``manifest`` and ``redshift_manifest``, and ``sources`` lists the
+    results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
+    the lists if there are several sources.
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
-    :param sources: instead of both, many sources at once: ids of tasks, or dicts of ``collection_task_id``
-        and, as needed, ``lotno`` and ``destination``. Each has its own folder, by default
-        ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. One that fails does not stop the others;
-        a retry lands those that are missing. (templated)
-    :param destination: the folder of this landing alone, such as ``s3://bucket/prices``, or an
+    :param sources: several sources at once, instead of the two arguments above: ids of tasks, or dicts of
+        ``collection_task_id`` and, as needed, ``lotno`` and ``destination``. Each has its own folder, by
+        default ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. If one fails, the others
+        continue; a retry lands those that are missing. (templated)
+    :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
         ``ObjectStoragePath``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
@@ -78,37 +80,37 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default. (templated)
     :param columns: the columns, in order; None for all keys of the rows. (templated)
-    :param column_types: for Parquet: types by column; columns without one are texts. (templated)
-    :param on_cast_error: for Parquet, if a value is not of its column's type: ``fail`` (default) or ``null``.
-        (templated)
-    :param sanitize_formulas: for CSV: put ``'`` before what a spreadsheet would take for a formula.
-    :param mode: ``full`` (default) lands all rows in a folder for this run; ``incremental`` adds what is new
-        to one landing that grows. (templated)
+    :param column_types: for Parquet: types by column; columns without one are strings. (templated)
+    :param on_cast_error: for Parquet, if a value does not fit its column's type: ``fail`` (default) or
+        ``null``. (templated)
+    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula.
+    :param mode: ``full`` (default) lands all rows in a folder for this run; ``incremental`` adds new rows to
+        one growing landing. (templated)
     :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default), or
-        ``full`` to land all of it again. (templated)
+        ``full`` to land everything again. (templated)
     :param skip_if_nothing_new: for ``incremental``: skip the task if there is nothing new.
     :param if_exists: for ``full``, if the folder holds the commit of another run: ``fail`` (default),
         ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
-    :param partition: folders in the destination for this run's new parts, such as
+    :param partition: subfolders of the destination for this run's new parts, such as
         ``dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}``; the manifest stays where it is.
         See :func:`~airflow_provider_webcollect.landing.job.check_partition`. (templated)
-    :param mark_exported: confirm the export to the service, after the commit; the service confirms a whole
-        task, whatever batch was landed.
-    :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, by
-        which Redshift's COPY loads the parts that this run has added. S3 alone.
-    :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail for their
-        size.
+    :param mark_exported: confirm the export to the service after the commit; the service confirms a whole
+        task, whichever batch was landed.
+    :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, with
+        which Redshift's COPY loads the parts that this run has added. S3 only.
+    :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail because of
+        their size.
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
     :param max_concurrency: how many ``sources`` are landed at once, 1 to 32, by default 8; all share one rate
         limit.
-    :param settle: seconds, 15 by default, to wait for rows that the source may not show yet, as right after a
-        task has finished. A run takes that much longer if the source shows no rows, if
-        ``mode="incremental"`` finds nothing new, and, with ``mark_exported``, before every mark; 0 does not
-        wait. A ``full`` landing of the whole history without a mark does not wait while the source shows
-        older batches: give ``lotno`` to wait for the rows of one.
+    :param settle: seconds, 15 by default, to wait for rows that the source may not show yet, for example
+        right after a task has finished; 0 does not wait. The run takes that much longer if the source shows
+        no rows, if ``mode="incremental"`` finds nothing new, and, with ``mark_exported``, before every mark.
+        A ``full`` landing of the whole history without a mark does not wait if the source shows older
+        batches: set ``lotno`` to wait for the rows of one batch.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :param retry_policy: as Airflow's, from Airflow 3.3 on; by default a retry waits at least as long as the
-        service asks for (``Retry-After``), see
+    :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
+        long as the service requests (``Retry-After``), see
         :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
@@ -223,7 +225,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
 
     def _places(self) -> list[Place]:
-        """Return what goes where."""
+        """Return each source with its folder."""
         folder = check_destination("destination", self.destination)
         if self.sources is None:
             return [Place(make_source(self.collection_task_id, self.lotno), folder)]
@@ -263,7 +265,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         return facts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return which collection tasks went into which folders, also if others failed, for OpenLineage."""
+        """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
         return lineage.to_openlineage(self._transferred)
 
     def _land(self, context: Context, hook: WebCollectHook) -> list[LandingReport]:
@@ -272,7 +274,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         reports = [self._report(place) for place in self._places()]
         stop = Stop()
         client = Client(hook.client.context, stop=stop)
-        # in this thread, since Airflow gives the connections of storages to no other
+        # in this thread, since only here Airflow provides the storages' connections
         jobs = {
             f"{report.place.source} to {report.place.folder}": functools.partial(
                 self._land_one, self._job(client, stop, context["ti"], report), report
@@ -280,7 +282,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             for report in reports
         }
         try:
-            # whatever ends this task, what it has begun in other threads ends with it
+            # whatever ends this task also stops its threads
             with stop:
                 if self.sources is None:
                     for land_one in jobs.values():
@@ -301,7 +303,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         )
 
     def _land_one(self, job: Job, report: LandingReport) -> None:
-        """Land one source; what it took and what was committed is counted however it ends."""
+        """Land one source; its duration and what was committed are reported however it ends."""
         from airflow_provider_webcollect.landing.run import land
 
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The trigger that waits for capacity, on one shared poll of the running counts."""
+"""The trigger that waits for capacity, with one shared poll of the running counts."""
 
 from __future__ import annotations
 

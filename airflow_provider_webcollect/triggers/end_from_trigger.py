@@ -1,8 +1,8 @@
-"""Waits that the triggerer holds from their beginning to the end of their task, on Airflow 3.3 and later.
+"""Waits that run in the triggerer from beginning to end, on Airflow 3.3 and later.
 
-They need no worker, with three exceptions. Two things work in Airflow only if a worker does them: failing a
-task without a retry though it has retries, and storing a result that other tasks are mapped over. And if the
-template of ``after`` gives "now", a worker begins the wait.
+They need no worker, with three exceptions: to fail a task that has retries without retrying it, to store a
+result that other tasks are mapped over (in Airflow only a worker can do these), and to begin a wait whose
+template of ``after`` renders to "now".
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.waiting.wait import Condition
 
-#: Seconds in which the triggerer reads the last lines that a trigger logs.
+#: Seconds to let the triggerer read the last log lines of a trigger.
 LOG_SECONDS = 1.0
-#: Seconds by which the clocks of the triggerer and of the scheduler may differ.
+#: Maximum difference in seconds between the clocks of the triggerer and the scheduler.
 CLOCKS_DIFFER = 60.0
 
 
 class _EndTrigger(BaseTrigger):
-    """What the waits for tasks and for sub-tasks share.
+    """Base of the waits for tasks and for sub-tasks.
 
-    :param timeout: seconds after which the wait has failed.
+    :param timeout: seconds after which the wait fails.
     :param execution_timeout: seconds of the task's execution timeout, if it has one.
     :param soft_fail: skip the task if the wait fails.
-    :param never_fail: skip the task also if the wait is ended by any error.
-    :param arguments: what is waited for: those of the sensor's arguments that are not None. The triggerer
-        renders those that are named like template fields of the sensor.
+    :param never_fail: also skip the task if any error ends the wait.
+    :param arguments: the condition: those of the sensor's arguments that are not None. The triggerer renders
+        those with the names of the sensor's template fields.
     """
 
-    #: When Airflow is going to end the wait itself; the triggerer sets it.
+    #: When Airflow will end the wait itself; set by the triggerer.
     timeout_after: datetime.datetime
     _condition: Callable[..., Condition]
 
@@ -81,7 +81,7 @@ class _EndTrigger(BaseTrigger):
         self.execution_timeout = execution_timeout
         self.soft_fail = soft_fail
         self.never_fail = never_fail
-        # Airflow renders attributes: those that are named like template fields of the sensor
+        # Airflow renders attributes with the names of the sensor's template fields
         for name, value in arguments.items():
             setattr(self, name, value)
         self._names = tuple(arguments)
@@ -103,11 +103,11 @@ class _EndTrigger(BaseTrigger):
         }
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
-        """Return an environment in which templates are rendered as in a worker's."""
+        """Return an environment that renders templates as a worker does."""
         from jinja2 import StrictUndefined
 
         environment: jinja2.Environment = super().get_template_env(dag)
-        # by default what a template names and is not there would be an empty text here
+        # by default an undefined name would render as an empty string here
         environment.undefined = StrictUndefined
         environment.add_extension("jinja2.ext.do")
         return environment
@@ -119,13 +119,13 @@ class _EndTrigger(BaseTrigger):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Render templates, and get results of other tasks unchanged: a text could be another value."""
+        """Render templates; return results of other tasks unchanged, since rendering could change strings."""
         if isinstance(content, dict) and XCOM_PULL in content:
             return context["ti"].xcom_pull(**content[XCOM_PULL])
         return super().render_template(content, context, jinja_env, seen_oids)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and end the task, or hand it to a worker."""
+        """Wait, and end the task or pass it to a worker."""
         arguments = self._arguments
         if arguments.get("after") == NOW:
             yield TriggerEvent(Ended(outcome=Outcome.NEEDS_WORKER, reason=NOW_NEEDS_WORKER).as_event())
@@ -155,12 +155,12 @@ class _EndTrigger(BaseTrigger):
                 )
         except TimeoutError:
             if not limit.expired():
-                raise  # of reading the connection, say
+                raise  # for example while reading the connection
             reason = f"the wait was not over after {self.timeout:.0f} s"
             return Ended(outcome=Outcome.TIMEOUT, reason=reason)
 
     async def _fail(self, ended: Ended) -> TriggerEvent:
-        """Return the event that fails or skips the task, or lets a worker do so."""
+        """Return the event that fails or skips the task, or that passes it to a worker."""
         match ended.outcome:
             case Outcome.INVALID_ARGUMENT:
                 is_skipped = False
@@ -174,7 +174,7 @@ class _EndTrigger(BaseTrigger):
             self.log.warning("Skipping the task: %s", ended.reason)
         else:
             self.log.error("%s", ended.reason)
-        # what a trigger logs right before it ends can be lost: the triggerer may see the end first
+        # the last lines before a trigger ends can be lost: the triggerer may notice the end first
         await asyncio.sleep(LOG_SECONDS)
         if is_skipped:
             return TaskSkippedEvent()
@@ -183,13 +183,13 @@ class _EndTrigger(BaseTrigger):
         return TriggerEvent(ended.as_event()) if task.retries and not may_be_retried else TaskFailedEvent()
 
     async def _succeed(self, ended: Ended) -> TriggerEvent:
-        """Return the event that ends the task well, or lets a worker do so, once the result is stored."""
+        """Store the result, and return the event that ends the task with success or passes it to a worker."""
         instance: Any = self.task_instance
         if next(instance.task.iter_mapped_dependants(), None) is not None:
             return TriggerEvent(ended.as_event())
         result = self._result(ended.records or [])
         if instance.task.do_xcom_push and result is not None:
-            # what an end event itself carries would be stored as a text of JSON
+            # a result in the end event itself would be stored as a string of JSON
             await XCom.aset(
                 XCOM_RETURN_KEY,
                 result,
@@ -201,11 +201,12 @@ class _EndTrigger(BaseTrigger):
         return TaskSuccessEvent()
 
     def _began(self) -> float:
-        """Return when Airflow began the wait: the triggerer gets only the moment at which Airflow ends it."""
+        """Return when Airflow began the wait; the triggerer knows only when Airflow will end it."""
         task: Any = self.task
         now, ends = time.time(), self.timeout_after.timestamp()
-        # The execution timeout is that of the start, unless a cluster policy has set it after that; or it is
-        # today's, unless the DAG was edited since. What would begin in the future is the wrong one.
+        # The end was computed with the execution timeout from the start of the wait or, if a cluster policy
+        # or an edit of the DAG has changed it, with the other one. A beginning in the future rules a timeout
+        # out.
         limits = (self.execution_timeout, task.execution_timeout and task.execution_timeout.total_seconds())
         timeout = self.timeout + GRACE.total_seconds()
         begins = [ends - min(limit or timeout, timeout) for limit in limits]
@@ -216,7 +217,7 @@ class _EndTrigger(BaseTrigger):
 
 
 class TaskStatusEndTrigger(_EndTrigger):
-    """Holds the wait of a ``WebCollectTaskStatusSensor``."""
+    """Runs the whole wait of a ``WebCollectTaskStatusSensor``."""
 
     _condition = staticmethod(task_states)
 
@@ -225,6 +226,6 @@ class TaskStatusEndTrigger(_EndTrigger):
 
 
 class SubTaskStatusEndTrigger(_EndTrigger):
-    """Holds the wait of a ``WebCollectSubTaskStatusSensor``."""
+    """Runs the whole wait of a ``WebCollectSubTaskStatusSensor``."""
 
     _condition = staticmethod(subtask_states)

@@ -1,4 +1,4 @@
-"""The status feeds of a process: one for each event loop and connection, shared by all triggers on it."""
+"""The status feeds of a process: one for each event loop and connection, shared by all its triggers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds before each further try to read the connection, when nothing of it is known yet.
+#: Seconds before each further attempt to read the connection for the first time.
 READ_AGAIN_AFTER = (2.0, 4.0, 8.0, 16.0, 30.0)
 
 
 class SharedFeed:
     """The feed of a connection, as an async context manager; the first user opens it, the last one closes it.
 
-    Entering raises :class:`WebCollectError` if the connection is not as it should be, and Airflow's error if
-    it cannot be read for a minute.
+    Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
+    read for a minute.
 
     :param conn_id: the Airflow connection of the service.
     """
@@ -48,9 +48,9 @@ class SharedFeed:
         self._opened = feeds[self._conn_id]
         self._opened.users += 1
         try:
-            # one after the other: thousands who go on in one turn of the event loop would make it a long one
+            # one at a time: thousands of users resumed in one iteration of the event loop would block it
             async with self._opened.entering:
-                # a user that is cancelled must not end the opening for the others
+                # cancelling one user must not cancel the opening for the others
                 return await asyncio.shield(self._opened.opening)
         except BaseException:
             await self._leave()
@@ -66,12 +66,12 @@ class SharedFeed:
         if self._opened.users:
             return
         del _feeds[asyncio.get_running_loop()][self._conn_id]
-        # who is cancelled meanwhile must not leave it half closed
+        # a cancelled user must not leave the feed half closed
         await asyncio.shield(asyncio.create_task(self._opened.close()))
 
 
 class _Opened:
-    """A feed that is being opened or is open, and how many use it."""
+    """A feed that is being opened or is open, with the number of its users."""
 
     def __init__(self, conn_id: str) -> None:
         self.users = 0
@@ -93,7 +93,7 @@ async def _open(conn_id: str) -> StatusFeed:
         "The connection",
         lambda: _read(conn_id),
         READ_AGAIN_AFTER,
-        is_certain=lambda error: isinstance(error, WebCollectError),  # it was read
+        is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
     )
     return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
 
@@ -105,15 +105,15 @@ async def read_with_retries(
     *,
     is_certain: Callable[[Exception], bool],
 ) -> T:
-    """Return what Airflow keeps, and read it again after some pauses if that fails.
+    """Read something from Airflow, and repeat that after pauses if it fails.
 
-    When a triggerer starts, a secrets backend, the API server or the database may be away. Airflow 3 then
-    says that there is no such connection, so that is no certain refusal.
+    When a triggerer starts, a secrets backend, the API server or the database may be unavailable. Airflow 3
+    then reports that the connection does not exist, so that error is not permanent.
 
-    :param what: what is read, for the log.
+    :param what: name of what is read, for the log.
     :param read: reads it.
-    :param pauses: seconds before each further try; what the last one raises is raised.
-    :param is_certain: returns whether another try would fail as well.
+    :param pauses: seconds before each further attempt; the error of the last attempt is raised.
+    :param is_certain: returns whether another attempt would fail as well.
     """
     for pause in pauses:
         try:
@@ -135,9 +135,9 @@ async def _read(conn_id: str) -> WebCollectHook:
 
 
 class _CurrentClient:
-    """Asks the service as the connection says now: when a question fails, the connection is read again.
+    """A client that reads the connection again when a request fails, and uses its new values.
 
-    A feed may live for weeks, and a person may have put a new credential into the connection meanwhile.
+    A feed may live for weeks, and the connection may get a new credential meanwhile.
     """
 
     def __init__(self, hook: WebCollectHook) -> None:
@@ -153,7 +153,8 @@ class _CurrentClient:
     async def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result.
 
-        :raises TokenUnavailable: if it failed, but the connection has changed and is worth another try.
+        :raises TokenUnavailable: if it failed, but the connection has changed and another attempt may
+            succeed.
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
         client = self._clients[-1]
@@ -166,7 +167,7 @@ class _CurrentClient:
 
     async def aclose(self) -> None:
         """Close the connections to the service."""
-        # older ones may have been answering until now
+        # older clients may have had requests in flight until now
         await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
 
     async def _has_successor(self, client: AsyncClient) -> bool:
@@ -174,7 +175,7 @@ class _CurrentClient:
             if client is self._clients[-1]:
                 try:
                     hook = await _read(self._hook.webcollect_conn_id)
-                except Exception as error:  # of a secrets backend, say; what is known has to do
+                except Exception as error:  # for example from the secrets backend
                     log.warning("The connection cannot be read again. %s", error)
                     return False
                 if hook.connection != self._hook.connection:

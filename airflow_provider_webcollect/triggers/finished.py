@@ -1,4 +1,4 @@
-"""The trigger of an ``AssetWatcher``: an event for every run of a task that has ended."""
+"""The trigger of an ``AssetWatcher``: yields an event for every run of a task that has ended."""
 
 from __future__ import annotations
 
@@ -41,43 +41,43 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A task, its status, and the seconds for which that has been shown as it is.
+#: A task, its status, and for how many seconds that status has been unchanged.
 _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
-#: After a refusal the next poll follows in this many poke intervals: it needs a person to get better.
+#: After a refusal, which usually needs a person to fix it, the next poll follows in this many poke intervals.
 PATIENCE = 10
-#: Seconds before each further try to read what was last seen of a task. Airflow waits 300 s for a trigger to
-#: take what was polled (`[triggerer] shared_stream_ack_timeout`).
+#: Seconds before each further attempt to read the last known run of a task. Airflow waits 300 s for a trigger
+#: to process what was polled (`[triggerer] shared_stream_ack_timeout`).
 RECALL_AGAIN_AFTER = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
-    """Watches tasks for ever, and yields an event whenever a run of one has ended (contract.md, endpoint 13).
+    """Watches tasks forever, and yields an event when a run of one has ended (contract.md, endpoint 13).
 
     For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
     an :class:`~airflow_provider_webcollect.waiting.finished_runs.EndedRun` as JSON: ``collection_task_id``,
     ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
-    that ended between two polls share an event, which names them from ``first_run`` to ``run``; its
-    ``status`` is None if the next run was already going on.
+    that ended between two polls share an event, which covers the runs ``first_run`` to ``run``; its
+    ``status`` is None if the next run had already started.
 
-    From Airflow 3.3 on, each task's last run is remembered in the asset's state store once Airflow has stored
-    the run's event. So a restart of the triggerer loses no run; one that is killed within the second or two
-    in between reports a run again, with the same payload. This needs a trigger whose watchers are all on one
-    asset. Before 3.3, and with several assets, nothing is remembered: after a restart the watch begins with
-    what it sees first, and the runs that ended meanwhile are not reported.
+    From Airflow 3.3 on, each task's last run is stored in the asset's state store after Airflow has stored
+    the run's event. So a restart of the triggerer loses no run. A triggerer that is killed in the one or two
+    seconds between the two reports the run again, with the same payload. This requires that all watchers of
+    a trigger are on one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
+    watch begins with the first status it sees, and runs that ended meanwhile are not reported.
 
-    A run that had ended before the first poll is not reported. A state that may still be that of the run
-    before is not taken for an end, as in a wait (``docs/reference/waiting.md``). Nothing ends the watch: a
-    service that does not answer is queried again with growing pauses, and after a refusal (credential, plan,
+    A run that had ended before the first poll is not reported. A state that may still belong to the previous
+    run does not count as an end, as in a wait (``docs/reference/waiting.md``). Nothing ends the watch. If the
+    service does not respond, it is queried again with increasing pauses. After a refusal (credential, plan,
     id), which is logged as an error, the connection is read again and the next poll follows in ten poke
     intervals.
 
     :param collection_task_id: the service's task.
-    :param collection_task_ids: many tasks instead of one.
-    :param states: final states that are reported: ``Finished`` or ``Stopped`` or both.
+    :param collection_task_ids: several tasks instead of one.
+    :param states: final states to report: ``Finished`` or ``Stopped`` or both.
     :param poke_interval: seconds between two polls of a task.
     :param webcollect_conn_id: the Airflow connection of the service.
-    :raises InvalidArgument: (a ``ValueError``) if an argument is not as it should be.
+    :raises InvalidArgument: (a ``ValueError``) if an argument is invalid.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         self._last_runs: dict[str, LastRun | None] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class's path and the arguments, in one form for all that mean the same; no secret."""
+        """Return the class's path and the normalized arguments; they hold no secret."""
         return f"{__name__}.{type(self).__name__}", {
             "collection_task_ids": self.collection_task_ids,
             "states": self.states,
@@ -106,7 +106,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Watch, and yield an event for each end of a run; only Airflow before 3.3 runs the trigger so."""
+        """Watch, and yield an event for each run that has ended; only Airflow before 3.3 calls this."""
         watch = self.create_shared_stream_producer(self.serialize()[1])
         try:
             async for event in self.filter_shared_stream(each async for each, _ in watch.open_stream()):
@@ -115,18 +115,18 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             await watch.aclose()
 
     def shared_stream_key(self) -> Hashable:
-        """Return a unique key: the shared stream is used only because it reports when events are stored."""
+        """Return a unique key: the shared stream serves only to learn when events are stored."""
         return msgspec.json.encode(self.serialize())
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: Mapping[str, Any]) -> _Watch:
-        """Return what does the watching."""
+        """Return the object that polls the tasks."""
         return _Watch(kwargs["collection_task_ids"], kwargs["poke_interval"], kwargs["webcollect_conn_id"])
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[_Statuses]
     ) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each end of a run that the statuses show."""
+        """Yield an event for each run that has ended according to the statuses."""
         async for statuses in shared_stream:
             changed: dict[str, LastRun] = {}
             for task_id, status, unchanged_for in statuses.seen:
@@ -177,7 +177,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             try:
                 await store.aset(self._key(task_id), msgspec.to_builtins(last_run))
             except Exception as error:
-                # its events are stored, and a trigger that ends would not store the rest
+                # the events are already stored; ending the trigger here would prevent storing the other runs
                 log.warning(
                     "%s: a restart of the triggerer may report its last run again. %s", task_id, error
                 )
@@ -187,9 +187,9 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
 
 class _Statuses:
-    """What some polls have shown, and what is to be done once Airflow has stored their events.
+    """The statuses of some polls, and a callback for when Airflow has stored their events.
 
-    :ivar seen: tasks, each with its status and the seconds for which that has been shown as it is.
+    :ivar seen: tasks with their status and for how many seconds that status has been unchanged.
     """
 
     def __init__(self, seen: list[_Seen]) -> None:
@@ -199,9 +199,9 @@ class _Statuses:
 
 @dataclass(slots=True)
 class _Shown:
-    """What a task's status shows, and since when.
+    """A task's status and since when it has been shown.
 
-    :ivar is_settled: it was passed on for as long as that may change what it means.
+    :ivar is_settled: it was passed on until more time could no longer change its meaning.
     """
 
     run: LastRun
@@ -210,7 +210,7 @@ class _Shown:
 
 
 class _Watch(SharedStreamProducer):
-    """Polls tasks on the connection's shared poll, and passes on what has changed or may mean more by now."""
+    """Polls tasks on the connection's shared poll; passes on statuses that changed or may now mean more."""
 
     def __init__(self, task_ids: Sequence[str], poke_interval: float, conn_id: str) -> None:
         self._task_ids = task_ids
@@ -240,14 +240,15 @@ class _Watch(SharedStreamProducer):
         await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def _watch(self, task_id: str) -> None:
-        """Poll a task without end."""
+        """Poll a task forever."""
         see = functools.partial(self._see, task_id, Polls(time.time()))
         while True:
             try:
                 async with SharedFeed(self._conn_id) as feed:
                     await feed.until(TASK_STATUSES, (task_id,), self._poke_interval, see)
             except Exception as error:
-                # Nobody waits for this error: a trigger that ends is started again at once, time after time.
+                # Do not end the trigger with this error: Airflow would restart it immediately, again and
+                # again.
                 pause = self._poke_interval * PATIENCE
                 log.error("%s cannot be watched; the next poll follows in %.0f s. %s", task_id, pause, error)
                 await asyncio.sleep(pause)
@@ -273,7 +274,7 @@ class _Watch(SharedStreamProducer):
 
 
 def _means_several_assets(error: Exception) -> bool:
-    # that of a stored value which cannot be read is of a class derived from it
+    # unreadable stored values raise a subclass instead
     return type(error) is ValueError
 
 

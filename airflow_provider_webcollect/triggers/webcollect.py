@@ -1,4 +1,4 @@
-"""Triggers that wait for tasks and sub-tasks without a worker, all on one shared poll."""
+"""Triggers that wait for tasks and sub-tasks without a worker, all with one shared poll."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.finished import (
-    WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # it is public here, beside the others
+    WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # a public name of this module
 )
 from airflow_provider_webcollect.waiting.conditions import SubTaskStates, TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
@@ -21,7 +21,7 @@ from airflow_provider_webcollect.waiting.wait import Condition, Wait
 async def end_of(
     condition: Condition, *, began: float, poke_interval: float, conn_id: str, log: Any
 ) -> Ended:
-    """Wait in the triggerer, on the connection's shared poll, and return how it ended.
+    """Wait in the triggerer, on the connection's shared poll, and return how the wait ended.
 
     :param began: Unix time at which the wait began.
     :param poke_interval: seconds between two polls.
@@ -37,13 +37,13 @@ async def end_of(
 
 
 class WaitTrigger(BaseTrigger):
-    """Base of the triggers that wait until a condition is met, and then let a worker go on.
+    """Base of the triggers that wait until a condition is met, and then let a worker continue.
 
     The event's payload is an :class:`~airflow_provider_webcollect.waiting.outcome.Ended` as plain JSON.
 
     :param wait: the condition, as plain JSON.
     :param poke_interval: seconds between two polls.
-    :param began: Unix time at which the wait began; a restart of the triggerer does not begin it again.
+    :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
 
@@ -73,13 +73,13 @@ class WaitTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and yield an event once it is over."""
+        """Wait, and yield an event when the wait has ended."""
         ended = await end_of(
             self._condition.from_json(self.wait),
             began=self.began,
             poke_interval=self.poke_interval,
             conn_id=self.webcollect_conn_id,
-            # the class's log: with one of its own, each of ten thousand waits would be a quarter larger
+            # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger
             log=self.logger(),
         )
         yield TriggerEvent(ended.as_event())

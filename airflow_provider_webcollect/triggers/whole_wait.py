@@ -1,4 +1,4 @@
-"""The former path of triggers: tasks that a version up to 0.2 has deferred name it in Airflow's database."""
+"""The old import path of triggers, stored in Airflow's database by tasks that versions up to 0.2 deferred."""
 
 from __future__ import annotations
 
