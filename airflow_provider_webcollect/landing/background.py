@@ -1,4 +1,4 @@
-"""Work in threads that, unlike those of an executor, do not keep the process from ending."""
+"""Work in threads that, unlike those of an executor, do not prevent the process from ending."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
-#: Seconds that a task which is interrupted waits for an upload to be dropped.
+#: Seconds that an interrupted task waits for an upload to be dropped.
 LONGEST_WAIT = 5.0
 
 
 def in_background(work: Callable[[], T], name: str) -> Future[T]:
-    """Run ``work`` in a thread of its own, and return what will have its result or its error.
+    """Run ``work`` in its own thread, and return a future of its result.
 
-    :param name: of the thread.
+    :param name: name of the thread.
     """
     ended: Future[T] = Future()
 
@@ -31,10 +31,10 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def drop(error: BaseException, *steps: Callable[[], object]) -> None:
-    """Take steps that drop an upload which is not to be published; what goes wrong with them is ignored.
+    """Run steps that drop an unpublished upload; their errors are ignored.
 
-    :param error: why. If it interrupts the task (a timeout, say) and the storage hangs, the steps are left to
-        their thread after :data:`LONGEST_WAIT`, and to the end of the process.
+    :param error: the reason. If it interrupts the task (such as a timeout) and the storage hangs, this
+        returns after :data:`LONGEST_WAIT`, and the thread continues until the process ends.
     """
 
     def take_steps() -> None:

@@ -1,4 +1,4 @@
-"""Removing the files that interrupted landings have left, and that nothing will ever read."""
+"""Removing the files that interrupted landings have left and that nothing will read."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A part, or a half-written file of a disk, in the folder or in those of a partition; no lock file. And what
-#: was written for Redshift.
+#: A part or an incomplete file on a disk, in the folder or in partition folders (no lock files); or a
+#: manifest for Redshift.
 _REMOVABLE = re.compile(
     rf"(?:{PARTITION_PATTERN}/)*"
     rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+\.json)-[0-9a-f]{{8}}|\.tmp-probe(?:-[0-9a-f]{{8}})?)"
@@ -43,7 +43,7 @@ class Leftover(NamedTuple):
     """A file that no landing needs.
 
     :ivar name: relative to the landing's folder.
-    :ivar modified: when it was written, as the storage says.
+    :ivar modified: when it was written, according to the storage.
     """
 
     name: str
@@ -58,35 +58,34 @@ def clean(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Leftover, ...]:
-    """Remove the files of a folder that no landing needs and that are old enough: parts, half-written ones,
-    and the manifests for Redshift's COPY of all runs but the last that has committed.
+    """Remove a folder's old files that no landing needs: parts, incomplete files, and the manifests for
+    Redshift's COPY of all runs except the last one that has committed.
 
-    A landing removes such files itself. What may stay is what a process wrote that was killed, or that did
-    not know yet that another had taken over. It is safe beside a landing at work:
+    A landing removes such files itself. Files remain from a process that was killed, or that did not yet know
+    that another had taken over. It is safe to call this while a landing is running:
 
-    * only files with the names of parts and of half-written files are removed, in the folder itself and in
-      partitions (``key=value``), but not in a folder below that has its own landing; and, in the folder
-      itself, manifests for Redshift, except that of the last run that has committed;
-    * kept is what the manifest lists, what the record ``_progress.json`` lists as finished or is committing,
-      and whatever bears the id of an attempt that the record names: an attempt is in the record before it
-      writes its first file, so its unrecorded part is known by its name;
-    * the files are listed first, then the record is read, and then the manifest: a file that comes later is
-      not considered, and a landing that commits and then removes its record is found in the manifest;
-    * the age protects files that are written while this runs, also on storages that cannot replace files on
-      a condition, where two landings may meet.
+    * It removes only files with the names of parts and of incomplete files, in the folder itself and in
+    partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it also
+    removes manifests for Redshift, except that of the last run that has committed. * It keeps the files that
+    the manifest lists, those that the record ``_progress.json`` lists as finished or is committing, and those
+    whose names contain the id of an attempt in the record: an attempt is in the record before it writes its
+    first file, so its unrecorded part is known by its name. * It lists the files first, then reads the
+    record, and then the manifest. So a file that is written later is not considered, and a landing that
+    commits and then removes its record is found in the manifest. * The minimum age protects files that are
+    written meanwhile, even on storages without conditional writes, where two landings may run at once.
 
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
-    :param older_than: how long ago a file must have been written, as the storage says: seconds, or a
-        ``timedelta``. A day is a good choice; in any case longer than the longest task of a landing, and
-        than it takes until a run's manifest for Redshift is loaded, retries included.
+    :param older_than: minimum time since a file was written, according to the storage: seconds, or a
+        ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing, and
+        longer than it takes until a run's manifest for Redshift is loaded, retries included.
     :param dry_run: remove nothing, only return what would be removed.
-    :param storage_options: what fsspec is to make the URL's filesystem with, such as credentials.
-    :return: what was removed, or would be, by name. Nothing if the folder is absent.
-    :raises NothingLanded: if there are such files, but neither a manifest nor a record that would tell which
-        of them are needed; nothing is removed then.
-    :raises DestinationUnreadable: if the manifest or the record is torn or of a newer layout; nothing is
-        removed then.
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :return: the files that were removed, or would be, sorted by name; empty if the folder does not exist.
+    :raises NothingLanded: if there are such files, but neither a manifest nor a record that shows which of
+        them are needed; nothing is removed then.
+    :raises DestinationUnreadable: if the manifest or the record is incomplete or has a newer layout; nothing
+        is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
     until = _moment_before_now(age_in_seconds(older_than))
@@ -111,10 +110,10 @@ def clean(
 
 
 class _Needed(NamedTuple):
-    """What must stay.
+    """The files that must stay.
 
-    :ivar names: of files.
-    :ivar ids: of attempts whose files may be recorded yet.
+    :ivar names: names of files.
+    :ivar ids: ids of attempts whose files may still be recorded.
     :ivar unknown: whether there is neither manifest nor record.
     """
 
@@ -124,7 +123,7 @@ class _Needed(NamedTuple):
 
     @classmethod
     def read(cls, folder: Folder) -> _Needed:
-        # in this order: a landing that ends in between first writes the manifest and then removes the record
+        # in this order: a landing that ends meanwhile writes the manifest before it removes the record
         stored_record, stored_manifest = folder.read(PROGRESS), folder.read(MANIFEST)
         names: set[str] = set()
         ids: set[str] = set()
@@ -145,7 +144,7 @@ class _Needed(NamedTuple):
 
 
 def _removable(files: Iterable[str]) -> Iterator[str]:
-    """Yield the names that landings give, without those of landings in folders below."""
+    """Yield the names that landings use, without those of landings in subfolders."""
     names = sorted(files)
     others = {
         posixpath.dirname(name) for name in names if posixpath.basename(name) in {MANIFEST, PROGRESS}
@@ -160,13 +159,13 @@ def _modified(fs: Any, path: str) -> datetime.datetime:
         try:
             modified: datetime.datetime = fs.modified(path)
         except FileNotFoundError:
-            # its landing was faster
+            # a landing has already removed it
             return datetime.datetime.max.replace(tzinfo=datetime.UTC)
     return modified if modified.tzinfo else modified.replace(tzinfo=datetime.UTC)
 
 
 def age_in_seconds(older_than: object) -> float:
-    """Return the checked age; raise :class:`InvalidArgument` if it is none."""
+    """Return the checked age in seconds; raise :class:`InvalidArgument` if it is invalid."""
     seconds = older_than.total_seconds() if isinstance(older_than, datetime.timedelta) else older_than
     return validation.seconds("older_than", seconds, may_be_zero=True)
 

@@ -1,4 +1,4 @@
-"""The commit: the manifest of all parts, if all rows are in them."""
+"""The commit: a manifest of all parts, written if they contain all rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def check_complete(job: Job, progress: Progress, total: int) -> dict[str, int]:
-    """Return what the folder holds, if that is all parts, and all rows are in them.
+    """Return the folder's files, if all parts are present and contain all rows.
 
     :param total: rows that the service has announced.
-    :raises RowsMissing: if the rows are not as many.
-    :raises PartsMissing: if a part is not there any more.
+    :raises RowsMissing: if the number of rows differs.
+    :raises PartsMissing: if a part is missing.
     """
     if progress.rows != total:
         raise rows_missing(job.source, f"announced {total} rows, and {progress.rows} came")
@@ -38,11 +38,11 @@ def check_complete(job: Job, progress: Progress, total: int) -> dict[str, int]:
 
 
 def make_manifest(job: Job, progress: Progress, found: FolderState, total: int) -> Manifest:
-    """Return the manifest of what the progress says."""
+    """Return the manifest of the parts in the progress record."""
     options = {
         name: value for name, value in progress.encoding.items() if name not in {"file_format", "compression"}
     }
-    # an export that was confirmed stays so while nothing is new
+    # a confirmed export stays confirmed while nothing is new
     before = found.manifest if progress.continues else None
     old = _old_parts(job, progress, before)
     same = before is not None and before.next_offset == progress.next_offset and before.rows == progress.rows
@@ -71,12 +71,12 @@ def make_manifest(job: Job, progress: Progress, found: FolderState, total: int) 
 
 
 def _old_parts(job: Job, progress: Progress, before: Manifest | None) -> int:
-    """Return how many of the parts other runs have committed."""
+    """Return the number of parts that other runs have committed."""
     if before is None:
         return 0
     own = before.new_parts if before.run == job.run else 0
     older = before.parts[: len(before.parts) - own]
-    # rewritten ones end where those that they were made of did; some may have vanished and been read again
+    # rewritten parts keep their end cursor; vanished parts may have been read again with other ends
     pairs = itertools.takewhile(
         lambda pair: pair[0].next_offset == pair[1].next_offset, zip(older, progress.parts, strict=False)
     )

@@ -1,4 +1,4 @@
-"""What can go wrong with a landing, beside the service's own errors."""
+"""The errors of a landing, besides the service's own errors."""
 
 from __future__ import annotations
 
@@ -7,69 +7,69 @@ from typing import Any
 
 
 class LandingError(Exception):
-    """Base of the errors of landing. What is committed at the destination stays as it is.
+    """Base of the errors of landing. What is already committed at the destination stays unchanged.
 
-    :cvar permanent: a retry cannot help until a person acts.
+    :cvar permanent: a retry cannot help until a person fixes the cause.
     """
 
     permanent = False
 
 
 class DestinationTaken(LandingError):
-    """The destination holds something that this landing must not touch."""
+    """The destination holds something that this landing must not change."""
 
     permanent = True
 
 
 class DestinationBusy(DestinationTaken):
-    """Another landing is writing to the destination now; a later try may find it free."""
+    """Another landing is writing to the destination now; a later attempt may succeed."""
 
     permanent = False
 
 
 class LeaseLost(DestinationBusy):
-    """Another landing has taken the destination over from this one, which has changed nothing since."""
+    """Another landing has taken over the destination; this one has changed nothing there since."""
 
 
 class FormatChanged(LandingError):
-    """What lies at the destination was written with other format options, so this landing cannot go on."""
+    """The data at the destination has other format options, so this landing cannot continue it."""
 
     permanent = True
 
 
 class SourceReset(LandingError):
-    """The source no longer begins with the rows that were landed of it; nothing was changed."""
+    """The source no longer begins with the rows landed from it; nothing was changed."""
 
     permanent = True
 
 
 class RowsMissing(LandingError):
-    """The rows read are not the rows that the service announced; nothing was committed."""
+    """The number of rows read differs from the number the service announced; nothing was committed."""
 
 
 class PartsMissing(LandingError):
-    """Parts of the landing are not there any more; nothing was committed."""
+    """Parts of the landing are missing or changed; nothing was committed."""
 
 
 class DestinationUnreadable(LandingError):
-    """A manifest or progress file at the destination cannot be read, or is of a newer version."""
+    """A manifest or progress file at the destination cannot be read, or has a newer version."""
 
     permanent = True
 
 
 class NothingLanded(LandingError):
-    """There is no manifest at the place that is to be read: nothing has landed there, or not yet."""
+    """There is no manifest at the path to read: nothing has landed there, or not yet."""
 
 
 class LandingReplaced(LandingError):
-    """The landing that is being read was replaced meanwhile; reading the manifest again gives the new one."""
+    """The landing was replaced while it was read; reading the manifest again gives the new one."""
 
 
 class LandingDamaged(LandingError):
-    """Files of a landing are not what its manifest says.
+    """Files of a landing differ from its manifest.
 
     :param where: the manifest.
-    :param problems: what is wrong, a sentence each.
+    :param problems: the differences, a sentence each.
     """
 
     permanent = True
@@ -89,7 +89,7 @@ class LandingDamaged(LandingError):
 class StorageError(LandingError):
     """The storage cannot be read or written; the message names the file and what to do.
 
-    :param permanent: only a person can help: no bucket, no credentials, no access.
+    :param permanent: only a person can fix it: no bucket, no credentials, no access.
     """
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
@@ -100,10 +100,10 @@ class StorageError(LandingError):
 class SomeFailed(LandingError):
     """Some of several landings have failed; the others are committed, and a retry does not change them.
 
-    It is permanent if all of its errors are.
+    It is permanent if all its errors are permanent.
 
-    :param errors: by what did not land.
-    :param of: how many were to land.
+    :param errors: the errors by the name of the landing.
+    :param of: the number of all landings.
     """
 
     def __init__(self, errors: Mapping[str, Exception], of: int) -> None:

@@ -1,4 +1,4 @@
-"""What a landing is to do: source, folder, run and options."""
+"""The description of a landing: source, folder, run and options."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full"]
 MAX_PART_BYTES = 128 * 1024 * 1024
-#: Seconds that the record of another run must stay as it is before its landing counts as dead.
+#: Seconds that another run's record must stay unchanged before its landing counts as dead.
 ABANDONED_AFTER = 60.0
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
 
 def check_partition(value: object) -> str | None:
-    """Return the folders for a run's new parts, such as ``dt=2026-01-01/hour=07``; None if there are none.
+    """Return the folders for a run's new parts, such as ``dt=2026-01-01/hour=07``; None for no partition.
 
-    :param value: an empty text means none.
-    :raises InvalidArgument: if a reader might not find them, or take them for others.
+    :param value: an empty string means None.
+    :raises InvalidArgument: if readers might not find the folders, or might misread their names.
     """
     if value is None or value == "":
         return None
@@ -57,26 +57,26 @@ def check_partition(value: object) -> str | None:
 class Job:
     """One source, one folder, one run.
 
-    :param fetch: gives the source's page at an offset.
-    :param on_replan: called before the folder is planned for again, since another landing has changed it:
-        ``fetch`` must not give what it has prefetched until then.
-    :param file_format: of the parts.
+    :param fetch: returns the source's page at an offset.
+    :param on_replan: called before the folder is planned again because another landing has changed it;
+        ``fetch`` must not return pages prefetched before.
+    :param file_format: the format of the parts.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
-    :param mode: ``full`` lands all rows for this run; ``incremental`` adds those that are new to what earlier
+    :param mode: ``full`` lands all rows for this run; ``incremental`` adds new rows to those that earlier
         runs have landed.
-    :param on_reset: for ``incremental``: what to do if the source no longer begins with what was landed.
-    :param if_exists: for ``full``: what to do about the commit of another run.
-    :param partition: the folder inside of the landing's for this run's new parts, see
-        :func:`check_partition`; None for the landing's own.
+    :param on_reset: for ``incremental``: what to do if the source no longer begins with the landed rows.
+    :param if_exists: for ``full``: what to do if there is a commit of another run.
+    :param partition: the subfolder for this run's new parts, see :func:`check_partition`; None for the
+        landing's folder itself.
     :param mark: confirms the export to the service; called after the commit.
-    :param max_part_bytes: a part is ended with the page that reaches this size.
+    :param max_part_bytes: a part ends with the page that reaches this size.
     :param settle: seconds to wait for rows that the source may not show yet.
-    :param abandoned_after: seconds that the record of another run must stay as it is before it is taken over.
+    :param abandoned_after: seconds that another run's record must stay unchanged before it is taken over.
     :param on_progress: called with the rows so far and the total, after every page.
-    :param stop: ends the landing once it is set: it writes no manifest from then on. The client of ``fetch``
-        and ``mark`` has to share it, so as to send nothing either.
-    :param on_commit: given what has landed, right after each commit and before the mark; also after that of
-        an earlier attempt of the run which had begun it and had not come to write its manifest.
+    :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``fetch``
+        and ``mark`` must share it, so that it sends nothing either.
+    :param on_commit: called with the result right after each commit and before the mark; also after
+        completing a commit that an earlier attempt of the run had begun without writing its manifest.
     """
 
     source: Source
@@ -112,11 +112,11 @@ class Landed:
 
     :ivar own: whether the commit is this run's; if not, that of another run was left as it is.
     :ivar new: the parts that this run has added, in whichever of its attempts.
-    :ivar newly_committed: the parts with the rows that this commit has added, also those that an earlier
-        attempt had written without committing them; none if the commit was found. Each commit is given to
-        ``on_commit`` once at most, by the attempt of this run that has written its manifest and has the lease
-        after that, so no row counts twice. It is given to none if that attempt is killed or loses the lease
-        right then, or if another run has written the manifest for it.
+    :ivar newly_committed: the parts with the rows that this commit has added, including those that an earlier
+        attempt wrote without committing them; empty if the commit already existed. Each commit is passed to
+        ``on_commit`` at most once, by the attempt of this run that has written its manifest and still has the
+        lease after that, so no row counts twice. It is not passed at all if that attempt is killed or loses
+        the lease at that moment, or if another run has written the manifest for it.
     """
 
     manifest: Manifest

@@ -1,8 +1,8 @@
-"""Who may change a folder: one landing at a time, proven by every write.
+"""The lease of a folder: only one landing at a time may change it, and every write checks that.
 
-The lease is the record `_progress.json`, and each write of it is made only if the record still is the one
-that its owner wrote last. So whoever has lost the lease finds out with its next write, whatever it did
-meanwhile; no clock is used. docs/explanation/landing-protocol.md explains all of it.
+The lease is the record `_progress.json`. Each write of it is a compare-and-swap with the version that its
+owner wrote last. So an owner that has lost the lease learns this with its next write, whatever it did
+meanwhile; no clock is used. docs/explanation/landing-protocol.md explains this in full.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Seconds between two heartbeats.
 HEARTBEAT_INTERVAL = 15.0
-#: Seconds between two reads of the record of another run.
+#: Seconds between two reads of another run's record.
 WATCH_INTERVAL = 2.0
 
 
 def wait_until_free(job: Job, found: FolderState) -> None:
-    """Return once the lease may be taken.
+    """Wait until the lease may be taken.
 
-    It may be taken at once from an earlier attempt of this run, which Airflow has given up. Any other owner
-    is watched: if its record changes it is alive, and if it stays as it is for ``job.abandoned_after``
-    seconds it is dead. (A later attempt of this run may be dead too: a run that is deleted and made again
-    counts its attempts from 1.)
+    It may be taken immediately from an earlier attempt of this run, which Airflow has ended. Any other owner
+    is watched: if its record changes, it is alive; if the record stays unchanged for ``job.abandoned_after``
+    seconds, the owner is dead. (A later attempt of this run may be dead too: a run that is deleted and
+    created again counts its attempts from 1.)
 
-    :raises DestinationBusy: if another landing is at work.
-    :raises Changed: if the record was written by somebody else meanwhile, or is gone.
+    :raises DestinationBusy: if another landing is running.
+    :raises Changed: if another process has written the record meanwhile, or it is gone.
     """
     record = found.record
     if record is None or not record.owner or found.is_given_up(job):
@@ -85,10 +85,10 @@ def wait_until_free(job: Job, found: FolderState) -> None:
 
 
 class Lease:
-    """The right to change a folder, and the progress made with it.
+    """The right to change a folder, and the progress of the landing that holds it.
 
-    :param folder: where it is held.
-    :param progress: what the record says.
+    :param folder: the folder.
+    :param progress: the content of the record.
     :param version: the record's version.
     :param stop: ends the landing once it is set.
     """
@@ -100,17 +100,17 @@ class Lease:
         self._stop = stop
         self._lost: LeaseLost | None = None
         self._ended = False
-        # the heartbeats come from a thread of their own
+        # heartbeats are written by another thread
         self._lock = threading.Lock()
 
     @classmethod
     def acquire(cls, job: Job, start: Progress, found: FolderState) -> Lease:
-        """Take the lease, to go on with ``start``.
+        """Take the lease, to continue from ``start``.
 
-        The record takes over what has to be deleted after the commit: the files that the commit replaces, and
-        those that the landing before had not deleted yet.
+        The record takes over the names of the files to delete after the commit: those that the commit
+        replaces, and those that the previous landing had not deleted yet.
 
-        :raises Changed: if the record is not the one that was found any more.
+        :raises Changed: if the record has changed since it was read.
         :raises Stopped: if the landing is to end.
         """
         job.stop.check()
@@ -121,7 +121,7 @@ class Lease:
             start,
             landing_id=attempt_id,
             attempt_ids=(*(_attempt_ids(before) if before else ()), attempt_id),
-            # of these the commit keeps what it lists
+            # the commit keeps those of them that it lists
             replaced=tuple(
                 dict.fromkeys([*(before.replaced if before else ()), *(part.name for part in known)])
             ),
@@ -137,14 +137,14 @@ class Lease:
     def held(self) -> Iterator[None]:
         """Write heartbeats while the block runs; after an error keep the record for the next attempt."""
         ended = threading.Event()
-        # a daemon, so that a storage that hangs does not keep a process from ending
+        # a daemon, so that a hanging storage does not prevent the process from ending
         thread = threading.Thread(target=self._beat, args=(ended,), name="webcollect-lease", daemon=True)
         thread.start()
         try:
             yield
         except Exception as error:
             if isinstance(error, PartsMissing | StorageError):
-                # if another landing has the lease by now, it has removed what was not committed
+                # LeaseLost explains the error: a landing that took over removes what was not committed
                 with contextlib.suppress(StorageError):
                     self.renew()
             self._release_after_error(error)
@@ -153,7 +153,7 @@ class Lease:
             ended.set()
             thread.join()
         finally:
-            # a task that Airflow ends (a timeout, say) must not wait for a storage that hangs
+            # when Airflow ends the task (for example a timeout), do not wait for a hanging storage
             ended.set()
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class Lease:
             raise self._lost
 
     def renew(self) -> None:
-        """Write the record again: after that, the lease was held a moment ago.
+        """Write the record again, which proves that this landing still had the lease.
 
         :raises LeaseLost: if another landing has it.
         """
@@ -170,7 +170,7 @@ class Lease:
             self._write_heartbeat()
 
     def save(self, progress: Progress) -> None:
-        """Write what was done.
+        """Write the progress.
 
         :raises LeaseLost: if another landing has the lease.
         :raises Stopped: if the landing is to end.
@@ -182,10 +182,10 @@ class Lease:
     def commit(self, manifest: Manifest, version: str | None) -> str:
         """Replace the manifest, if this landing has the lease and the manifest is the one that was read.
 
-        First the record says what the manifest will be: from there on it is certain, and whoever takes the
-        lease afterwards writes it if this process does not.
+        First the record announces the manifest. From then on the commit is certain: if this process does not
+        write the manifest, the next owner of the lease does.
 
-        :param version: of the manifest that was read; None if there was none.
+        :param version: version of the manifest that was read; None if there was none.
         :return: the new version.
         :raises LeaseLost: if another landing has the lease.
         :raises Stopped: if the landing is to end.
@@ -194,35 +194,35 @@ class Lease:
         return self.write_manifest(version)
 
     def write_manifest(self, version: str | None) -> str:
-        """Write the manifest that the record names.
+        """Write the manifest that the record announces.
 
-        :param version: of the one that it replaces.
+        :param version: version of the manifest that it replaces.
         :return: the new version.
-        :raises LeaseLost: if another landing has the lease, which may have written the manifest for this one.
+        :raises LeaseLost: if another landing has the lease; it may have written this manifest.
         :raises Stopped: if the landing is to end; the next one writes the manifest.
         """
         assert self.progress.commit is not None
         try:
-            # no heartbeat meanwhile: where files are not replaced whole, a kill must not leave both torn
+            # no heartbeat meanwhile: without atomic replacement, a kill must not leave both files incomplete
             with self._lock:
                 self._stop.check()
                 written = self._folder.replace(MANIFEST, encode(self.progress.commit), version)
         except Changed:
-            # a successor has written it for us, or something that takes no lease has written another
+            # a successor has written it for us, or something without the lease has written another
             self.renew()
             raise DestinationTaken(
                 f"{self._folder.root}/{MANIFEST} was replaced by something that does not take the "
                 "folder's lease; nothing but landings may write there"
             ) from None
-        # only who has the lease reports the commit; a storage that fails now does not take it away
+        # only the owner of the lease reports the commit; a storage error here does not end ownership
         with contextlib.suppress(StorageError):
             self.renew()
         return written
 
     def finish(self, files: Mapping[str, int]) -> None:
-        """Delete what no manifest will list again, and release the lease.
+        """Delete files that no manifest will list again, and release the lease.
 
-        :param files: what the folder held just before the commit.
+        :param files: the contents of the folder just before the commit.
         """
         progress = self.progress
         assert progress.commit is not None
@@ -234,8 +234,8 @@ class Lease:
             self._release()
 
     def _release_after_error(self, error: Exception) -> None:
-        """Release the lease, so that others need not watch the record. If that write fails, they watch it."""
-        # a storage that fails may have taken a part all the same: its attempt stays known
+        """Release the lease, so that others need not watch the record; if that write fails, they must."""
+        # a failed storage may still have stored a part, so its attempt stays in the record
         first = len(self.progress.attempt_ids) == 1
         nothing = first and not self.progress.parts and self.progress.commit is None
         with contextlib.suppress(Exception), self._lock:
@@ -243,12 +243,12 @@ class Lease:
             if nothing and not isinstance(error, StorageError):
                 self._release()
                 return
-            # going on from counts that do not fit would end there again
+            # continuing from contradictory counts would fail again
             progress = _without_parts(self.progress) if isinstance(error, RowsMissing) else self.progress
             self._write(msgspec.structs.replace(progress, owner=""))
 
     def _release(self) -> None:
-        # the work is done: a successor may have the lease by now, and a record that stays is only watched
+        # failures are harmless: a successor may have the lease by now, and a remaining record is only watched
         with contextlib.suppress(Changed, LeaseLost, StorageError):
             if not self._folder.remove(PROGRESS, self._version):
                 done = msgspec.structs.replace(
@@ -266,7 +266,7 @@ class Lease:
             except LeaseLost:
                 return
             except Exception as error:
-                # if it lasts, the landing's next write of the record fails too
+                # if the error persists, the landing's next write of the record fails too
                 log.warning("No heartbeat could be written: %s", error)
 
     def _write_heartbeat(self) -> None:
@@ -286,13 +286,13 @@ class Lease:
         raise self._lose(None)
 
     def _read_own(self) -> None:
-        """Accept a write of ours that had seemed to fail.
+        """Accept a write of this landing whose response was lost.
 
         :raises LeaseLost: if the record is another landing's.
         """
         stored = self._folder.read(PROGRESS)
         if stored is not None and is_torn(stored.content):
-            # by a write of ours, or by a landing that was killed: a living one does not leave it so
+            # left by our own write, or by a killed landing: a living one would complete the file
             self._version = stored.version
             return
         found = stored and decode_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
@@ -310,7 +310,7 @@ class Lease:
 
 
 def _attempt_ids(record: Progress) -> tuple[str, ...]:
-    # a record of an earlier version of this provider names but the last
+    # a record of an earlier version of this provider names only the last attempt
     return record.attempt_ids or (record.landing_id,)
 
 

@@ -1,4 +1,4 @@
-"""What a landing writes about itself: the manifest, which is the commit, and the record until then."""
+"""The files that describe a landing: the manifest, which is the commit, and the progress record before it."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
-#: The pattern of the names that :func:`redshift_manifest_of` gives.
+#: The pattern of the names that :func:`redshift_manifest_of` returns.
 REDSHIFT_MANIFEST_PATTERN = r"_redshift_manifest-[0-9a-f]{16}\.json"
 #: The pattern of a folder of a Hive partition.
 PARTITION_PATTERN = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
 
 Mode = Literal["full", "incremental"]
 
-#: The pattern of the names that :func:`part_name` gives.
+#: The pattern of the names that :func:`part_name` returns.
 PART_PATTERN = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
 _ATTEMPT_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
 
 
 def new_attempt_id() -> str:
-    """Return what distinguishes the names of one attempt's parts from those of all others."""
+    """Return a random id that makes the part names of one attempt unique."""
     return secrets.token_hex(4)
 
 
 def part_name(number: int, attempt_id: str, suffix: str) -> str:
     """Return the name of a part.
 
-    :param number: its place in the landing, from 1.
-    :param suffix: of its format, with the dot.
+    :param number: its position in the landing, from 1.
+    :param suffix: the format's suffix, with the dot.
     """
     return f"part-{number:05d}-{attempt_id}{suffix}"
 
 
 def attempt_id_in(name: str) -> str | None:
-    """Return the id in the name of a part, or of what was to become one; None if the name has none."""
+    """Return the attempt id in the name of a part or of an incomplete part; None if it has none."""
     found = _ATTEMPT_ID.search(name)
     return found and found[1]
 
 
 def now() -> str:
-    """Return this moment, ISO 8601 in UTC."""
+    """Return the current time, ISO 8601 in UTC."""
     return pendulum.now("UTC").isoformat(timespec="milliseconds")
 
 
@@ -65,7 +65,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The Airflow run that lands; a retry is the same run."""
+    """The Airflow run that lands; a retry belongs to the same run."""
 
     dag_id: str
     task_id: str
@@ -74,12 +74,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def redshift_manifest_of(run: Run) -> str:
-    """Return the name of what the transfer operator writes after a run's commit, for Redshift's COPY."""
+    """Return the name of the manifest for Redshift's COPY, which the transfer operator writes after a
+    commit."""
     return f"_redshift_manifest-{hashlib.sha256(msgspec.json.encode(run)).hexdigest()[:16]}.json"
 
 
 class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """The last page of a part, to see later whether the source still has it.
+    """Identifies the last page of a part, to check later whether the source still has it.
 
     :ivar offset: the cursor with which it was read.
     :ivar sha256: hex digest of the rows as compact JSON with sorted keys, one after another.
@@ -96,7 +97,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     :ivar name: relative to the manifest, with the partition's folders if it has any.
     :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
-    :ivar run: whose commit has added its rows; None before that, and in landings of version 0.1.
+    :ivar run: the run whose commit has added its rows; None before that, and in landings of version 0.1.
     """
 
     name: str
@@ -112,25 +113,25 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class RecordedPart(Part, frozen=True, kw_only=True):
     """A finished part of a landing that is not committed yet.
 
-    :ivar column_count: how many of the landing's columns it has, from the first; 0 where rows name their own.
+    :ivar column_count: number of the landing's columns that it has, from the first; 0 without fixed columns.
     """
 
     column_count: int = msgspec.field(default=0, name="columns")
 
     def bare(self) -> Part:
-        """Return what the manifest says of it."""
+        """Return the part as the manifest lists it."""
         return Part(**{name: getattr(self, name) for name in Part.__struct_fields__})
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The commit: the parts listed here are the landing, whatever else lies beside them.
+    """The commit: the parts listed here are the landing, whatever other files are beside them.
 
-    :ivar encoding: the file format with all its options, as far as they are not in keys of their own.
-    :ivar columns: field names in order; None for JSONL whose rows name their own.
+    :ivar encoding: the options of the file format that have no keys of their own.
+    :ivar columns: field names in order; None for JSONL without fixed columns.
     :ivar new_parts: how many of the last parts this run has added; the others are older (incremental). 0 if
         the run has found nothing new.
     :ivar total: rows that the service announced; the same as ``rows``.
-    :ivar started_at: and ``finished_at``: ISO 8601, UTC.
+    :ivar started_at: ISO 8601, UTC, as is ``finished_at``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
     """
 
@@ -158,7 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.parts[len(self.parts) - self.new_parts :]
 
     def added_by(self, run: Run) -> tuple[Part, ...]:
-        """Return the parts that a run has added, also if others have landed since.
+        """Return the parts that a run has added, even if other runs have landed since.
 
         :param run: the run.
         """
@@ -167,21 +168,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The record: who is landing, and what has safely been written; a retry goes on from here.
+    """The record: the current owner, and what is safely written; a retry continues from here.
 
-    :ivar landing_id: distinguishes the part names of this attempt from those of others.
-    :ivar attempt_ids: those of all attempts since the last commit; what they wrote and no manifest lists can
-        be deleted once this landing is committed.
-    :ivar replaced: names of files that can be deleted then too.
-    :ivar encoding: the file format with all its options: what goes on must write the same.
-    :ivar columns: of all parts, in order.
-    :ivar base: the ``landing_id`` of the commit that the folder held when this began.
+    :ivar landing_id: makes the part names of this attempt unique.
+    :ivar attempt_ids: those of all attempts since the last commit; the files that they wrote and no manifest
+        lists can be deleted after this landing is committed.
+    :ivar replaced: names of other files that can be deleted then.
+    :ivar encoding: the file format with all its options; a landing that continues must use the same.
+    :ivar columns: the columns of all parts, in order.
+    :ivar base: the ``landing_id`` of the commit that the folder held when this landing began.
     :ivar continues: whether the parts begin with those of that commit.
-    :ivar run: and ``attempt``: who is landing, or was. ``owner`` is a random word of the process that is;
-        empty once it has released the lease.
+    :ivar run: the current or last owner, with ``attempt``. ``owner`` is a random id of its process; empty
+        after the lease is released.
     :ivar heartbeat: a number that changes while the owner is alive.
-    :ivar commit: the manifest that is being written. From here on it will be written: by the owner, or by
-        the next landing.
+    :ivar commit: the manifest that is being written. Once it is set, the owner or the next landing will write
+        it.
     """
 
     version: int = VERSION
@@ -204,17 +205,17 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """Rows in all finished parts."""
+        """Number of rows in all finished parts."""
         return sum(part.rows for part in self.parts)
 
     @property
     def next_offset(self) -> int:
-        """The cursor to go on with."""
+        """The cursor from which to continue."""
         return self.parts[-1].next_offset if self.parts else 0
 
     @property
     def page_fingerprint(self) -> PageFingerprint:
-        """The last page of the finished parts; without parts, one without rows."""
+        """The fingerprint of the last page of the finished parts; without parts, one without rows."""
         return self.parts[-1].page_fingerprint if self.parts else PageFingerprint()
 
     def with_part(self, part: RecordedPart, columns: tuple[str, ...]) -> Progress:
@@ -235,28 +236,28 @@ F = TypeVar("F", Manifest, Progress)
 
 
 def encode(content: Manifest | Progress) -> bytes:
-    """Return the file's content: JSON that a person can read."""
+    """Return the file's content: readable JSON."""
     return msgspec.json.format(msgspec.json.encode(content), indent=2)
 
 
 def decode_manifest(content: bytes, where: str) -> Manifest:
-    """Return the manifest that a file holds.
+    """Decode a manifest.
 
     :param where: the file's path, for the error.
-    :raises DestinationUnreadable: if it holds none, or one of a newer layout.
+    :raises DestinationUnreadable: if it is not a manifest, or has a newer layout.
     """
     return _decode(content, where, Manifest)
 
 
 def decode_progress(content: bytes, where: str) -> Progress:
-    """Return the record that a file holds; ``where`` and what is raised as in :func:`decode_manifest`."""
+    """Decode a record; ``where`` and the errors are as in :func:`decode_manifest`."""
     return _decode(content, where, Progress)
 
 
 def decode_found_progress(content: bytes, where: str) -> Progress:
-    """Return the record that a landing has found: if the file is torn, one of an unknown owner without parts.
+    """Decode the record that a landing has found; an incomplete file gives one without owner and parts.
 
-    Its owner may be dead, or about to write it whole. ``where`` and what is raised as in
+    The owner of an incomplete file may be dead, or about to complete it. ``where`` and the errors are as in
     :func:`decode_manifest`.
     """
     if is_torn(content):
@@ -265,7 +266,7 @@ def decode_found_progress(content: bytes, where: str) -> Progress:
 
 
 def is_torn(content: bytes) -> bool:
-    """Return whether a file is no JSON, as after a kill on a storage that does not replace files whole."""
+    """Return whether a file is not JSON, for example after a kill on a storage without atomic replacement."""
     try:
         msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):

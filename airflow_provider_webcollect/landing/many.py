@@ -1,4 +1,4 @@
-"""Several landings at once."""
+"""Several landings in parallel."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:
     """Run ``jobs`` in threads and return their results by name, in the order of the jobs.
 
-    One that fails does not stop the others. If this is interrupted, as by a timeout of the task, those that
-    have not begun never do; those at work are not waited for, and end when their ``stop`` is set.
+    If one fails, the others continue. If this is interrupted, for example by a timeout of the task, jobs that
+    have not begun are not run; running ones are not waited for, and end when their ``stop`` is set.
 
-    :param jobs: by what they land.
-    :raises SomeFailed: at the end, if any have failed; with all errors.
+    :param jobs: the jobs by the name of what they land.
+    :raises SomeFailed: at the end, with all errors, if any have failed.
     """
     results: dict[str, T] = {}
     errors: dict[str, Exception] = {}

@@ -1,4 +1,4 @@
-"""From what the folder holds to what a landing will do. Nothing here reads or writes anything."""
+"""Deciding what a landing does from the contents of the folder, without any reads or writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ P = TypeVar("P", bound="Part")
 
 @dataclass(frozen=True, slots=True)
 class FolderState:
-    """What the folder holds.
+    """The contents of the folder.
 
     :ivar files: bytes by name.
     """
@@ -39,42 +39,43 @@ class FolderState:
 
     @property
     def announced(self) -> Manifest | None:
-        """The commit that the record announces, complete or not."""
+        """The commit in the progress record, completed or not."""
         return self.record.commit if self.record is not None else None
 
     def is_given_up(self, job: Job) -> bool:
-        """Return whether the record is of an attempt of the job's run that Airflow has given up."""
+        """Return whether the record belongs to an earlier attempt of the job's run, which Airflow has
+        ended."""
         record = self.record
         return record is not None and record.run == job.run and record.attempt <= job.attempt
 
     def intact(self, parts: Sequence[P]) -> tuple[P, ...]:
-        """Return the parts up to the first that is not there any more, or not as long as it was."""
+        """Return the parts up to the first that is missing or has another size."""
         return tuple(itertools.takewhile(lambda part: self.files.get(part.name) == part.bytes, parts))
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """The commit that was found is left as it is."""
+    """The existing commit stays unchanged."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rows are to be copied.
+    """Rows must be copied.
 
-    :ivar starts: what to go on from: the first of which the source shows that it goes on from there.
+    :ivar starts: possible starting points; the first one that the source still matches is used.
     """
 
     starts: tuple[Progress, ...]
 
 
 def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
-    """Return what a landing does with the folder that it has found.
+    """Return what a landing does with the folder.
 
-    :raises DestinationTaken: if the folder holds what must not be touched.
-    :raises PartsMissing: if parts that another run has landed are gone.
-    :raises FormatChanged: if what is to be continued was written with other format options.
+    :raises DestinationTaken: if the folder holds something that must not be changed.
+    :raises PartsMissing: if parts that another run has landed are missing.
+    :raises FormatChanged: if the data to continue has other format options.
     """
     committed = found.manifest
     if committed is not None and _already_committed(job, found, committed):
@@ -113,9 +114,9 @@ def _refuse_foreign_files(job: Job, found: FolderState) -> None:
 
 
 def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Progress]:
-    """Return what a landing may go on from besides an unfinished one, the best first.
+    """Return the possible starting points besides an unfinished landing, the best first.
 
-    :raises PartsMissing: if rows that another run has landed are gone: read again, they would pass for new.
+    :raises PartsMissing: if another run's rows are missing: read again, they would count as new.
     """
     first_row = _first_row(job, committed)
     if committed is None or not (committed.run == job.run or job.mode == "incremental"):
@@ -146,7 +147,7 @@ def _first_row(job: Job, committed: Manifest | None) -> Progress:
 
 
 def _continuing(job: Job, found: FolderState, committed: Manifest) -> Progress:
-    """Return the progress of a landing that adds to the commit, or to what is left of it."""
+    """Return the progress of a landing that adds to the commit, or to what remains of it."""
     encoding = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
     _refuse_another_format(job, encoding)
     columns = committed.columns or ()
@@ -163,17 +164,17 @@ def _continuing(job: Job, found: FolderState, committed: Manifest) -> Progress:
 
 
 def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progress | None:
-    """Return the progress of the unfinished landing that was found, if it is worth more than the commit."""
+    """Return the progress of the unfinished landing, if it has more than the commit."""
     record = found.record
     if record is None or record.commit is not None or record.source != job.source:
         return None
-    # what began with the first row beside a commit, because the source was reset, still needs `on_reset`
+    # a landing that restarted from the first row after a reset of the source still needs `on_reset`
     like = next((start for start in starts if start.continues == record.continues), None)
     if like is None or (record.base, record.mode) != (like.base, like.mode):
         return None
     parts = found.intact(record.parts)
     if len(parts) <= len(like.parts):
-        # nothing more than the commit has
+        # it has nothing more than the commit
         return None
     if record.encoding != like.encoding:
         log.warning("%d rows were written with other format options; they are read again.", record.rows)
@@ -191,7 +192,7 @@ def encoding_of(file_format: FileFormat) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(file_format)]  # type: ignore[arg-type]
     options = {name: getattr(file_format, name) for name in names}
     encoding: dict[str, Any] = msgspec.to_builtins({"file_format": file_format.name, **options})
-    # as it will be once it was read back: without tuples
+    # as it will be when read back: without tuples
     return {name: list(value) if isinstance(value, tuple) else value for name, value in encoding.items()}
 
 
@@ -204,7 +205,7 @@ def _refuse_another_format(job: Job, found: dict[str, Any]) -> None:
     ]
     if differing:
         if wanted["file_format"] != found.get("file_format"):
-            # the other options are those of another format
+            # the other differences only follow from the format
             del differing[1:]
         raise FormatChanged(
             f"the landing at {job.folder.root} was written with other options: {'; '.join(differing)}. "

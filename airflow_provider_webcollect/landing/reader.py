@@ -1,7 +1,7 @@
-"""Reading what has landed, by its manifest alone; without Airflow, and without the service.
+"""Reading landed rows with the manifest alone, without Airflow and without the service.
 
-The manifest is read once: what is committed later is not seen. Where a later commit takes parts away
-(``overwrite``, ``on_reset="full"``, new columns in CSV and Parquet), reading them raises
+The manifest is read once, so later commits are not visible. If a later commit removes parts (``overwrite``,
+``on_reset="full"``, new columns in CSV and Parquet), reading them raises
 :class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
 """
 
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 def read_landing(path: Any, storage_options: Mapping[str, Any] | None = None) -> LandedData:
     """Read a landing's manifest.
 
-    :param path: the landing's folder or its ``_manifest.json``: a local path, a URL that fsspec knows
-        (``s3://bucket/prices``), or what has ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``.
-    :param storage_options: what fsspec is to make the URL's filesystem with, such as credentials.
+    :param path: the landing's folder or its ``_manifest.json``: a local path, a URL that fsspec supports
+        (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
+        ``ObjectStoragePath``.
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :raises NothingLanded: if there is no manifest.
-    :raises DestinationUnreadable: if the manifest is torn, of a newer layout, or contradicts itself.
+    :raises DestinationUnreadable: if the manifest is incomplete, has a newer layout, or contradicts itself.
     :raises ExtraMissing: if the package for the URL's storage is not installed.
-    :raises InvalidArgument: if ``path`` is no path, or no URL that fsspec knows.
+    :raises InvalidArgument: if ``path`` is not a path, or not a URL that fsspec supports.
     """
     fs, root = locate(path, storage_options)
     folder = Folder(fs, root)
@@ -62,12 +63,12 @@ def read_landing(path: Any, storage_options: Mapping[str, Any] | None = None) ->
 
 
 class LandedData:
-    """A landing as its manifest has it; made by :func:`read_landing`.
+    """A landing as described by its manifest; created by :func:`read_landing`.
 
-    Everywhere, ``new_only`` restricts what is read to the parts that the run of the manifest has added, as
-    ``new_parts`` says: none of them if an incremental run has found nothing new, all of a ``full`` landing.
+    In all methods, ``new_only`` restricts reading to the parts that the manifest's run has added, according
+    to ``new_parts``: none if an incremental run has found nothing new, all for a ``full`` landing.
 
-    :ivar manifest: what the landing says about itself.
+    :ivar manifest: the landing's manifest.
     :ivar uri: the folder.
     """
 
@@ -84,18 +85,17 @@ class LandedData:
 
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
 
-        :param new_only: read only the parts that the run of the manifest has added.
+        :param new_only: return only the parts that the manifest's run has added.
         """
         return [f"{self.uri}/{part.name}" for part in self._parts(new_only)]
 
     def verify(self) -> None:
         """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
 
-        Parts are read one after another, a few megabytes at a time; of parts that have another size than they
-        should nothing is read.
+        Parts are read one after another, a few megabytes at a time. Parts with a wrong size are not read.
 
-        :raises LandingDamaged: listing everything that is wrong.
-        :raises LandingReplaced: if another landing took this one's place meanwhile.
+        :raises LandingDamaged: listing all differences.
+        :raises LandingReplaced: if another landing has replaced this one meanwhile.
         """
         sizes = self._folder.files()
         problems = [
@@ -107,16 +107,16 @@ class LandedData:
             raise self._damage(problems)
 
     def iter_rows(self, new_only: bool = False) -> Iterator[Record]:
-        """Yield the rows as dicts, in order, without holding a part in memory.
+        """Yield the rows as dicts, in order, without loading whole parts into memory.
 
-        Values of JSON lines are as the service sent them, those of CSV texts or None, and those of Parquet of
-        their column's type. In JSON lines a row has only the keys that it came with. In CSV with a single
-        column, null comes as an empty text.
+        Values of JSON lines are as the service sent them, those of CSV are strings or None, and those of
+        Parquet have their column's type. In JSON lines a row has only its own keys. In CSV with a single
+        column, null is read as an empty string.
 
-        :param new_only: read only the parts that the run of the manifest has added.
-        :raises LandingDamaged: if a part is missing or is not what the manifest says; its first rows may have
-            been given by then. Only :meth:`verify` shows whether a part still is what was written.
-        :raises LandingReplaced: if another landing took this one's place meanwhile.
+        :param new_only: read only the parts that the manifest's run has added.
+        :raises LandingDamaged: if a part is missing or differs from the manifest; some of its rows may
+            already have been yielded. Only :meth:`verify` shows whether a part still is what was written.
+        :raises LandingReplaced: if another landing has replaced this one meanwhile.
         :raises UnreadableRow: naming part and row, if Python cannot read a row of JSON lines: it is nested
             too deeply (some hundred levels), or has an integer of more than 4,300 digits.
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
@@ -126,15 +126,15 @@ class LandedData:
             yield from self._rows(reader, part)
 
     def to_arrow(self, new_only: bool = False) -> pa.Table:
-        """Return the rows as one Arrow table; it has to fit into memory.
+        """Return the rows as one Arrow table, which must fit into memory.
 
-        Columns are the manifest's, in its order; where it has none (JSON lines), all keys in order of
-        appearance. Parquet has the types it was landed with. All columns of JSON lines and CSV are texts,
-        as those of Parquet are without ``column_types``: values that are no texts (numbers, lists) become
-        their JSON. What a row does not have is null. Without parts the table has the columns and no rows.
+        The columns are the manifest's, in its order, or, if it has none (JSON lines), all keys in order of
+        appearance. Parquet columns have the types they were landed with. All columns of JSON lines and CSV
+        are strings, as are those of Parquet without ``column_types``; other values (numbers, lists) become
+        their JSON text. Missing values are null. Without parts, the table has the columns and no rows.
 
-        :param new_only: read only the parts that the run of the manifest has added.
-        :raises LandingDamaged: and the others as :meth:`iter_rows` does.
+        :param new_only: read only the parts that the manifest's run has added.
+        :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
         require("pyarrow", "parquet", "to_arrow()")
@@ -144,14 +144,15 @@ class LandedData:
     def to_duckdb(
         self, connection: DuckDBPyConnection | None = None, new_only: bool = False
     ) -> DuckDBPyRelation:
-        """Return the rows as a relation of DuckDB over the table of :meth:`to_arrow`.
+        """Return the rows as a DuckDB relation over the table of :meth:`to_arrow`.
 
         ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
 
-        :param connection: where the relation is created, to join it with tables there; None for a new one.
-        :param new_only: read only the parts that the run of the manifest has added.
-        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; the others as
-            :meth:`iter_rows` does.
+        :param connection: where the relation is created, to join it with tables there; None for a new
+            connection.
+        :param new_only: read only the parts that the manifest's run has added.
+        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
+            :meth:`iter_rows`.
         """
         require("duckdb", "duckdb", "to_duckdb()")
         import duckdb
@@ -192,7 +193,7 @@ class LandedData:
                 with self._folder.opened(part.name) as file:
                     tables = list(reader.tables(file))
             except (UnreadableRow, RecursionError) as error:
-                # row by row it is known which one it is
+                # reading row by row finds the row to name in the error
                 deque(self._rows(reader, part), maxlen=0)
                 raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
             except Exception as error:
@@ -207,7 +208,7 @@ class LandedData:
             raise self._damage([f"{part.name} {problem}"])
 
     def _raise_if_damaged(self, part: Part, error: Exception) -> None:
-        """Raise :class:`LandingDamaged` if the error comes from a part that is not what it should be."""
+        """Raise :class:`LandingDamaged` if the part differs from the manifest, which explains the error."""
         if isinstance(error, ExtraMissing):
             return
         if problem := self._found_problem(part):
@@ -217,9 +218,9 @@ class LandedData:
         return self._problem(part, self._folder.files().get(part.name))
 
     def _problem(self, part: Part, size: int | None) -> str | None:
-        """Return what is wrong with a part.
+        """Return how a part differs from the manifest; None if it does not.
 
-        :param size: of its file; None if there is none.
+        :param size: size of its file; None if there is no file.
         """
         if size is None:
             return "is missing"
@@ -242,9 +243,10 @@ class LandedData:
 
 
 def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a landing and its folder's path there.
+    """Return the filesystem of a landing and its folder's path on it.
 
-    Arguments, :class:`ExtraMissing` and :class:`InvalidArgument` are as :func:`read_landing` has them.
+    The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
+    :func:`read_landing`.
     """
     if hasattr(path, "fs") and hasattr(path, "path"):
         if storage_options is not None:
@@ -281,7 +283,7 @@ def _filesystem_and_path(path: object, options: dict[str, Any]) -> tuple[Abstrac
 
 
 def _contradiction(manifest: Manifest) -> str | None:
-    """Return in what a manifest contradicts itself."""
+    """Return how a manifest contradicts itself; None if it does not."""
     parts = manifest.parts
     for name in ("rows", "bytes"):
         whole, summed = getattr(manifest, name), sum(getattr(part, name) for part in parts)

@@ -1,9 +1,9 @@
 """A landing from end to end: plan, lease, copy, commit, mark.
 
-The order of writing is the promise. A part becomes visible whole or not at all, under a name that nothing
-else has; it counts once the record names it; the landing counts once the manifest lists it. Record and
-manifest are replaced only if they still are what was read, so if two landings meet, one goes on and the other
-fails.
+The order of the writes guarantees exactly-once. A part becomes visible only when complete, under a unique
+name. It counts after the record lists it; the landing counts after the manifest lists it. Record and manifest
+are replaced only if they are unchanged since they were read, so if two landings run at once, one continues
+and the other fails.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
-#: Times that the folder is read again because another landing has changed it meanwhile.
+#: How often the folder is read again because another landing has changed it meanwhile.
 PLAN_TRIES = 10
 
 
 def land(job: Job) -> Landed:
     """Move the rows of the source to the folder and return the manifest that commits them.
 
-    A commit of the same run is left as it is; an unfinished landing of the same source is resumed.
+    A commit of the same run stays unchanged; an unfinished landing of the same source is resumed.
 
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
-    :raises DestinationBusy: if another landing is at work there, or has taken the folder over.
-    :raises FormatChanged: if what is to be continued was written with other format options.
-    :raises SourceReset: if what is to be continued is not what the source begins with any more.
-    :raises RowsMissing: if the service gave fewer or more rows than it announced.
-    :raises PartsMissing: if parts have vanished meanwhile, or those of another run before.
+    :raises DestinationBusy: if another landing is writing there, or has taken over the folder.
+    :raises FormatChanged: if the data to continue has other format options.
+    :raises SourceReset: if the source no longer begins with the data to continue.
+    :raises RowsMissing: if the service returned fewer or more rows than it announced.
+    :raises PartsMissing: if parts vanish during the landing, or those of another run are already missing.
     :raises StorageError: if the storage cannot be read or written.
     :raises Stopped: once ``job.stop`` is set.
     """
@@ -74,7 +74,7 @@ def land(job: Job) -> Landed:
 
 
 def _read_folder(folder: Folder) -> FolderState:
-    # the record first: each change of the manifest is announced in it
+    # the record first: it announces each change of the manifest
     stored = folder.read(PROGRESS)
     manifest = folder.read(MANIFEST)
     record = stored and decode_found_progress(stored.content, f"{folder.root}/{PROGRESS}")
@@ -88,7 +88,7 @@ def _read_folder(folder: Folder) -> FolderState:
 
 
 def _manifest_in(folder: Folder, stored: Stored | None, record: Progress | None) -> Manifest | None:
-    """Return the manifest that was read; None if there is none, or if the commit at work has left it torn."""
+    """Return the manifest; None if there is none, or if an unfinished commit has written only part of it."""
     if stored is None or (record is not None and record.commit is not None and is_torn(stored.content)):
         return None
     return decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
@@ -117,10 +117,10 @@ def _planned(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
     try:
         return make_plan(job, found)
     except PartsMissing:
-        # after the manifest was read, and before the files were listed, another commit may have deleted them
+        # another commit may have deleted them between the reading of the manifest and the listing
         _refuse_stale_plan(job, found)
         if found.announced is not None:
-            # what has been announced may be what is to help
+            # the announced commit may restore them
             wait_until_free(job, found)
             _finish_commit(job, found)
         raise
@@ -129,7 +129,7 @@ def _planned(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
 def _finish_commit(job: Job, found: FolderState) -> NoReturn:
     """Complete a commit that another landing has begun and not completed.
 
-    :raises Changed: in the end, since the folder has changed since it was read.
+    :raises Changed: always at the end, since the folder must be read again.
     """
     commit = found.announced
     assert found.record is not None
@@ -139,12 +139,12 @@ def _finish_commit(job: Job, found: FolderState) -> NoReturn:
         there = job.folder.read(MANIFEST)
         known = _manifest_in(job.folder, there, found.record)
         if known is not None and known.landing_id not in {found.record.base, commit.landing_id}:
-            # only where a storage cannot replace on a condition, or something else has written there
+            # only where a storage has no conditional writes, or something else has written there
             lease.save(msgspec.structs.replace(lease.progress, commit=None))
             raise Changed(MANIFEST)
         if there is None or there.content != encode(commit):
             lease.write_manifest(there and there.version)
-            # the rows of a commit that marks were reported with the one before
+            # the commit that records a mark adds no rows: they were reported with the commit before it
             if commit.run == job.run and commit.exported_at is None:
                 job.on_commit(_committed(job, commit, known if lease.progress.continues else None))
         lease.finish(job.folder.files())
@@ -154,7 +154,7 @@ def _finish_commit(job: Job, found: FolderState) -> NoReturn:
 def _first_page(
     job: Job, reader: SourceReader, plan: Copy, found: FolderState
 ) -> tuple[Progress, Iterator[Page]]:
-    """Return what to go on from, and the pages from there: the first has come, and nothing is written yet."""
+    """Return the starting point and the pages from it, after reading the first page and before any write."""
     start = _confirmed_start(job, reader, plan)
     pages = reader.pages()
     first = next(pages, None)
@@ -166,7 +166,7 @@ def _first_page(
 
 
 def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
-    """Return the first start that the source goes on from."""
+    """Return the first starting point that the source still matches."""
     for start in plan.starts:
         try:
             reader.go_to(start)
@@ -195,7 +195,7 @@ def _copy_and_commit(
     writer = PartsWriter(job, lease)
     writer.write(pages)
     if job.mark is not None and lease.progress.rows and not reader.settled:
-        # what the source has gained while the last part was written must not be marked without it
+        # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())
     files = check_complete(job, lease.progress, reader.total)
@@ -211,12 +211,12 @@ def _copy_and_commit(
 
 
 def _committed(job: Job, manifest: Manifest, before: Manifest | None) -> Landed:
-    """Return what a commit of this run has landed.
+    """Return the result of this run's commit.
 
     :param before: the manifest that it continues; None if it begins with the first row.
     """
     done = before.next_offset if before is not None else -1
-    # parts that have vanished and were read again end before that
+    # parts that vanished and were read again end at or before this cursor
     newly_committed = tuple(part for part in manifest.added() if part.next_offset > done)
     return Landed(manifest, own=True, new=manifest.added_by(job.run), newly_committed=newly_committed)
 
@@ -224,7 +224,7 @@ def _committed(job: Job, manifest: Manifest, before: Manifest | None) -> Landed:
 def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifest:
     """Confirm the export and record it in the manifest."""
     assert job.mark is not None
-    # a landing that was taken over must not mark what its successor has yet to land
+    # a landing that was taken over must not mark rows that its successor has not landed yet
     lease.renew()
     job.mark()
     marked = msgspec.structs.replace(manifest, exported_at=now())

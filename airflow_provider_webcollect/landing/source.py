@@ -1,4 +1,4 @@
-"""The rows of a source, read from a cursor to the end: the one place that counts them."""
+"""Reading the rows of a source from a cursor to the end, and checking the service's counts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Seconds between two reads of a source that may not show all of its rows yet.
 SETTLE_INTERVAL = 2.0
-#: Times that the last landed page is read before counts that do not fit are believed.
+#: How often the last landed page is read before wrong counts are accepted as a reset of the source.
 COUNT_READS = 4
-#: Seconds between two of them.
+#: Seconds between two such reads.
 COUNT_INTERVAL = 1.0
-#: Pages in a row after which no fewer rows are left than before: such a read has no end.
+#: Number of consecutive pages without a decrease of the rows left, after which the read counts as endless.
 ENDLESS_PAGES = 1000
 
 
@@ -36,9 +36,9 @@ ENDLESS_PAGES = 1000
 class Page:
     """Rows of the source, and their position in it.
 
-    :ivar offset: the cursor with which they were read, and ``next_offset`` the one after them.
-    :ivar rows_so_far: how many rows of the source there are up to the last of these.
-    :ivar total: rows in all that the service announces.
+    :ivar offset: the cursor with which they were read; ``next_offset`` is the cursor after them.
+    :ivar rows_so_far: number of the source's rows up to the last of these.
+    :ivar total: number of all rows that the service announces.
     """
 
     rows: Sequence[msgspec.Raw]
@@ -48,15 +48,15 @@ class Page:
     total: int
 
     def fingerprint(self) -> PageFingerprint:
-        """Return the fingerprint by which a later landing sees whether the source still has this page."""
+        """Return the fingerprint with which a later landing checks whether the source still has this page."""
         return PageFingerprint(offset=self.offset, rows=len(self.rows), sha256=digest_rows(self.rows))
 
 
 class SourceReader:
-    """Reads a source once, from the first row or from where landed rows end.
+    """Reads a source once, from the first row or from the end of the landed rows.
 
-    :ivar total: rows that the service has announced last.
-    :ivar settled: whether all of ``settle`` has passed since the last row came.
+    :ivar total: the latest total that the service has announced.
+    :ivar settled: whether ``settle`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
@@ -70,15 +70,16 @@ class SourceReader:
         self._pages_since = 0
 
     def go_to(self, landed: Progress) -> None:
-        """Go to where the landed rows end, once the source has shown that it still begins with them.
+        """Move the cursor to the end of the landed rows, after checking that the source still begins with
+        them.
 
-        The last landed page is read again, and its rows must say the same: counts alone do not show a source
-        that was emptied and has filled up again. Fewer rows than were landed are waited for, since a source
-        may not show all of them right after a run (assumptions.md, Reading data). A service may
-        count the total and the rest of a page at two moments while rows arrive: where the rows are the same
-        and only the counts differ, the page is read up to :data:`COUNT_READS` times.
+        The last landed page is read again, and its rows must have the same content: counts alone do not show
+        that a source was emptied and filled again. If there are fewer rows than were landed, the read is
+        repeated, since a source may not show all of them right after a run (assumptions.md, Reading data). A
+        service may count the total and the rest of a page at different moments while rows arrive: if the rows
+        are the same and only the counts differ, the page is read up to :data:`COUNT_READS` times.
 
-        :raises SourceReset: if the source does not go on from there.
+        :raises SourceReset: if the source does not continue from there.
         """
         if not landed.rows:
             return
@@ -106,7 +107,7 @@ class SourceReader:
             self._job.stop.sleep(wait)
 
     def pages(self) -> Iterator[Page]:
-        """Yield the pages to the end, also of what is added meanwhile.
+        """Yield the pages to the end, including rows that are added meanwhile.
 
         A source that shows no rows, or fewer than were read, is read again for ``settle`` seconds.
 
@@ -115,10 +116,10 @@ class SourceReader:
         return self._to_the_end(self._waits("all rows to be shown: there are none, or fewer than were read"))
 
     def late_pages(self) -> Iterator[Page]:
-        """Yield the pages of what appears within ``settle`` seconds.
+        """Yield the pages of rows that appear within ``settle`` seconds.
 
-        While older batches are shown, those of a run that has just finished may still be missing; the service
-        does not announce them.
+        The source may show older batches while rows of a run that has just finished are still missing; the
+        service does not announce those.
         """
         before = self._rows_so_far
         for wait in self._waits("rows that a run which has just finished may still add"):
@@ -131,7 +132,7 @@ class SourceReader:
             answer = self._ahead or self._job.fetch(self._offset)
             self._ahead = None
             if not answer.rows and answer.total < max(self._rows_so_far, 1):
-                # not all rows are shown yet, so its counts are not believed
+                # not all rows are shown yet, so the counts are ignored
                 if late:
                     return
                 if wait := next(waits, None):
@@ -169,7 +170,7 @@ class SourceReader:
     def _read_again(self, landed: Progress) -> tuple[DataPage, list[msgspec.Raw], bool]:
         """Read as many rows as the last landed page had.
 
-        :return: the page where they end, the rows, and whether the counts say that they follow the others.
+        :return: the page in which they end, the rows, and whether their position fits the counts.
         """
         last = landed.page_fingerprint
         offset, counts_fit = last.offset, True
@@ -200,15 +201,16 @@ def rows_missing(source: object, what: str) -> RowsMissing:
 
 
 def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
-    """Digest what the rows say, however their JSON is laid out, unless it is too deep to be decoded."""
+    """Return a digest of the rows' content, independent of the JSON's layout unless a row is nested too
+    deeply."""
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder(order="sorted").encode
     decode = msgspec.json.Decoder().decode
     for row in rows:
         try:
-            # not by whether decoding fails: that depends on who calls
+            # not decided by a failing decode: that depends on the depth of the caller's stack
             digest.update(row if is_deep(bytes(row)) else encode(decode(row)))
         except (msgspec.MsgspecError, ValueError):
-            # a number too long to be read, or a broken character: neither must keep all rows from landing
+            # too long a number or an invalid character: neither must prevent the landing
             digest.update(row)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Writing what was encoded while the next pages are fetched."""
+"""Writing encoded data in a thread while the next pages are fetched."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats import SupportsWrite
 
-#: Bytes that are handed over, and written, at a time. The threads wait for each other at every piece: with
-#: small ones the second thread costs more than it wins.
+#: Bytes passed to the thread, and written, at a time. The threads synchronize for every batch: with small
+#: batches the second thread costs more time than it saves.
 BATCH_BYTES = 1024 * 1024
 
 
 @contextlib.contextmanager
 def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
-    """Give a sink that passes on to ``sink`` in a thread; when it is left, all has arrived there.
+    """Provide a sink that writes to ``sink`` in a thread; when the block ends, everything is written.
 
-    An error of ``sink`` is raised by a later write, or in the end. After an error nothing more is written. It
-    waits for the write at work then, but not for long after what interrupts the task (a timeout, say).
+    An error of ``sink`` is raised by a later write or at the end, and nothing more is written after it. The
+    context manager then waits for the write in flight, but only briefly if the task was interrupted, for
+    example by a timeout.
     """
     behind = WriteBehind(sink)
     try:
         yield behind
         behind.finish()
     except BaseException as error:
-        # whoever made the sink drops it next, and a write at work would come in between
+        # the caller drops the sink next, which must not happen during a write
         drop(error, behind.settle)
         raise
 
 
 class WriteBehind:
-    """Collects a batch while the one before is being written, and no more than that.
+    """Collects one batch while the previous one is written.
 
-    :ivar bytes: how many were taken so far.
+    :ivar bytes: number of bytes accepted so far.
     """
 
     def __init__(self, sink: SupportsWrite) -> None:
@@ -51,7 +52,7 @@ class WriteBehind:
         self.bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Take ``data``, and wait for the batch before if another one is full."""
+        """Accept ``data``; if the batch is full, wait until the previous one is written."""
         self._held.append(data)
         self._held_bytes += len(data)
         self.bytes += len(data)
@@ -59,13 +60,13 @@ class WriteBehind:
             self._hand_over()
 
     def finish(self) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
         if self._held:
             self._hand_over()
         self._wait()
 
     def settle(self) -> None:
-        """Wait until nothing is being written, whatever comes of it."""
+        """Wait until no write is in flight, and ignore its result."""
         if self._writing is not None:
             wait([self._writing])
 

@@ -1,4 +1,4 @@
-"""Pages into parts, each recorded when it is finished; and parts rewritten that lack columns."""
+"""Writing pages as parts, each recorded when it is finished; and rewriting parts that lack columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PartsWriter:
     def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
         """Write the next part.
 
-        :return: the page that was read but belongs to the part after it, if there is one.
+        :return: the page that was read but belongs to the next part, if there is one.
         """
         progress = self._lease.progress
         name = self._name(len(progress.parts), self._job.partition, progress.landing_id)
@@ -55,7 +55,7 @@ class PartsWriter:
                 self._lease.check()
                 if behind.bytes >= self._job.max_part_bytes:
                     break
-        # the first page of a part is always taken
+        # the first page of a part is always written
         assert last is not None
         part = RecordedPart(
             name=name,
@@ -71,7 +71,7 @@ class PartsWriter:
         return left_over
 
     def widen(self) -> None:
-        """Rewrite the parts that lack columns, each under a new name: the old ones may be committed."""
+        """Rewrite the parts that lack columns under new names, since the old ones may be committed."""
         names = self._columns.names
         narrow = [
             (number, part)

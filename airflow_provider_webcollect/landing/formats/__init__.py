@@ -1,6 +1,6 @@
-"""How rows become the bytes of a part: JSON lines, CSV or Parquet.
+"""Encoding rows as the bytes of a part: JSON lines, CSV or Parquet.
 
-What a landing needs of it::
+How a landing uses it::
 
     file_format = make_format("csv", compression="gzip")  # checks the arguments, imports nothing
     file_format.require_extras()  # where the landing runs: is everything installed?
@@ -12,10 +12,10 @@ What a landing needs of it::
                 break  # nothing of the page was written: end this part, the page is the first of the next one
     len(writer.columns)  # columns of this part: the first ones of `columns.names`
 
-A part's header or schema comes before its first row. When a later page brings a key that it lacks, the
-part ends before that page. Columns are only ever added at the end, so at the commit every part with fewer
-columns than ``columns.names`` is rewritten by :meth:`FileFormat.widen`, which leaves the values as they are.
-JSON lines never need that.
+A part's header or schema comes before its first row. If a later page has a key without a column, the part
+ends before that page. Columns are only ever added at the end. So at the commit every part with fewer columns
+than ``columns.names`` is rewritten by :meth:`FileFormat.widen`, which leaves the values unchanged. JSON lines
+never need that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a landing needs from a file format."""
+"""The interface between a landing and a file format."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class SupportsWrite(Protocol):
-    """Where the bytes of a part go. It is never closed here."""
+    """The destination for the bytes of a part. This package never closes it."""
 
     def write(self, data: bytes, /) -> Any:
-        """Take ``data``."""
+        """Write ``data``."""
 
 
 class RowWriter(ABC):
-    """One part being encoded.
+    """Encodes one part.
 
-    As a context manager it ends the part, or drops what is unfinished when an error passes.
+    As a context manager it ends the part, or drops the unfinished part on an error.
 
-    :ivar columns: the part's columns, as far as known; none for JSON lines whose rows name their own.
+    :ivar columns: the part's columns, as far as known; empty for JSON lines without fixed columns.
     """
 
     columns: tuple[str, ...] = ()
@@ -37,19 +37,19 @@ class RowWriter(ABC):
         """Append a page of rows, all of them or none.
 
         :param rows: raw JSON objects.
-        :return: False if the rows bring a key that this part has no column for: then nothing was written,
-            and the page belongs to the next part. The first page of a part is always taken.
-        :raises UnreadableRow: if a row is no JSON object.
-        :raises CastFailed: if a value cannot be read as its column's type, and that is to fail.
+        :return: False if the rows have a key that this part has no column for: then nothing was written, and
+            the page belongs to the next part. The first page of a part is always written.
+        :raises UnreadableRow: if a row is not a JSON object.
+        :raises CastFailed: if a value does not fit its column's type, and ``on_cast_error`` is ``fail``.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is still held back: the compressor's trailer, the last row group and the footer."""
+        """Write what is still buffered: the compressor's trailer, the last row group and the footer."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Write nothing more, whatever is held back. After :meth:`close` it does nothing."""
+        """Discard what is still buffered. Has no effect after :meth:`close`."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,11 +63,11 @@ class RowWriter(ABC):
 
 
 class FileFormat(ABC):
-    """The user's options, checked.
+    """The checked options of a format.
 
     :cvar name: ``jsonl``, ``csv`` or ``parquet``.
-    :ivar compression: None for none.
-    :ivar columns: the user's own columns; None for all keys of the rows.
+    :ivar compression: None for no compression.
+    :ivar columns: the columns given by the user; None for all keys of the rows.
     """
 
     name: ClassVar[str]
@@ -77,11 +77,11 @@ class FileFormat(ABC):
     @property
     @abstractmethod
     def suffix(self) -> str:
-        """What the names of parts end with: ``.jsonl.gz``, ``.parquet``."""
+        """The ending of parts' names: ``.jsonl.gz``, ``.parquet``."""
 
     @abstractmethod
     def require_extras(self) -> None:
-        """Do nothing if everything that the format needs is installed.
+        """Check that everything the format needs is installed.
 
         :raises ExtraMissing: naming the extra to install.
         """
@@ -94,21 +94,21 @@ class FileFormat(ABC):
         """
 
     def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
-        """Rewrite a finished part so that its rows have the columns ``new``, null in the added ones.
+        """Rewrite a finished part with the columns ``new``, null in the added ones.
 
-        Needs as little memory as writing does, and leaves the values as they are.
+        Needs no more memory than writing, and leaves the values unchanged.
 
         :param source: the finished part, opened for reading; Parquet seeks in it.
-        :param old: the part's columns: the first of ``new``.
+        :param old: the part's columns, which are the first of ``new``.
         :param new: all columns of the landing.
         """
-        # where rows name their own columns, more of them change nothing
+        # without fixed columns, added columns change nothing
         shutil.copyfileobj(source, sink)
 
     def columns_after(self, known: Sequence[str] = ()) -> Columns:
-        """Return the columns for a landing to go on with.
+        """Return the columns with which a landing continues.
 
-        :param known: those that its finished parts have led to.
+        :param known: the columns of its finished parts.
         """
         return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
 
@@ -116,7 +116,7 @@ class FileFormat(ABC):
 def added(old: Sequence[str], new: Sequence[str]) -> int:
     """Return how many names ``new`` has after ``old``.
 
-    :raises ValueError: if it does not begin with it.
+    :raises ValueError: if ``new`` does not begin with ``old``.
     """
     if list(new[: len(old)]) != list(old):
         raise ValueError(f"a part with the columns {list(old)} cannot be widened to {list(new)}")

@@ -1,4 +1,4 @@
-"""Types of Parquet columns, and texts read as them."""
+"""Types of Parquet columns, and casts from strings to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STRING = "string"
-#: The names of types, beside ``decimal(precision,scale)``, as pyarrow's functions know them.
+#: The names of types, besides ``decimal(precision,scale)``, with the pyarrow functions that make them.
 _FACTORIES: dict[str, tuple[str, tuple[str, ...]]] = {
     STRING: ("string", ()),
     "bool": ("bool_", ()),
@@ -43,7 +43,7 @@ def is_type(name: object) -> bool:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """Return the type called ``name``."""
+    """Return the type with this name."""
     import pyarrow as pa
 
     if decimal := _decimal(name):
@@ -53,12 +53,12 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def cast(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Iterator[int]]:
-    """Read ``texts`` as ``kind``; white space around a text does not count, and an empty text is null.
+    """Cast ``texts`` to ``kind``; surrounding white space is ignored, and an empty text is null.
 
-    A text that says more than the type can hold is not read: only floats are rounded. pyarrow would read
-    another value out of some of them, or crash.
+    A text whose value the type cannot hold exactly is not cast; only floats are rounded. For some such texts,
+    pyarrow would return another value, or crash.
 
-    :return: the values, null where a text cannot be read, and where these are.
+    :return: the values, with null where a text cannot be cast, and the indices of these.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -73,20 +73,21 @@ def cast(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Iterator[int]]:
 
 
 def _castable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``texts`` with null for those that pyarrow must not see."""
+    """Return ``texts`` with null in place of those that pyarrow would misread."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_integer(kind):
-        # it reads 0x10, and 0xFFFFFFFF as -1
+        # pyarrow accepts 0x10, and reads 0xFFFFFFFF as -1
         return pc.if_else(pc.match_substring_regex(texts, _INTEGER), texts, pa.scalar(None, pa.string()))
     return _plain_decimals(texts, kind) if pa.types.is_decimal(kind) else texts
 
 
 def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``texts`` in plain digits that ``kind`` can hold, null for those that need more.
+    """Return ``texts`` in plain digits that ``kind`` can hold, with null for those that need more.
 
-    Beyond that pyarrow computes modulo 2**128, reads 1e-39 as 0, and 1e-2147483647 outside of its memory.
+    Beyond that pyarrow computes modulo 2**128, reads 1e-39 as 0, and accesses invalid memory at
+    1e-2147483647.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -102,7 +103,8 @@ def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _plain_decimal(text: str, unit: Decimal, context: Context) -> str | None:
-    """Return ``text`` in whole ``unit`` and without an exponent, None if it is no number or too long."""
+    """Return ``text`` rounded to ``unit`` without an exponent; None if it is not a number or needs more
+    digits."""
     if not _NUMBER.fullmatch(text):
         return None
     try:
@@ -112,16 +114,16 @@ def _plain_decimal(text: str, unit: Decimal, context: Context) -> str | None:
 
 
 def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
-    """Return which values are not what their text says, None for none of them."""
+    """Return which values differ from their text; None if there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
-        # infinite for 1e400 too
+        # pyarrow returns infinity also for 1e400
         spelled = pc.match_substring_regex(texts, _NOT_FINITE)
         return pc.invert(pc.or_(pc.is_finite(values), spelled))
     if pa.types.is_temporal(values.type):
-        # the years that SQL has, and Python: many readers stumble over a file with others
+        # only the years that SQL and Python support: many readers fail on files with others
         first, last = (
             pa.scalar(moment, values.type) for moment in (datetime.datetime.min, datetime.datetime.max)
         )
@@ -130,7 +132,7 @@ def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
 
 
 def _runs(texts: pa.Array, kind: pa.DataType) -> list[pa.Array]:
-    """Return ``texts`` as ``kind`` in runs; one with a bad text is halved until that is alone."""
+    """Cast ``texts`` in runs; a run with a bad text is halved until that text is alone."""
     import pyarrow as pa
 
     try:

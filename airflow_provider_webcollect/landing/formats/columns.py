@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 class Columns:
     """Names of columns in order: the user's own, or every key of the rows in order of first appearance.
 
-    Names are only ever added at the end: the columns of an earlier part are the first few of these.
+    Names are only ever added at the end, so an earlier part's columns are the first ones of these.
 
     :param names: the names so far.
-    :param fixed: whether they stay as they are; other keys are dropped then.
+    :param fixed: whether no names may be added; other keys are then dropped.
     """
 
     def __init__(self, names: Iterable[str] = (), *, fixed: bool = False) -> None:
@@ -29,7 +29,7 @@ class Columns:
         return tuple(self._names)
 
     def missing(self, page: Batches) -> list[str]:
-        """Return the keys of ``page`` that need a column and have none yet."""
+        """Return the keys of ``page`` that still need a column."""
         if self.fixed:
             return []
         keys = dict.fromkeys(chain.from_iterable(chain.from_iterable(page)))

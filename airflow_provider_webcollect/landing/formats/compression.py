@@ -1,4 +1,4 @@
-"""Compressing a part on its way out, and back, a piece at a time."""
+"""Compressing and decompressing a part piece by piece."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Compression = Literal["gzip", "zstd"]
 
 SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _ZSTD_LEVEL = 3
-#: Of four. What the higher ones save they cost many times over in time.
+#: The highest of isal's levels is 3. Higher ones take many times longer for little saving.
 _ISAL_LEVEL = 2
-#: Of nine; without isal, this is the one that comes near its speed.
+#: The highest of zlib's levels is 9. Without isal, this is the one closest to its speed.
 _ZLIB_LEVEL = 1
-#: Asks zlib for a gzip file with its header and checksum.
+#: Makes zlib write a gzip file with header and checksum.
 _GZIP_WINDOW = 31
 
 
@@ -34,7 +34,7 @@ class _Compressor(Protocol):
 class Output:
     """Writes to ``sink``, compressed: one gzip member or zstd frame, with a checksum.
 
-    gzip is made by isal (the extra ``gzip``), or more slowly by zlib.
+    gzip is compressed by isal (the extra ``gzip``), or more slowly by zlib.
     """
 
     def __init__(self, sink: SupportsWrite, compression: Compression | None) -> None:
@@ -42,26 +42,26 @@ class Output:
         self._compressor = _compressor(compression)
 
     def write(self, data: bytes) -> None:
-        """Write ``data``, or keep it until there is enough of it."""
+        """Write ``data``, or buffer it until there is enough."""
         if self._compressor is not None:
             data = self._compressor.compress(data)
         if data:
             self._sink.write(data)
 
     def close(self) -> None:
-        """Write what is still kept, and the trailer."""
+        """Write what is still buffered, and the trailer."""
         if self._compressor is not None:
             self._sink.write(self._compressor.flush())
 
 
 def require_extras(compression: Compression | None) -> None:
-    """Raise :class:`ExtraMissing` if ``compression`` needs what is not installed."""
+    """Raise :class:`ExtraMissing` if a package for ``compression`` is not installed."""
     if compression == "zstd":
         require("zstandard", "zstd", "compression='zstd'")
 
 
 def decompressed(source: BinaryIO, compression: Compression | None) -> BinaryIO:
-    """Return a file that reads the plain bytes of ``source``."""
+    """Return a file that reads the decompressed bytes of ``source``."""
     match compression:
         case "gzip":
             return _gunzipped(source)

@@ -1,10 +1,10 @@
-"""CSV that gives back what went in.
+"""CSV that preserves the values.
 
-UTF-8, commas, a header in every part, lines that end with a line feed; quoting as in RFC 4180. Texts are
-always quoted; numbers, ``true`` and ``false`` never are, and stay as they came, but for ``-0``, which is
-``0``. So null (nothing between the commas) differs from the empty text (``""``), and ``"1.50"`` from
-``1.50``. Objects and lists are texts of compact JSON; of a key that comes twice the last value counts. An
-absent key is null. In a part that begins with a single column null is ``""`` too, since most readers skip
+UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting as in RFC 4180. Strings are
+always quoted; numbers, ``true`` and ``false`` never are, and are copied unchanged, except ``-0``, which
+becomes ``0``. So null (nothing between the commas) differs from the empty string (``""``), and ``"1.50"``
+from ``1.50``. Objects and lists are strings of compact JSON; of a repeated key the last value is kept. An
+absent key is null. In a part that begins with a single column, null is ``""`` too, since most readers skip
 empty lines.
 """
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.rows import Values
 
 _CHUNK_BYTES = 1024 * 1024
-#: What spreadsheets may take for the beginning of a formula (OWASP, CSV Injection), wide forms included.
+#: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection), also full-width.
 _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _NOTHING = msgspec.Raw(b"")
 _EMPTY_TEXT = msgspec.Raw(b'""')
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-#: A byte that UTF-8 never has.
+#: A byte that never occurs in UTF-8.
 _BACKSLASH = b"\xff"
-#: How JSON writes what it cannot have in a text. The escaped backslash comes before all others, since what
-#: follows it is no escape; then the likeliest.
+#: JSON's escapes in strings. The escaped backslash comes first, since a character after it is not escaped;
+#: then the most frequent ones.
 _ESCAPES = {rb"\\": _BACKSLASH, rb"\"": b'""', rb"\n": b"\n", rb"\r": b"\r", rb"\t": b"\t"}
 _ESCAPES |= {_encode(chr(code))[1:-1]: bytes([code]) for code in range(32)}
 
@@ -47,8 +47,8 @@ _ESCAPES |= {_encode(chr(code))[1:-1]: bytes([code]) for code in range(32)}
 class Csv(FileFormat):
     """Comma-separated values.
 
-    :param sanitize_formulas: put ``'`` before texts and names that a spreadsheet may take for a formula.
-        JSON numbers are not changed, since they cannot be one.
+    :param sanitize_formulas: put ``'`` before strings and names that a spreadsheet may read as a formula.
+        JSON numbers are not changed, since they cannot be formulas.
     """
 
     name: ClassVar[str] = "csv"
@@ -58,7 +58,7 @@ class Csv(FileFormat):
 
     @property
     def suffix(self) -> str:
-        """What the names of parts end with."""
+        """The ending of parts' names."""
         return ".csv" + compressions.SUFFIXES[self.compression]
 
     def require_extras(self) -> None:
@@ -70,7 +70,7 @@ class Csv(FileFormat):
         return _Writer(compressions.Output(sink, self.compression), columns, self.sanitize_formulas)
 
     def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
-        """Append a comma per added column at every end of a row, see :meth:`FileFormat.widen`."""
+        """Insert a comma per added column at the end of every row, see :meth:`FileFormat.widen`."""
         filling = b"," * added(old, new)
         plain = compressions.decompressed(source, self.compression)
         header = _encoded([old], self.sanitize_formulas)
@@ -103,7 +103,7 @@ class _Writer(TableWriter):
 
 
 def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
-    """Return lines of CSV; all ``rows`` have the same number of values."""
+    """Return the CSV lines of ``rows``, which all have the same number of values."""
     null = _EMPTY_TEXT if len(rows[0]) == 1 else _NOTHING
     cells = [[value if type(value) is str else _cell(value, null) for value in row] for row in rows]
     if sanitize:
@@ -111,13 +111,13 @@ def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
             [f"'{cell}" if type(cell) is str and cell[:1] in _FORMULA_STARTS else cell for cell in row]
             for row in cells
         ]
-    # a row as a JSON array has its texts quoted as CSV has them, but for what is escaped; and no line feed
+    # a JSON array quotes strings as CSV does, except for escapes, and contains no line feed
     lines = _encode_lines(cells).splitlines()
     return b"\n".join([_unescaped(line[1:-1]) if b"\\" in line else line[1:-1] for line in lines]) + b"\n"
 
 
 def _unescaped(line: bytes) -> bytes:
-    """Return ``line`` with plain characters and doubled quotes for JSON's escapes."""
+    """Return ``line`` with JSON's escapes replaced by plain characters and doubled quotes."""
     escapes = iter(_ESCAPES.items())
     while b"\\" in line:
         line = line.replace(*next(escapes))
@@ -125,14 +125,15 @@ def _unescaped(line: bytes) -> bytes:
 
 
 def _cell(value: Any, null: msgspec.Raw) -> Any:
-    """Return what JSON encodes as the cell of ``value``, which is no text."""
+    """Return the value that JSON encodes as the cell of ``value``, which is not a string."""
     if value is None:
         return null
     return _encode(value).decode() if isinstance(value, dict | list) else value
 
 
 def _filled(chunks: Iterable[bytes], filling: bytes) -> Iterator[bytes]:
-    """Put ``filling`` before every line feed that ends a row: one with an even number of quotes before it."""
+    """Put ``filling`` before every line feed that ends a row, which has an even number of quotes before
+    it."""
     inside = False
     for chunk in chunks:
         pieces = chunk.split(b'"')

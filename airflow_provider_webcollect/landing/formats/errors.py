@@ -1,4 +1,4 @@
-"""What can go wrong while rows are encoded."""
+"""The errors of encoding rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class CastFailed(LandingError):
 
 
 class UnreadableRow(LandingError):
-    """A row is no JSON object, or holds what no file can take; the part was not written.
+    """A row is not a JSON object, or holds what no file can store; the part was not written.
 
-    Raised by readers too, for a row of a part that holds what Python cannot read.
+    Readers raise it too, for a row of a part with content that Python cannot read.
     """
 
     permanent = True

@@ -1,4 +1,4 @@
-"""Packages that not every user needs."""
+"""Optional packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_webcollect.landing.formats.errors import ExtraMissing
 def require(package: str, extra: str, what: str) -> None:
     """Import ``package``.
 
-    :param extra: the extra of this provider that brings it.
+    :param extra: the extra of this provider that installs it.
     :param what: the argument that needs it.
     :raises ExtraMissing: if it cannot be imported.
     """

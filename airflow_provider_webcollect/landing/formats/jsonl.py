@@ -1,4 +1,4 @@
-"""JSON lines: rows as they came, or cut to the user's columns."""
+"""JSON lines: unchanged rows, or rows reduced to the user's columns."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class JsonLines(FileFormat):
     """One JSON object per line.
 
-    With columns given, a row keeps those of them that it has, in their order, with the values as they came.
-    Bytes of values that are no UTF-8 stay as they came too; in the other formats they are U+FFFD.
+    If columns are given, each row keeps only these, in their order, with unchanged values. Bytes that are not
+    valid UTF-8 also stay unchanged; in the other formats they become U+FFFD.
     """
 
     name: ClassVar[str] = "jsonl"
@@ -31,7 +31,7 @@ class JsonLines(FileFormat):
 
     @property
     def suffix(self) -> str:
-        """What the names of parts end with."""
+        """The ending of parts' names."""
         return ".jsonl" + compressions.SUFFIXES[self.compression]
 
     def require_extras(self) -> None:
@@ -39,7 +39,7 @@ class JsonLines(FileFormat):
         compressions.require_extras(self.compression)
 
     def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part. Only columns that are fixed matter."""
+        """Begin a part. Only fixed columns have an effect."""
         return _Writer(compressions.Output(sink, self.compression), columns)
 
 
@@ -50,7 +50,7 @@ class _Writer(RowWriter):
         self.columns = columns.names if columns.fixed else ()
 
     def write(self, rows: Sequence[msgspec.Raw]) -> bool:
-        # a row is a single line already
+        # each row is already a single line
         lines = _cut(rows, self.columns) if self._cut else rows
         self._output.write(b"\n".join([*lines, b""]))
         return True
@@ -63,6 +63,6 @@ class _Writer(RowWriter):
 
 
 def _cut(rows: Sequence[msgspec.Raw], names: Sequence[str]) -> list[msgspec.Raw]:
-    """Return the rows with nothing but ``names``, in this order."""
+    """Return the rows with only ``names``, in this order."""
     encode = msgspec.json.Encoder().encode
     return [msgspec.Raw(encode({name: row[name] for name in names if name in row})) for row in slices(rows)]

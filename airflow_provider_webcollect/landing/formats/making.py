@@ -1,4 +1,4 @@
-"""A format from the arguments of the operator."""
+"""Creating a format from the operator's arguments."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ def make_format(
     on_cast_error: OnCastError = "fail",
     sanitize_formulas: bool = False,
 ) -> FileFormat:
-    """Return the format that the arguments name. Imports nothing heavy, so it may run while a DAG is parsed.
+    """Return the format for the arguments. Imports nothing heavy, so it may run while a DAG is parsed.
 
     :param file_format: ``jsonl``, ``csv`` or ``parquet``.
     :param compression: ``gzip``, ``zstd`` or ``none``, the default, for JSON lines and CSV; Parquet's own
         ``snappy``, the default, ``zstd``, ``gzip`` or ``none``.
-    :param columns: the columns in order, other keys are dropped; None for all keys in order of appearance.
-    :param column_types: for Parquet: types by column, ``string`` (all columns that are not
-        named), ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``decimal(precision,scale)``,
-        ``date32``, ``timestamp`` (microseconds, for times without a zone) or ``timestamptz`` (for times with
-        one, stored in UTC). Values are read from their text (ISO 8601 for times, ``true`` or ``1`` for
-        bool); white space around it does not count, and an empty one is null. Only floats are rounded.
-    :param on_cast_error: ``fail``, or ``null`` for null where a value is not of its column's type, or more
-        than that can hold.
-    :param sanitize_formulas: for CSV: put ``'`` before what a spreadsheet may take for a formula.
-    :raises InvalidArgument: if an argument is wrong, or does not go with the format.
+    :param columns: the columns in order; other keys are dropped. None for all keys in order of appearance.
+    :param column_types: for Parquet: types by column: ``string`` (the default), ``bool``, ``int32``,
+        ``int64``, ``float32``, ``float64``, ``decimal(precision,scale)``, ``date32``, ``timestamp``
+        (microseconds, for times without a time zone) or ``timestamptz`` (for times with one, stored in UTC).
+        Values are parsed from their text (ISO 8601 for times, ``true`` or ``1`` for bool); surrounding white
+        space is ignored, and an empty text is null. Only floats are rounded.
+    :param on_cast_error: ``fail``, or ``null`` to store null if a value does not fit its column's type.
+    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet may read as a formula.
+    :raises InvalidArgument: if an argument is wrong, or does not apply to the format.
     """
     fixed = None if columns is None else _columns(columns)
     validation.one_of("file_format", file_format, FILE_FORMATS)

@@ -1,7 +1,7 @@
 """Parquet: typed columns, in row groups of bounded size.
 
-All columns are texts unless the user gives them a type; values that are no texts become JSON. A row group
-ends with the batch of rows that reaches :data:`ROW_GROUP_BYTES` or :data:`ROW_GROUP_ROWS`.
+All columns are strings unless the user gives them a type; other values become JSON text. A row group ends
+with the batch of rows that reaches :data:`ROW_GROUP_BYTES` or :data:`ROW_GROUP_ROWS`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-#: Rows and bytes that are read at a time to be widened.
+#: Rows and bytes read at a time while a part is widened.
 _WIDENED_ROWS = 10_000
 _READ_BYTES = 1024 * 1024
-#: Where pyarrow's own choice is far slower and hardly smaller.
+#: Levels for compressions where pyarrow's default is much slower and hardly smaller.
 _LEVELS = {"gzip": 4, "zstd": 3}
 _SHOWN_CHARACTERS = 100
 
@@ -43,9 +43,10 @@ OnCastError = Literal["fail", "null"]
 class Parquet(FileFormat):
     """Parquet files.
 
-    :param compression: Parquet's own: ``snappy``, ``zstd``, ``gzip``, or None for none.
-    :param column_types: names of types by column; other columns are texts.
-    :param on_cast_error: whether a value that is not of its column's type fails the landing, or becomes null.
+    :param compression: Parquet's own: ``snappy``, ``zstd``, ``gzip``, or None for no compression.
+    :param column_types: names of types by column; other columns are strings.
+    :param on_cast_error: whether a value that does not fit its column's type fails the landing, or becomes
+        null.
     """
 
     name: ClassVar[str] = "parquet"
@@ -56,7 +57,7 @@ class Parquet(FileFormat):
 
     @property
     def suffix(self) -> str:
-        """What the names of parts end with."""
+        """The ending of parts' names."""
         return ".parquet"
 
     def require_extras(self) -> None:
@@ -81,7 +82,7 @@ class Parquet(FileFormat):
             raise ValueError(f"not a part with the columns {list(old)}")
         with _File(sink, schema, self.compression) as file:
             for number in range(part.num_row_groups):
-                # a whole row group in one array per column would take several times its size for a moment
+                # a whole row group in one array per column would briefly take several times its size
                 batches = part.iter_batches(_WIDENED_ROWS, row_groups=[number], use_threads=False)
                 file.write(pa.Table.from_batches([_wider(batch, schema) for batch in batches]))
 
@@ -93,7 +94,7 @@ class Parquet(FileFormat):
 
 
 class _Writer(TableWriter):
-    """Collects batches until they make a row group."""
+    """Collects batches until they fill a row group."""
 
     def __init__(self, sink: SupportsWrite, columns: Columns, wanted: Parquet) -> None:
         super().__init__(columns)
@@ -159,7 +160,7 @@ class _Writer(TableWriter):
 
 
 class _File:
-    """A Parquet file on its way to the sink: ended when left, or dropped on an error."""
+    """A Parquet file being written: finished when the block ends, or dropped on an error."""
 
     def __init__(self, sink: SupportsWrite, schema: pa.Schema, compression: str | None) -> None:
         import pyarrow as pa
@@ -183,7 +184,7 @@ class _File:
         self._writer.close()
 
     def abandon(self) -> None:
-        """Write nothing more; without this, the footer would be written when the writer is collected."""
+        """Write nothing more; otherwise the footer would be written when the writer is garbage-collected."""
         self._sink.dropped = True
         with contextlib.suppress(Exception):
             self._writer.close()
@@ -200,7 +201,7 @@ class _File:
 
 
 class _Sink:
-    """A sink as pyarrow wants it."""
+    """Adapts a sink to the interface that pyarrow needs."""
 
     closed = False
 
@@ -210,15 +211,15 @@ class _Sink:
 
     def write(self, data: bytes) -> None:
         if not self.dropped:
-            # a copy unless it is bytes already: the sink may keep it for a while, and pyarrow its buffer too
+            # copied unless it is bytes already: the sink may keep it while pyarrow reuses its buffer
             self._sink.write(bytes(data))
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is buffered here."""
 
 
 def _wider(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return ``batch`` with the columns of ``schema``, null where it has none."""
+    """Return ``batch`` with the columns of ``schema``, null in those it lacks."""
     import pyarrow as pa
 
     missing = list(schema)[batch.num_columns :]
@@ -227,7 +228,7 @@ def _wider(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def as_texts(values: Sequence[Any]) -> pa.Array:
-    """Return ``values`` as texts, those that are none as JSON."""
+    """Return ``values`` as strings; values of other types become JSON."""
     import pyarrow as pa
 
     try:

@@ -1,6 +1,6 @@
-"""Parts read back, as rows or as Arrow tables.
+"""Reading parts, as rows or as Arrow tables.
 
-Nothing here holds a part in memory: files are read a few megabytes at a time.
+No part is completely in memory: files are read a few megabytes at a time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Record = dict[str, Any]
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PARQUET_ROWS = 10_000
-#: Cells of one row of CSV: whether it is quoted, and then what is between the quotes, or else all of it.
+#: Cells of one row of CSV: an opening quote and the quoted text, or the unquoted text.
 _CELLS = re.compile(r'(?:^|,)(?:(")([^"]*(?:""[^"]*)*)"|([^,]*))')
-#: A column that keeps the number of rows while none of them has any other.
+#: A placeholder column that keeps the number of rows while they have no other column.
 _ROWS = "\0rows"
 
 
@@ -37,7 +37,7 @@ class PartReader(ABC):
     """Reads the parts of one landing.
 
     :param compression: None for none.
-    :param columns: the landing's columns; none for JSON lines whose rows name their own.
+    :param columns: the landing's columns; empty for JSON lines without fixed columns.
     """
 
     def __init__(self, compression: str | None, columns: Sequence[str]) -> None:
@@ -54,16 +54,16 @@ class PartReader(ABC):
 
     @abstractmethod
     def count(self, source: BinaryIO, sha256: str) -> int | None:
-        """Return how many rows a part has; None if its SHA-256 is not ``sha256`` (hex digits)."""
+        """Return the number of rows of a part; None if its SHA-256 is not ``sha256`` (hex digits)."""
 
     def schema(self) -> pa.Schema:
-        """Return the columns that are known before anything is read, with their types."""
+        """Return the columns that are known before reading, with their types."""
         import pyarrow as pa
 
         return pa.schema([(name, pa.string()) for name in self.columns])
 
     def joined(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """Return the rows of all ``tables``, with null where a row has no such column."""
+        """Return the rows of all ``tables``, with null where a row lacks a column."""
         import pyarrow as pa
 
         whole = pa.concat_tables([self.schema().empty_table(), *tables], promote_options="default")
@@ -73,9 +73,9 @@ class PartReader(ABC):
 def part_reader(
     file_format: str, compression: str | None, columns: Sequence[str], types: Mapping[str, str]
 ) -> PartReader | None:
-    """Return what reads parts of a format, None for a format that is not known.
+    """Return a reader for parts of a format; None for an unknown format.
 
-    :param types: of Parquet columns that are no texts.
+    :param types: types of Parquet columns other than ``string``.
     """
     match file_format:
         case "jsonl":
@@ -88,7 +88,7 @@ def part_reader(
 
 
 class _Text(PartReader):
-    """A text file, perhaps compressed."""
+    """A text file, possibly compressed."""
 
     def count(self, source: BinaryIO, sha256: str) -> int | None:
         digesting = _Digesting(source)
@@ -98,7 +98,7 @@ class _Text(PartReader):
         except Exception as error:
             if digesting.failed:
                 raise
-            # what cannot be decoded is of interest only if the bytes are those that were written
+            # a decoding error matters only if the bytes are those that were written
             failure = error
         if digesting.sha256() != sha256:
             return None
@@ -108,14 +108,14 @@ class _Text(PartReader):
 
     @abstractmethod
     def _count(self, chunks: Iterator[bytes]) -> int:
-        """Return how many rows there are in a part."""
+        """Return the number of rows in a part."""
 
     def _chunks(self, source: BinaryIO) -> Iterator[bytes]:
         plain = compressions.decompressed(source, self.compression)
         return iter(lambda: plain.read(_CHUNK_BYTES), b"")
 
     def _lines(self, source: BinaryIO) -> Iterator[list[bytes]]:
-        """Yield runs of lines, without line feeds."""
+        """Yield lists of lines, without line feeds."""
         rest = b""
         for chunk in self._chunks(source):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -147,7 +147,7 @@ class _JsonLines(_Text):
 
 
 class _Csv(_Text):
-    """All values are texts, or None where there is nothing between the commas."""
+    """All values are strings, or None where there is nothing between the commas."""
 
     def rows(self, source: BinaryIO) -> Iterator[Record]:
         for batch in self._batches(source):
@@ -168,7 +168,7 @@ class _Csv(_Text):
             batch = []
             for line in lines:
                 begun.append(line)
-                # with an odd number of quotes, a text goes on in the next line
+                # after an odd number of quotes, a quoted text continues in the next line
                 inside ^= line.count(b'"') % 2 == 1
                 if not inside:
                     batch.append(_cells(b"\n".join(begun).decode()))
@@ -214,9 +214,9 @@ class _Parquet(PartReader):
 
 
 class _Digesting(io.RawIOBase):
-    """A file that digests what is read of it.
+    """A file that computes the digest of everything read from it.
 
-    :ivar failed: whether it could not be read.
+    :ivar failed: whether a read has failed.
     """
 
     def __init__(self, source: BinaryIO) -> None:
@@ -239,7 +239,7 @@ class _Digesting(io.RawIOBase):
         return len(data)
 
     def sha256(self) -> str:
-        """Read to the end and return the digest of all of it."""
+        """Read to the end and return the digest of the whole file."""
         while self.read(_CHUNK_BYTES):
             pass
         return self._digest.hexdigest()
@@ -257,7 +257,7 @@ def _object(line: bytes) -> Record:
         try:
             return msgspec.json.decode(line, type=Record)
         except UnicodeDecodeError:
-            # a value's bytes stay as they came, and need not be UTF-8
+            # values keep their original bytes, which need not be UTF-8
             return msgspec.json.decode(line.decode(errors="replace"), type=Record)
     except msgspec.DecodeError as error:
         raise UnreadableRow(f"it cannot be read: {error}") from error

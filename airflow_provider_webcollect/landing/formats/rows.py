@@ -1,4 +1,4 @@
-"""Rows as Python values, a bounded number of bytes at a time."""
+"""Decoding rows to Python values, with a bounded number of bytes at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
 from airflow_provider_webcollect.service.api.nesting import flattened
 
-#: JSON bytes that are decoded at a time, or one row if that is larger.
+#: Bytes of JSON that are decoded at a time; a single row may be larger.
 BATCH_BYTES = 4 * 1024 * 1024
 
 Record = dict[str, Any]
-#: The values of a row, one per column, None where it has none.
+#: The values of a row, one per column; None where it has none.
 Values = tuple[Any, ...]
 Rows = Sequence[msgspec.Raw]
-#: The rows of a page. It can be iterated again.
+#: The rows of a page; can be iterated repeatedly.
 Batches = Iterable[Sequence[Record]]
 V = TypeVar("V")
 
@@ -28,25 +28,25 @@ def _exact(number: str) -> msgspec.Raw:
     return msgspec.Raw(number.encode())
 
 
-# floats stay the text they came as
+# floats keep their original text
 _VALUES = msgspec.json.Decoder(list[Record], float_hook=_exact)
 _SLICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def records(rows: Rows) -> Batches:
-    """Decode a page: of a number with a fraction or exponent its text as :class:`msgspec.Raw`.
+    """Decode a page; a number with a fraction or exponent becomes its text as :class:`msgspec.Raw`.
 
     A page of usual size is decoded at once and kept. A large one is decoded batch by batch whenever it is
-    iterated, so that it is never in memory as a whole.
+    iterated, so that it is never completely in memory.
 
-    :raises UnreadableRow: if a row is no JSON object, now or when iterated.
+    :raises UnreadableRow: if a row is not a JSON object, now or during iteration.
     """
     batches = _batches(rows)
     return [_decoded(batches[0], _VALUES)] if len(batches) == 1 else _Anew(batches)
 
 
 def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
-    """Yield the rows with their values as they came."""
+    """Yield the rows with their values as raw JSON."""
     for batch in _batches(rows):
         yield from _slices(batch)
 
@@ -64,12 +64,13 @@ def _slices(batch: Rows) -> list[dict[str, msgspec.Raw]]:
 
 
 def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Values] | None]:
-    """Return what decodes pages whose columns are known, to the same values in some 60 % of the time.
+    """Return a decoder for pages whose columns are known; same values as :func:`records` in about 60 % of the
+    time.
 
-    It gives None for pages that :func:`records` has to read: large ones, those with other keys, and those
-    that cannot be read.
+    It returns None for pages that need :func:`records`: large ones, those with other keys, and those that
+    cannot be decoded.
 
-    :param others_dropped: whether rows may have other keys, which are passed over then.
+    :param others_dropped: whether rows may have other keys, which are then ignored.
     """
     fields = [f"f{number}" for number in range(len(names))]
     try:
@@ -81,7 +82,7 @@ def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows]
             gc=False,
         )
     except ValueError:
-        # there are characters that names of fields cannot have
+        # some characters cannot occur in field names
         return lambda rows: None
     decode = msgspec.json.Decoder(list[row], float_hook=_exact).decode  # type: ignore[valid-type]
 
@@ -97,8 +98,8 @@ def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows]
 
 
 def table(batch: Sequence[Record], names: Sequence[str]) -> list[Values]:
-    """Return the values of ``names`` of every row, None where a row has none."""
-    # of a single name, itemgetter would give bare values
+    """Return each row's values for ``names``, None where a row has none."""
+    # for a single name, itemgetter would not return tuples
     if len(names) > 1:
         with contextlib.suppress(KeyError):
             return list(map(itemgetter(*names), batch))
@@ -114,7 +115,7 @@ class _Anew:
 
 
 def _batches(rows: Rows) -> list[Sequence[msgspec.Raw]]:
-    """Return ``rows`` in runs of :data:`BATCH_BYTES` at most, or of one row."""
+    """Return ``rows`` in batches of at most :data:`BATCH_BYTES`, or of one row."""
     if not _is_large(rows):
         return [rows]
     batches = []
@@ -143,7 +144,7 @@ def _decoded(
         try:
             return decoder.decode(text)
         except UnicodeDecodeError:
-            # a file of UTF-8 cannot hold it, and one broken character must not keep all rows from landing
+            # files are UTF-8, and one invalid character must not prevent the landing of all rows
             return decoder.decode(text.decode(errors="replace"))
     except msgspec.DecodeError as error:
         raise UnreadableRow(

@@ -1,4 +1,4 @@
-"""What CSV and Parquet have in common: all rows of a part have the columns named at its beginning."""
+"""The common base of CSV and Parquet: all rows of a part have the columns defined at its beginning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TableWriter(RowWriter):
-    """Encodes a part whose columns are those of the landing once its first page has come."""
+    """Encodes a part with the landing's columns as known after the part's first page."""
 
     def __init__(self, columns: Columns) -> None:
         self._landing = columns
@@ -66,11 +66,11 @@ class TableWriter(RowWriter):
 
     @abstractmethod
     def _head(self) -> None:
-        """Write what comes before the rows; the columns are known now."""
+        """Write what comes before the rows; the columns are known by now."""
 
     @abstractmethod
     def _append(self, batch: Sequence[Values]) -> None:
-        """Write rows: their values of the part's columns."""
+        """Write the rows, given as values of the part's columns."""
 
     @abstractmethod
     def _end(self) -> None:

@@ -1,1 +1,1 @@
-"""Files of a landing on any filesystem of fsspec: whole or not there, and replaced only on a condition."""
+"""Files of a landing on any fsspec filesystem: visible only when complete, and replaced conditionally."""

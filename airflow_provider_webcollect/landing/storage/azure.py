@@ -1,4 +1,4 @@
-"""Azure Blob Storage: ETags."""
+"""Azure Blob Storage, with ETags as versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Azure(Conditional):
-    """Replaces and removes with ``If-Match``, creates with ``If-None-Match``, by adlfs's client."""
+    """Replaces and removes with ``If-Match``, creates with ``If-None-Match``, through adlfs's client."""
 
     impossible = '"0x0"'
 
@@ -33,13 +33,13 @@ class Azure(Conditional):
         return found
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version."""
+        """Write the file if it has the expected version."""
         condition = {"overwrite": False} if expected is None else {"overwrite": True, **_only_if(expected)}
         with refusals(path):
             return str(self._run(path, lambda blob: blob.upload_blob(content, **condition))["etag"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version."""
+        """Remove the file if it has the expected version."""
         with refusals(path):
             self._run(path, lambda blob: blob.delete_blob(**_only_if(expected)))
         return True

@@ -1,4 +1,4 @@
-"""What a landing asks of a storage."""
+"""The interface between a landing and a storage."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 class Stored(NamedTuple):
     """A small file as it was read.
 
-    :param content: all of it.
-    :param version: what this very content has to be replaced or removed with; each storage has its own form.
+    :param content: the whole content.
+    :param version: identifies this content when it is replaced or removed; its form depends on the storage.
     """
 
     content: bytes
@@ -18,14 +18,14 @@ class Stored(NamedTuple):
 
 
 class Changed(Exception):
-    """The file is not the one that was expected: another has written or removed it."""
+    """The file does not have the expected version: another process has written or removed it."""
 
 
 class Storage(Protocol):
-    """The operations on files by their full path; errors are those of the filesystem."""
+    """The operations on files by their full path; they raise the filesystem's errors."""
 
     def try_out(self, folder: str) -> bool:
-        """Find out whether files can be written to the folder, and leave nothing behind.
+        """Test whether files can be written to the folder, and leave nothing behind.
 
         :return: whether the storage respects the conditions of :meth:`replace`.
         """
@@ -34,26 +34,26 @@ class Storage(Protocol):
         """Return a small file, or None if it is absent."""
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version, None: if it is absent; return the new version.
+        """Write the file if it has the expected version (None: if it is absent), and return the new version.
 
-        :raises Changed: if it is not.
+        :raises Changed: if it has another version.
         """
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version.
+        """Remove the file if it has the expected version.
 
-        :return: False if the storage cannot remove on a condition; the file then is as it was.
-        :raises Changed: if it is of another version, or absent.
+        :return: False if the storage has no conditional removal; the file is then unchanged.
+        :raises Changed: if it has another version, or is absent.
         """
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files in the folder and below by path; none if the folder is absent."""
+        """Return the sizes of all files in the folder and its subfolders by path; empty if it is absent."""
 
     def upload(self, path: str) -> AbstractContextManager[Any]:
-        """Give a file that becomes visible at ``path`` at the end, whole, or is dropped on an error."""
+        """Provide a file that becomes visible at ``path`` when it is complete, or is dropped on an error."""
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, whatever its version; an absent one is fine."""
+        """Remove a file, whatever its version; an absent file is no error."""

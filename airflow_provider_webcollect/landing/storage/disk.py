@@ -1,4 +1,4 @@
-"""Files on this machine's disk, or one that is mounted: names appear by a rename, under a lock."""
+"""Files on a local or mounted disk: a rename makes them visible, and a lock serializes writers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Disk:
     """
 
     def try_out(self, folder: str) -> bool:
-        """Make a file and remove it, in the folder or the one that it would be made in."""
+        """Create a file and remove it, in the folder or the nearest existing parent."""
         there = next(each for each in (Path(folder), *Path(folder).parents) if os.path.lexists(each))
-        # permissions alone do not show what a mounted disk allows; the next one removes what a kill leaves
+        # permissions alone do not show what a mounted disk allows; the next test removes a file left by a
+        # kill
         probe = there / ".tmp-probe"
         probe.touch()
         probe.unlink(missing_ok=True)
@@ -42,7 +43,7 @@ class Disk:
         return Stored(content, _version(content))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version, under a lock."""
+        """Write the file if it has the expected version, under a lock."""
         _make_folder(Path(path).parent)
         with _locked(Path(path)):
             self._compare(path, expected)
@@ -51,7 +52,7 @@ class Disk:
         return _version(content)
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version, under a lock."""
+        """Remove the file if it has the expected version, under a lock."""
         file = Path(path)
         if not file.parent.is_dir():
             raise Changed(path)
@@ -70,7 +71,7 @@ class Disk:
         """Return the sizes of all files by path."""
         found = {}
         for parent, _, names in os.walk(folder, onerror=raise_unless_absent):
-            # joined as texts, so that all paths begin with the folder's, however that is spelt
+            # joined as strings, so that all paths begin with the given folder, however it is written
             for file in (f"{parent}/{name}" for name in names):
                 with contextlib.suppress(FileNotFoundError):
                     found[file] = os.lstat(file).st_size
@@ -78,7 +79,7 @@ class Disk:
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Give a hidden file beside ``path``, which is renamed once it is on the disk."""
+        """Provide a hidden file beside ``path``, which is renamed after it is synced to the disk."""
         target = Path(path)
         _make_folder(target.parent)
         hidden = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")
@@ -88,7 +89,7 @@ class Disk:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            # a rename is atomic, and beside the target it never crosses a disk
+            # a rename is atomic, and within a folder it stays on one disk
             hidden.rename(target)
         except BaseException as error:
             drop(error, file.close, hidden.unlink)
@@ -100,7 +101,7 @@ class Disk:
         return Path(path).open("rb")
 
     def delete(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         Path(path).unlink(missing_ok=True)
 
 
@@ -110,13 +111,13 @@ def _version(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, against other threads, processes and, on NFS, hosts."""
+    """Hold the lock of a file against other threads, processes and, on NFS, hosts."""
     lock = path.with_name(f".tmp-{path.name}.lock")
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # its holder has removed it, so others may hold a new one by now
+            # the previous holder may have removed the lock file, and others may hold a new one
             if _is_at(descriptor, lock):
                 try:
                     yield
@@ -135,7 +136,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, so that they outlive a power cut."""
+    """Create a folder and its parents, durable across a power failure."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -144,7 +145,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Sync the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

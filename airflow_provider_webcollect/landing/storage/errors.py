@@ -1,4 +1,4 @@
-"""What the errors of filesystems mean: a refused condition, or an explanation of what to do."""
+"""Interpreting the errors of filesystems: a failed condition, or an explanation for the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-#: The extras of this package that bring the filesystems of URLs.
+#: The extras of this package that install the filesystems of URLs.
 STORAGE_EXTRAS = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -42,14 +42,14 @@ _NO_ACCESS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Answer(NamedTuple):
-    """What a storage has answered, as far as its client says: 0 and empty if not."""
+    """A storage's error response, as far as its client shows it; otherwise 0 and an empty string."""
 
     status: int
     code: str
 
 
 def answer_in(error: BaseException) -> Answer:
-    """Return the answer that an error of s3fs, adlfs or gcsfs, or one that it came from, is about."""
+    """Return the response in an error of s3fs, adlfs or gcsfs, or in one of the error's causes."""
     for each in _causes(error):
         match vars(each):
             case {"response": {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": int(status)}}}:
@@ -69,13 +69,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def knows_no_conditions(error: BaseException) -> bool:
-    """Return whether a storage has refused a request because it does not support its condition."""
+    """Return whether a storage has refused a request because it does not support conditional requests."""
     return answer_in(error).code in _KNOWS_NO_CONDITIONS
 
 
 @contextlib.contextmanager
 def refusals(path: str) -> Iterator[None]:
-    """Give a context in which the refusal of a conditional request raises :class:`Changed`."""
+    """Raise :class:`Changed` in the block if the condition of a request fails."""
     try:
         yield
     except Exception as error:
@@ -86,7 +86,7 @@ def refusals(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storage_errors(fs: AbstractFileSystem, path: str) -> Iterator[None]:
-    """Give a context in which a filesystem's errors become ones that name the path and what to do.
+    """Convert a filesystem's errors in the block into ones that name the path and what to do.
 
     :raises StorageError: if the storage cannot be read or written.
     """
@@ -99,13 +99,13 @@ def storage_errors(fs: AbstractFileSystem, path: str) -> Iterator[None]:
 
 
 def raise_unless_absent(error: OSError) -> None:
-    """Raise the error of a listing, unless a folder is absent: files come and go while they are listed."""
+    """Raise the error of a listing, unless a folder is absent: files may come and go during the listing."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 def url(fs: AbstractFileSystem, path: str) -> str:
-    """Return a path as it is shown to people: with its scheme, but for a local file."""
+    """Return a path as shown to users: with its scheme, except for a local file."""
     return str(fs.unstrip_protocol(path)).removeprefix("file://")
 
 
@@ -136,7 +136,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
 
 
 class BucketNotFound(Exception):
-    """The bucket is absent, as an operation knows that finds no file."""
+    """The bucket is absent, found by an operation that gets no such error from the storage."""
 
 
 def _without_credentials(fs: AbstractFileSystem, error: Exception, answer: Answer) -> bool:
@@ -146,7 +146,7 @@ def _without_credentials(fs: AbstractFileSystem, error: Exception, answer: Answe
 
 
 def _denied(error: Exception, answer: Answer) -> bool:
-    # gcsfs has no error class for it
+    # gcsfs has no error class for this
     return (
         isinstance(error, PermissionError)
         or answer.status in (401, 403)

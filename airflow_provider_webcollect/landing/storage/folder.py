@@ -1,4 +1,4 @@
-"""A folder on any fsspec filesystem that holds one landing."""
+"""The folder of one landing on any fsspec filesystem."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-#: A part, in the folder or in those of a partition; or a half-written file.
+#: A part or an incomplete file, in the folder or in partition folders; or a manifest for Redshift.
 _OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{REDSHIFT_MANIFEST_PATTERN}")
-#: How often a write is tried that is refused although the file is as expected.
+#: Attempts of a write that is refused although the file has the expected version.
 CONFLICTS = 5
-#: Bytes after which a disk begins to store them, so that the sync in the end has little to wait for.
+#: Bytes after which the disk starts to write them, so that the final sync takes little time.
 WRITE_OUT_BYTES = 4 * 1024 * 1024
 
 
 class PartFile:
-    """A part being written: counts and digests what passes. It becomes visible only when finished.
+    """A part being written; counts and digests its bytes. It becomes visible only when finished.
 
-    :param errors: gives the context in which the storage's errors are explained.
+    :param errors: returns a context manager that explains the storage's errors.
     """
 
     def __init__(self, file: Any, errors: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -64,17 +64,17 @@ class PartFile:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of what was written so far."""
+        """Hex digest of what has been written so far."""
         return self._digest.hexdigest()
 
 
 class Folder:
     """The files of a landing, by their names relative to the folder.
 
-    All methods raise :class:`~.landing.errors.StorageError` if the storage fails or does not let them.
+    All methods raise :class:`~.landing.errors.StorageError` if the storage fails or denies access.
 
     :param fs: the filesystem.
-    :param root: the folder's path on it; it need not be there.
+    :param root: the folder's path on it; it need not exist.
     """
 
     def __init__(self, fs: AbstractFileSystem, root: str) -> None:
@@ -83,9 +83,9 @@ class Folder:
         self._storage = _storage_of(fs)
 
     def try_out(self) -> None:
-        """Find out whether the folder can be written to, and leave nothing behind.
+        """Test whether the folder can be written to, and leave nothing behind.
 
-        A storage that ignores conditions is found out too: from now on, it is written to without them.
+        If the storage ignores conditions, later writes are made without them.
 
         :raises StorageError: if it cannot be written to.
         """
@@ -94,23 +94,23 @@ class Folder:
                 self._storage = Unconditional(self._fs)
 
     def read(self, name: str) -> Stored | None:
-        """Return a small file and the version that this content is of, or None if it is absent."""
+        """Return a small file with the version of this content, or None if it is absent."""
         with self._at(name) as path:
             return self._storage.read(path)
 
     def replace(self, name: str, content: bytes, expected: str | None) -> str:
-        """Write a file if it still is the one that was read.
+        """Write a file if it still has the version that was read.
 
         :param expected: the version that was read; None if the file was absent.
-        :return: the version now.
-        :raises Changed: if another has written or removed the file; nothing was written then.
+        :return: the new version.
+        :raises Changed: if another process has written or removed the file; nothing was written then.
         """
         for _ in range(CONFLICTS):
             try:
                 return self._replace(name, content, expected)
             except Changed:
                 found = self.read(name)
-                # where it is as it was, this write met another that has failed since
+                # if it is unchanged, this write collided with another one that has failed since
                 if (found.version if found else None) != expected:
                     raise
         raise StorageError(f"{self._url(name)} is not replaced, although nobody has changed it")
@@ -122,18 +122,18 @@ class Folder:
         except (Changed, StorageError) as error:
             if getattr(error, "permanent", False):
                 raise
-            # the write may have arrived, and only its answer been lost
+            # the write may have succeeded, and only the response been lost
             found = self.read(name)
             if found is None or found.content != content:
                 raise
             return found.version
 
     def remove(self, name: str, expected: str) -> bool:
-        """Remove a file if it still is the one that was read; one that is absent is fine.
+        """Remove a file if it still has the version that was read; an absent file is no error.
 
         :param expected: the version that was read.
-        :return: False if the storage cannot remove on a condition; the file then is as it was.
-        :raises Changed: if another has written the file.
+        :return: False if the storage has no conditional removal; the file is then unchanged.
+        :raises Changed: if another process has written the file.
         """
         try:
             with self._at(name) as path:
@@ -144,7 +144,8 @@ class Folder:
             return True
 
     def files(self) -> dict[str, int]:
-        """Return the sizes in bytes of all files in the folder and below, by name; none if it is absent."""
+        """Return the sizes in bytes of all files in the folder and its subfolders, by name; empty if
+        absent."""
         with storage_errors(self._fs, self.root):
             found = self._storage.files(self.root)
         start = len(f"{self.root}/".lstrip("/"))
@@ -152,9 +153,9 @@ class Folder:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[PartFile]:
-        """Give a file to write a part to, or any file that is written once and whole.
+        """Provide a file for a part, or for any file that is written only once.
 
-        It becomes visible as ``name`` at the end, or not at all.
+        It becomes visible as ``name`` when it is complete, or not at all.
         """
         with contextlib.ExitStack() as upload:
             with self._at(name) as path:
@@ -178,14 +179,14 @@ class Folder:
             yield file
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files, whatever their versions; absent ones are fine."""
+        """Remove files, whatever their versions; absent files are no error."""
         for name in names:
             with self._at(name) as path:
                 self._storage.delete(path)
 
     @contextlib.contextmanager
     def _at(self, name: str) -> Iterator[str]:
-        """Give a file's path; errors of the storage name it."""
+        """Provide a file's path; errors of the storage in the block name it."""
         path = f"{self.root}/{name}"
         with storage_errors(self._fs, path):
             yield path
@@ -195,13 +196,13 @@ class Folder:
 
 
 def _storage_of(fs: AbstractFileSystem) -> Storage:
-    """Return what does the operations on ``fs``."""
+    """Return the storage operations for ``fs``."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & {"file", "local"}:
         return Disk()
     if "memory" in protocols:
         return Memory(fs)
-    # by what is called, too: there are other filesystems for the same stores
+    # the methods used are checked too, since other filesystems exist for the same stores
     if "s3" in protocols and hasattr(fs, "call_s3"):
         return S3(fs)
     if "abfs" in protocols and hasattr(fs, "service_client"):
@@ -212,14 +213,14 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
 
 
 def is_ours(name: str) -> bool:
-    """Return whether a file has a name that landings give, at the top or in the folders of a partition."""
+    """Return whether a landing uses such a name, at the top or in partition folders."""
     return name in {MANIFEST, PROGRESS} or bool(_OURS.fullmatch(name))
 
 
 def _write_out(file: Any, start: int, end: int) -> None:
-    """Have the disk begin with a range of the file, where there is a disk; nothing waits for it."""
+    """Let the disk start to write a range of the file in the background, if there is a disk."""
     if sys.platform == "linux":
-        # a hint and no more: what goes wrong with it, goes wrong with the sync
+        # only a hint: errors will show in the sync
         with contextlib.suppress(AttributeError, OSError):
-            # drops from memory what is on the disk, and first has the rest brought there
+            # drops written data from the page cache, and for that starts to write the rest
             os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: generations."""
+"""Google Cloud Storage, with generations as versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_webcollect.landing.storage.remote import Conditional
 
 
 class GoogleCloudStorage(Conditional):
-    """Replaces, creates and removes with ``ifGenerationMatch``; gcsfs makes the requests to the JSON API."""
+    """Replaces, creates and removes with ``ifGenerationMatch``; gcsfs sends the requests to the JSON API."""
 
     impossible = "1"
 
@@ -24,7 +24,7 @@ class GoogleCloudStorage(Conditional):
         return Stored(content, headers["X-Goog-Generation"])
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version."""
+        """Write the file if it has the expected version."""
         bucket, key, _ = self.fs.split_path(path)
         try:
             with refusals(path):
@@ -33,7 +33,7 @@ class GoogleCloudStorage(Conditional):
                     f"{self.fs._location}/upload/storage/v1/b/{quote(bucket)}/o",
                     uploadType="media",
                     name=key,
-                    # 0: if there is none
+                    # 0: the file must not exist
                     ifGenerationMatch=expected or "0",
                     headers={"Content-Type": "application/octet-stream"},
                     data=content,
@@ -44,7 +44,7 @@ class GoogleCloudStorage(Conditional):
         return str(answer["generation"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version."""
+        """Remove the file if it has the expected version."""
         bucket, key, _ = self.fs.split_path(path)
         try:
             with refusals(path):

@@ -1,4 +1,4 @@
-"""Files on a filesystem of fsspec: what all of them share, and those that know no conditions."""
+"""Files on an fsspec filesystem: the common base, and filesystems without conditional writes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes that are sent to an object store at a time.
+#: Bytes sent to an object store at a time.
 BLOCK_BYTES = 8 * 1024 * 1024
-#: What is written to try a folder; there are servers that stumble over empty files.
+#: The content of a file that tests a folder; not empty, since some servers fail on empty files.
 PROBE = b"probe"
 
 
 class Remote:
-    """What is the same on all of them: listing, reading, uploading and deleting.
+    """The common base: listing, reading, uploading and deleting.
 
     :param fs: the filesystem.
     """
@@ -45,7 +45,7 @@ class Remote:
         """Return the sizes of all files by path."""
         self.fs.invalidate_cache()
         found = self._found(folder)
-        # some stores list the folder itself, or files in place of folders
+        # some stores list the folder itself, or list folders as files
         return {
             path: int(entry["size"])
             for path, entry in found.items()
@@ -61,34 +61,34 @@ class Remote:
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Give an upload that is published at the end, or aborted on an error."""
+        """Provide an upload that is published at the end, or aborted on an error."""
         file = self.fs.open(path, "wb", autocommit=False, block_size=BLOCK_BYTES)
         try:
             yield file
             file.close()
             file.commit()
         except BaseException as error:
-            # without this, the file object would publish what it has when it is collected; there are stores
-            # (adlfs) where closing publishes in any case, so it is never closed
+            # otherwise the file object would publish its content when it is garbage-collected; in some stores
+            # (adlfs) closing always publishes, so it is never closed
             file.closed = True
             drop(error, file.discard)
             raise
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading."""
-        # what another process has written since the last listing counts too
+        # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
         file: BinaryIO = self.fs.open(path, "rb")
         return file
 
     def delete(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
 
 class Conditional(Remote, abc.ABC):
-    """A store that writes on a condition.
+    """A store with conditional writes.
 
     :cvar impossible: a version that no file has.
     """
@@ -97,10 +97,10 @@ class Conditional(Remote, abc.ABC):
 
     @abc.abstractmethod
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version."""
+        """Write the file if it has the expected version."""
 
     def try_out(self, folder: str) -> bool:
-        """Send a write that has to be refused: who may not write, or where there is no bucket, hears that."""
+        """Send a write that must be refused; raises if writing is not allowed or there is no bucket."""
         probe = probe_in(folder)
         if self._refuses(lambda: self.replace(probe, PROBE, self.impossible)):
             return True
@@ -108,7 +108,7 @@ class Conditional(Remote, abc.ABC):
         return False
 
     def _refuses(self, request: Callable[[], object]) -> bool:
-        """Return whether the store respects the condition of a request, which must not hold."""
+        """Return whether the store respects the condition of a request, which is one that fails."""
         try:
             request()
         except Changed:
@@ -120,14 +120,14 @@ class Conditional(Remote, abc.ABC):
 
 
 class Unconditional(Remote):
-    """Compares and then writes: a write by another in between is not noticed."""
+    """Compares and then writes; does not notice a write by another process in between."""
 
-    #: Filesystems of which the log has said so.
+    #: Filesystems for which this was logged.
     warned: ClassVar[set[str]] = set()
 
     def try_out(self, folder: str) -> bool:
-        """Write a file and remove it, in the folder or the nearest one above that is there."""
-        # always the same name, so that one that a kill has left goes with the next
+        """Write a file and remove it, in the folder or the nearest existing parent."""
+        # always the same name, so that a file left by a killed process is removed by the next test
         probe = f"{folder}/.tmp-probe"
         try:
             self.fs.pipe_file(probe, PROBE)
@@ -140,7 +140,7 @@ class Unconditional(Remote):
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent; its version is the digest of its content."""
-        # what another process has written since the last listing counts too
+        # the cache could hide what other processes have written
         self.fs.invalidate_cache()
         try:
             content: bytes = self.fs.cat_file(path)
@@ -149,7 +149,7 @@ class Unconditional(Remote):
         return Stored(content, _version(content))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version."""
+        """Write the file if it has the expected version."""
         self._warn()
         self._compare(path, expected)
         self._make_folder(path)
@@ -157,14 +157,14 @@ class Unconditional(Remote):
         return _version(content)
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version."""
+        """Remove the file if it has the expected version."""
         self._compare(path, expected)
         self.fs.rm_file(path)
         return True
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Give an upload, in a folder that is made if it has to be."""
+        """Provide an upload; its folder is created if needed."""
         self._make_folder(path)
         with super().upload(path) as file:
             yield file
@@ -175,7 +175,7 @@ class Unconditional(Remote):
             raise Changed(path)
 
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
-        # the usual `find` leaves out what it fails to list
+        # the usual `find` omits what it fails to list
         walked = self.fs.walk(folder, detail=True, on_error=raise_unless_absent)
         return {f"{parent}/{name}": entry for parent, _, files in walked for name, entry in files.items()}
 
@@ -188,14 +188,14 @@ class Unconditional(Remote):
             )
 
     def _make_folder(self, path: str) -> None:
-        # there are filesystems with folders among them, where one is not made by writing to it
+        # on some filesystems, writing a file does not create its folder
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
 
 class Memory(Unconditional):
-    """The files of this process: a lock makes comparing and writing one step."""
+    """The files of this process; a lock makes comparing and writing atomic."""
 
-    # comparing reads, under the same lock
+    # reentrant, since comparing reads under the same lock
     _lock = threading.RLock()
 
     def _warn(self) -> None:
@@ -203,34 +203,34 @@ class Memory(Unconditional):
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent."""
-        # two threads that read one file of this filesystem share its position
+        # in this filesystem, two threads that read the same file share its position
         with self._lock:
             return super().read(path)
 
     def try_out(self, folder: str) -> bool:
-        """Return True: everybody may write."""
+        """Return True: writing is always possible."""
         return True
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version."""
+        """Write the file if it has the expected version."""
         with self._lock:
             return super().replace(path, content, expected)
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version."""
+        """Remove the file if it has the expected version."""
         with self._lock:
             return super().remove(path, expected)
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        """Give a buffer: a file of this filesystem is seen from its first byte."""
+        """Provide a buffer: in this filesystem a file is visible from its first byte."""
         buffer = io.BytesIO()
         yield buffer
         self.fs.pipe_file(path, buffer.getvalue())
 
 
 def probe_in(folder: str) -> str:
-    """Return the path of a file to try the folder with."""
+    """Return the path of a file that tests the folder."""
     return f"{folder}/.tmp-probe-{secrets.token_hex(4)}"
 
 

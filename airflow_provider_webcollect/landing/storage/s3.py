@@ -1,4 +1,4 @@
-"""Amazon S3, and what speaks its protocol: ETags."""
+"""Amazon S3 and compatible stores, with ETags as versions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Respected(NamedTuple):
 
 
 class S3(Conditional):
-    """Replaces and removes with ``If-Match``, creates with ``If-None-Match``; s3fs makes the requests."""
+    """Replaces and removes with ``If-Match``, creates with ``If-None-Match``; s3fs sends the requests."""
 
     impossible = '"00000000000000000000000000000000"'
-    #: What was found out in this process, by filesystem and bucket: it takes five requests.
+    #: Results of the tests in this process, by filesystem and bucket; a test takes five requests.
     known: ClassVar[dict[tuple[AbstractFileSystem, str], Respected]] = {}
 
     def read(self, path: str) -> Stored | None:
@@ -45,20 +45,21 @@ class S3(Conditional):
             return Stored(await body.read(), str(answer["ETag"]))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it is of the expected version."""
+        """Write the file if it has the expected version."""
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with refusals(path):
             return str(self._call("put_object", path, Body=content, **condition)["ETag"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it is of the expected version, and the store respects conditions of deletes."""
+        """Remove the file if it has the expected version; return False if the store ignores that
+        condition."""
         if not self._respected(path.rpartition("/")[0]).by_deletes:
             return False
         self._delete(path, expected)
         return True
 
     def try_out(self, folder: str) -> bool:
-        """Find out which conditions the store respects; once that is known, whether it can be written to."""
+        """Test which conditions the store respects; if that is known, test only whether it can be written."""
         bucket, _, _ = self.fs.split_path(folder)
         if (self.fs, bucket) in self.known and not super().try_out(folder):
             return False
@@ -71,12 +72,12 @@ class S3(Conditional):
         return self.known[self.fs, bucket]
 
     def _tried(self, probe: str) -> Respected:
-        """Send requests that have to be refused: many stores, and older clients, ignore some conditions."""
+        """Send requests that must be refused: many stores, and older clients, ignore some conditions."""
 
         def create() -> str:
             return self.replace(probe, PROBE, None)
 
-        # a client that sends it twice is refused, too
+        # may be refused even the first time, if the client sends the request twice
         self._refuses(create)
         respected = Respected(
             by_writes=self._refuses(create)
