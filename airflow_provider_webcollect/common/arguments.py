@@ -1,4 +1,4 @@
-"""Operators' arguments: checked while the DAG is parsed, if they are known by then, or given to triggers."""
+"""Operators' arguments: checks while the DAG is parsed, and special values for triggers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
 
-#: In arguments that a triggerer gets, the one key of a mapping that stands for a result of another task.
+#: The only key of a mapping that represents another task's result in the arguments of a trigger.
 XCOM_PULL = "xcom_pull"
-#: The triggerer ends a zero-slot wait at its timeout; so long after it Airflow does, should that fail.
+#: How long after the timeout Airflow ends a wait in the triggerer, if the trigger fails to end it in time.
 GRACE = datetime.timedelta(seconds=60)
-#: Why no triggerer begins a wait with ``after="now"``.
+#: Why a triggerer cannot begin a wait with ``after="now"``.
 NOW_NEEDS_WORKER = "only a worker can query what the status shows now"
 
 
@@ -31,12 +31,12 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
 
 
 def is_unmapped(operator: BaseOperator) -> bool:
-    """Return whether Airflow makes the operator of a mapped one, which it does in a worker.
+    """Return whether Airflow creates the operator from a mapped one, which happens in a worker.
 
-    An error in its constructor would cost the task a retry, and on Airflow 2 its ``on_failure_callback``.
+    An error in its constructor would use up a retry, and skip ``on_failure_callback`` on Airflow 2.
     """
     dag = operator.get_dag()
-    # the mapped one keeps the place in the DAG
+    # the mapped operator remains the one in the DAG
     return dag is not None and dag.task_dict.get(operator.task_id) is not operator
 
 
@@ -49,7 +49,7 @@ def _is_literal(value: Any) -> bool:
         case list() | tuple() | set():
             return all(_is_literal(item) for item in value)
     if hasattr(type(value), "fs"):
-        # Airflow renders paths on object storage too
+        # Airflow also renders object storage paths
         return _is_literal(str(value))
     # an XComArg, a mapped argument, or another value that exists only when the task runs
     return not hasattr(value, "resolve")

@@ -1,4 +1,4 @@
-"""How errors end a task: with the retries that it has, or without any where they cannot help."""
+"""How errors fail a task: with its retries, or without retries where they cannot help."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from airflow_provider_webcollect.service.errors import WebCollectError
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
 
-#: What Airflow 2 must get unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow checks whether
-#: the task's state was set by a user. Airflow 3 handles them as any failure, or raises nothing at all.
+#: Errors that Airflow 2 must receive unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow
+#: checks whether a user has set the task's state. Airflow 3 treats them as other failures, or does not raise
+#: them.
 INTERRUPTS: tuple[type[BaseException], ...] = ()
 if not AIRFLOW_V_3_0_PLUS:
     from airflow.exceptions import AirflowTaskTerminated
@@ -26,9 +27,9 @@ if not AIRFLOW_V_3_0_PLUS:
 
 @contextlib.contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Fail the task without retries where a retry cannot help; leave other errors to its retries.
+    """Fail the task without retries where a retry cannot help; re-raise other errors unchanged.
 
-    :raises AirflowFailException: for an error that is permanent.
+    :raises AirflowFailException: for a permanent error.
     """
     try:
         yield
@@ -38,18 +39,18 @@ def airflow_errors() -> Iterator[None]:
 
 
 def fail_if_permanent(error: BaseException) -> None:
-    """Raise ``AirflowFailException`` for an error that a retry cannot help."""
+    """Raise ``AirflowFailException`` if a retry cannot help against the error."""
     if isinstance(error, WebCollectError | LandingError) and error.permanent:
         raise AirflowFailException(str(error)) from error
 
 
 def fail_without_retries(operator: BaseOperator, message: str, error: BaseException) -> None:
-    """Have the task fail without retries, by an error that the caller raises again if this returns.
+    """Fail the task without retries; if this returns, the caller must raise ``error`` again.
 
     :raises AirflowFailException: unless Airflow must get ``error`` unchanged.
     """
     if not isinstance(error, INTERRUPTS):
         raise AirflowFailException(message) from error
     operator.log.error("%s", message)
-    # all that Airflow 2 checks after an interrupt is whether the operator has retries
+    # after an interrupt, Airflow 2 checks only whether the operator has retries
     operator.retries = 0

@@ -1,4 +1,4 @@
-"""Retries that wait as long as the service asks for, on Airflow versions that let an error say so (3.3)."""
+"""Retries that wait as long as the service requests, on Airflow versions with retry policies (3.3)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-#: Seconds; a service that asks for more is assumed to be mistaken.
+#: Maximum number of seconds; a longer request of the service is taken for a mistake.
 LONGEST = 3600.0
 
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
 
     class RetryAfterPolicy(RetryPolicy):
-        """Waits as long as the service's ``Retry-After`` says where the task's own delay is shorter."""
+        """Waits as long as the service's ``Retry-After`` if the task's own delay is shorter."""
 
         def evaluate(
             self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
         ) -> RetryDecision:
-            """Return the delay that the service asks for, or leave the delay to the task."""
+            """Return the delay that the service requests, or leave the delay to the task."""
             retry_after = _retry_after(exception)
             if not retry_after:
                 return RetryDecision.default()
@@ -39,7 +39,7 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
             )
 
         def serialize(self) -> dict[str, Any]:
-            """Return the policy as JSON: it has no arguments."""
+            """Return the policy as JSON, which is empty since it has no arguments."""
             return {}
 
         @classmethod
@@ -51,14 +51,14 @@ if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
 
 
 def _retry_after(exception: BaseException) -> float:
-    """Return the seconds that the service has asked to wait, 0 if it has not; of many sources, the most."""
+    """Return the seconds that the service requests to wait, or 0; of several sources, the maximum."""
     errors = exception.errors.values() if isinstance(exception, SomeFailed) else (exception,)
     delays = [error.retry_after for error in errors if isinstance(error, WebCollectError)]
     return max(filter(None, delays), default=0.0)
 
 
 def _own_delay(task: Any, try_number: int) -> timedelta:
-    """Return the least that the task would wait by itself."""
+    """Return the minimum delay that the task would wait by itself."""
     delay: timedelta = task.retry_delay
     growth = float(task.retry_exponential_backoff or 1)
     try:

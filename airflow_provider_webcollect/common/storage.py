@@ -1,4 +1,4 @@
-"""Storages as DAGs name them: early checks of destinations, and the paths and folders behind them."""
+"""Storage paths in DAGs: early checks of destinations, and the paths and folders for them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTAL
 
 
 def check_destination(argument: str, value: str | ObjectStoragePath) -> str | ObjectStoragePath:
-    """Return a path on a storage, checked by its form; nothing is connected to.
+    """Check the form of a storage path, without connecting to anything, and return the path.
 
-    :raises InvalidArgument: if it is no text, chains filesystems (``::``), has a scheme for which Airflow has
-        no filesystem, or names no bucket where there are buckets.
+    :raises InvalidArgument: if it is not a string, chains filesystems (``::``), has a scheme without a
+        filesystem in Airflow, or names no bucket where the scheme needs one.
     """
-    # not by an instance's `fs`, which connects to the storage
+    # do not use an instance's `fs`, which connects to the storage
     is_path = hasattr(type(value), "fs")
     path = str(value) if is_path else validation.text(argument, value)
     if "::" in path:
@@ -48,7 +48,7 @@ def _check_url(argument: str, path: str, scheme: str, rest: str) -> None:
 
 
 def _is_registered(scheme: str) -> bool:
-    # imported only where it is needed: it loads all providers
+    # imported only when needed, since it loads all providers
     module = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io")
     return bool(module.has_fs(scheme))
 
@@ -66,14 +66,14 @@ def _is_attached(path: str) -> bool:
 def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath:
     """Return a path on object storage.
 
-    :param path: may name the connection itself: ``s3://conn_id@bucket/…``.
-    :param conn_id: the Airflow connection of the storage; None for the one in ``path``, or none at all.
+    :param path: may include the connection: ``s3://conn_id@bucket/…``.
+    :param conn_id: the Airflow connection of the storage; None for the one in ``path``, if any.
     """
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     if not isinstance(path, str):
         return path
-    # to Airflow 2, a None that is given outweighs the connection in the path
+    # in Airflow 2, an explicit None overrides the connection in the path
     return ObjectStoragePath(path, conn_id=conn_id) if conn_id else ObjectStoragePath(path)
 
 

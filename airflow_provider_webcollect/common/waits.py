@@ -1,4 +1,4 @@
-"""Waiting in a worker, and how the end of a wait ends a task, whichever way it waited."""
+"""Waiting in a worker, and ending a task according to how its wait ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
 if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.wait import Condition, Wait
 
-#: Seconds before a query that the service has refused is repeated; a further refusal ends the wait.
+#: Seconds before each repeat of a query that the service has refused; if all are refused, the wait ends.
 CONFIRMING = (2.0, 4.0)
 _GOES_ON = "The status query failed; the wait goes on. %s"
 
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 
 def default_deferrable() -> bool:
-    """Return whether waits are deferred unless the DAG says otherwise."""
+    """Return the default of ``deferrable``, from Airflow's configuration."""
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:
-    """Query the service once, from a worker, and return the end of the wait, or None if it goes on.
+    """Query the service once from a worker; return the end of the wait, or None if it continues.
 
-    An error that may pass is logged, and ends no wait. A refusal by the service ends it if it is confirmed by
-    repeated queries, for each of which the connection is read again.
+    A transient error is logged, and the wait continues. If the service refuses the query, the wait ends only
+    if repeated queries are refused too; each of them reads the connection again.
 
     :param conn_id: the Airflow connection of the service.
     :param log: a logger.
@@ -53,18 +53,18 @@ def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:
 
     def judge_confirmed() -> Ended | None:
         ended = judge()
-        # one odd answer must not end a wait, and a rescheduled sensor does not know its earlier polls
+        # one wrong response must not end a wait, and a rescheduled sensor does not know its earlier polls
         return judge() if wait.is_in_doubt else ended
 
     return patiently(judge_confirmed, log)
 
 
 def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
-    """Return what the service is asked for; None for an error that may pass; the end of a wait if it refuses.
+    """Return the result of a query; None after a transient error; the end of the wait after a refusal.
 
-    A refusal counts if it is confirmed by asking again.
+    A refusal counts only if repeated queries confirm it.
 
-    :param ask: asks; it reads the connection each time.
+    :param ask: sends the query; reads the connection each time.
     :param log: a logger.
     """
     pauses = iter(CONFIRMING)
@@ -83,9 +83,9 @@ def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
 
 
 def query(conn_id: str, condition: Condition) -> dict[str, Any]:
-    """Return what the service shows of a condition's keys; None for one that it leaves out.
+    """Return the states of a condition's keys; None for a key that is missing from the response.
 
-    In place of a state that cannot be read there is the error.
+    If a state cannot be read, the error is returned in its place.
 
     :param conn_id: the Airflow connection of the service, which is read again each time.
     :raises WebCollectError: if the service cannot be queried.
@@ -100,10 +100,10 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
 
 
 def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
-    """Return what the status of tasks shows now, by id; a task that two answers leave out has never run.
+    """Return the current status of tasks, by id; a task missing from two responses has never run.
 
     :param conn_id: the Airflow connection of the service.
-    :raises WebCollectError: if the service cannot be queried, or an answer cannot be read.
+    :raises WebCollectError: if the service cannot be queried, or a response cannot be read.
     """
     tasks = TaskStates(task_ids=tuple(task_ids))
     for _ in range(2):
@@ -117,7 +117,7 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
 
 
 def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
-    """Poll every ``poll_interval`` seconds until the wait is over, and return how it ended."""
+    """Poll every ``poll_interval`` seconds until the wait has ended, and return how it ended."""
     notice = Notice(log)
     while (ended := poll(conn_id, wait, log)) is None:
         notice.give(poll_interval, "The next status query follows in %.0f s.", poll_interval)
@@ -140,11 +140,11 @@ def end_of_event(event: Any) -> Ended:
 
 
 def result_of(ended: Ended) -> Records:
-    """Return the last records of a wait that ended well.
+    """Return the last records of a wait that ended with success.
 
-    :raises AirflowSensorTimeout: if the time for it was over.
-    :raises AirflowFailException: if it cannot happen any more, or not until a person acts.
-    :raises WebCollectError: if another try may help.
+    :raises AirflowSensorTimeout: if the wait timed out.
+    :raises AirflowFailException: if a retry cannot help.
+    :raises WebCollectError: if another attempt may help.
     """
     match ended.outcome:
         case Outcome.DONE:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8155
 CONN_ID = "webcollect_default"
 
-#: Of a sandbox that a person starts to try things out: a run takes seconds.
+#: Defaults of the command line, for trying things out: a run takes seconds.
 DEFAULTS = Settings(speed=60.0)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line's options: those of the server, and one for each setting."""
+    """Return the parser: options of the server, and one option for each setting."""
     parser = argparse.ArgumentParser(
         prog="python -m airflow_provider_webcollect.sandbox",
         description="A local stand-in for the web data collection service.",
@@ -54,9 +54,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
     """
-    The settings that the command line asks for.
+    Return the settings from the command line.
 
-    :raises ValueError: a value does not fit.
+    :raises ValueError: a value is invalid.
     """
     names = (setting.name for setting in dataclasses.fields(Settings))
     given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
@@ -68,10 +68,10 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def welcome(url: str, datahub_url: str, settings: Settings) -> str:
-    """What a person needs to use the sandbox: commands to paste, ids of tasks, how fast it is.
+    """Return the text shown at the start: commands to paste, ids of tasks, and the speed.
 
-    The commands are lines of their own, quoted for a POSIX shell. They have login and password, since every
-    sandbox takes these: a refresh token works once, and ends with the sandbox that gave it.
+    The commands are on separate lines, quoted for a POSIX shell. They contain login and password, which every
+    sandbox accepts: a refresh token works once, and only with the sandbox that issued it.
     """
     extra = {"datahub_url": datahub_url, "datahub_api_key": demo.DATAHUB_API_KEY}
     add = {
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    # Blocked in every thread, so that sigwait below is what receives them.
+    # Blocked in every thread, so that sigwait below receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     from airflow_provider_webcollect.sandbox.server import Sandbox
 
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_at_once(path: Path, text: str) -> None:
-    """Write a file that nobody ever sees half-written."""
+    """Write a file atomically."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.write_text(text)
     unfinished.replace(path)

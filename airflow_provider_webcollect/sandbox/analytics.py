@@ -1,4 +1,4 @@
-"""Made-up but steady analytics: a day of a task has the same numbers whenever and however it is queried."""
+"""Generated but reproducible analytics: a task's numbers for a day are the same in every query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
 
 @dataclass
 class Volume:
-    """What a task did in a time."""
+    """What a task did in a period."""
 
     collected: int = 0
     duplicates: int = 0
@@ -30,7 +30,7 @@ class Volume:
     cents: int = 0
 
     def add(self, other: Volume) -> None:
-        """Add another time's numbers."""
+        """Add the numbers of another period."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -65,9 +65,9 @@ def records(
 
 def with_nulls(seed: int, record: dict[str, Any], share: float) -> dict[str, Any]:
     """
-    A row of which some metrics are null, always the same ones.
+    Return a row with some metrics set to null, always the same ones.
 
-    :param share: how many of them, 0 to 1.
+    :param share: share of the metrics that are null, from 0 to 1.
     """
     key = f"{record['taskId']}/{record['dayKey']}/{record['collectionMethod']}"
     chance = random.Random(f"{seed}/{key}/nulls")

@@ -1,4 +1,4 @@
-"""The sandbox as an ASGI application: one request in, one answer out, through one sequence of checks."""
+"""The sandbox as an ASGI application: each request passes the same sequence of checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _JSON = "application/json"
 
 @dataclass
 class Answer:
-    """What to send back."""
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -49,7 +49,7 @@ class App:
     """
     The ASGI application around one :class:`State`.
 
-    :param any_host: whether commands may name any ``Host``, not only loopback ones.
+    :param any_host: whether control commands accept any ``Host``, not only loopback ones.
     """
 
     def __init__(self, state: State, any_host: bool) -> None:
@@ -64,7 +64,7 @@ class App:
             status, body = run_command(self._state, request, scope["server"][1], self._any_host)
             await _send(send, Answer(status, body, {"Allow": "POST"}))
             return
-        # A reset while this request is under way must not make it write into the new log.
+        # A request in flight during a reset must not be written to the new log.
         log, arrived = self._state.log, self._state.clock.now()
         operation, path_id = find_operation(request.raw_path)
         endpoint = operation.path if operation else request.raw_path
@@ -86,7 +86,7 @@ class App:
     async def _answer(
         self, request: Request, operation: Operation | None, path_id: str, fault: Fault | None
     ) -> Answer | None:
-        """The answer, or ``None`` when the connection is to be dropped without one."""
+        """The response, or ``None`` if the connection is to be closed without one."""
         if fault is None:
             return await self._true_answer(request, operation, path_id)
         if fault.kind == "drop":
@@ -121,7 +121,8 @@ class App:
         return Answer(200, success_body(data, operation.data_app))
 
     def _let_in(self, request: Request, operation: Operation) -> str:
-        """Who calls the main service; refused when too fast, unknown or on too low a plan."""
+        """The user of a main-service request; refused if over the limit, unknown or without a sufficient
+        plan."""
         state = self._state
         state.limits.check(state.settings, request.client[0], operation.status_limit)
         if not operation.needs_token:
@@ -161,7 +162,7 @@ async def _form(request: Request, content_type: str) -> dict[str, str | bytes]:
     """
     The fields of a multipart body.
 
-    :raises ServiceError: the body is none, or a field is given twice.
+    :raises ServiceError: the body is not multipart, or a field is given twice.
     """
     if not content_type.lower().startswith("multipart/form-data"):
         raise invalid("The Content-Type must be multipart/form-data.")
@@ -185,7 +186,7 @@ async def _form(request: Request, content_type: str) -> dict[str, str | bytes]:
 
 
 async def _receive_request(scope: Scope, receive: Receive) -> Request | None:
-    """The request, or ``None`` when the client went away before it had sent all of it."""
+    """The request, or ``None`` if the client disconnected before sending all of it."""
     chunks: list[bytes] = []
     more = True
     while more:
@@ -211,7 +212,7 @@ async def _send(send: Send, answer: Answer, cut: bool = False) -> None:
 
 
 async def _drip(send: Send, receive: Receive, answer: Answer, pause: float) -> None:
-    """Send the body byte by byte, until all of it is sent or the client goes away."""
+    """Send the body byte by byte, until it is complete or the client disconnects."""
     await _send_head(send, answer)
     for at in range(len(answer.body)):
         await send({"type": "http.response.body", "body": answer.body[at : at + 1], "more_body": True})
@@ -231,7 +232,7 @@ async def _send_head(send: Send, answer: Answer) -> None:
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """Close the connection after what was sent so far, and wait until that is known to the server."""
+    """Close the connection after what was sent so far, and wait until the server has noticed."""
     scope["extensions"]["webcollect.hang_up"]()
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Who is calling, by which credential."""
+"""Identifying the caller by its credential."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main_service_user(headers: Mapping[str, str], tokens: Tokens, takes_api_key:
 
     :param headers: request headers, names in lower case.
     :param takes_api_key: whether the endpoint accepts ``x-api-key`` instead of a token.
-    :raises ServiceError: HTTP 400 when both credentials are sent, 401 when none is good.
+    :raises ServiceError: HTTP 400 if both credentials are sent, 401 if none is valid.
     """
     token, api_key = headers.get("authorization"), headers.get("x-api-key")
     if token is not None and api_key is not None:
@@ -37,7 +37,7 @@ def main_service_user(headers: Mapping[str, str], tokens: Tokens, takes_api_key:
 
 
 def refuse_credentials(headers: Mapping[str, str]) -> None:
-    """The token endpoint is called without any credential in the headers."""
+    """Refuse credentials in the headers of a request to the token endpoint."""
     if "authorization" in headers or "x-api-key" in headers:
         raise invalid("The token endpoint takes no Authorization and no x-api-key header.")
 
@@ -46,7 +46,7 @@ def data_app_author(headers: Mapping[str, str]) -> str:
     """
     The author whose API key a data-app request carries as Bearer.
 
-    :raises ServiceError: HTTP 400 when the main service's key is sent too, 401 when the key is not good.
+    :raises ServiceError: HTTP 400 if the main service's key is sent too, 401 if the key is not valid.
     """
     if "authorization" in headers and "x-api-key" in headers:
         raise invalid("Send Authorization only, not x-api-key.")

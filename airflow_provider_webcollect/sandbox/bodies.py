@@ -1,4 +1,4 @@
-"""What request bodies and queries must hold."""
+"""The contents of request bodies and queries."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = Annotated[list[Text], msgspec.Meta(min_length=1)]
-# What every JSON reader can hold exactly.
+# The largest integer that every JSON reader represents exactly.
 MAX_INTEGER = 2**53 - 1
 GroupId = Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-# `TextList` or `UrlList` by the contract; public samples send `URLList`, and letter case varies.
+# `TextList` or `UrlList` in the contract; public samples send `URLList`, and letter case varies.
 LoopType = Annotated[str, msgspec.Meta(pattern=r"(?ai)^(text|url)list\Z")]
 ActionType = Literal["LoopAction", "NavigateAction", "EnterTextAction"]
 
@@ -28,7 +28,7 @@ _EMPTY: tuple[object, ...] = ("", None)
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A request body; fields that the contract does not know are refused: misspellings must be noticed."""
+    """A request body; unknown fields are refused, so that misspellings are noticed."""
 
 
 class PasswordGrant(Body, rename=None):
@@ -145,7 +145,7 @@ B = TypeVar("B", bound=Body)
 
 def decode_body(content_type: str, body: bytes, kind: type[B]) -> B:
     """
-    A JSON request body; optional fields may be empty instead of absent, as the contract says.
+    Decode a JSON request body; optional fields may be empty instead of absent, as in the contract.
 
     :raises ServiceError: ``InvalidParameter`` or ``InvalidParameter.Required``.
     """
@@ -162,7 +162,7 @@ def decode_body(content_type: str, body: bytes, kind: type[B]) -> B:
 
 def decode_object(content_type: str, body: bytes) -> dict[str, Any]:
     """
-    A JSON object.
+    Decode a JSON object.
 
     :raises ServiceError: ``InvalidParameter``.
     """
@@ -176,9 +176,9 @@ def decode_object(content_type: str, body: bytes) -> dict[str, Any]:
 
 def decode_query(query: bytes, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
     """
-    Query parameters; an optional one that is empty is left out.
+    Decode query parameters; an optional one that is empty is left out.
 
-    :raises ServiceError: one is missing, unknown or given twice.
+    :raises ServiceError: a parameter is missing, unknown or given twice.
     """
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     values = dict(pairs)
@@ -197,7 +197,7 @@ def integer(values: Mapping[str, str], name: str, least: int = -MAX_INTEGER, mos
     """
     A query parameter as an integer.
 
-    :raises ServiceError: it is none, or is out of bounds.
+    :raises ServiceError: it is not an integer, or is out of bounds.
     """
     text = values[name]
     if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:

@@ -1,4 +1,4 @@
-"""The two times of a sandbox."""
+"""A sandbox's two clocks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 class Clock:
     """
-    Sandbox time runs ``speed`` times faster than real time; tasks live by it.
+    Sandbox time runs ``speed`` times faster than real time; tasks use it.
 
-    ``wall`` is real time, moved only by :meth:`advance`; tokens and the calendar live by it, since clients
-    compare those with their own clock.
+    ``wall`` is real time, changed only by :meth:`advance`; tokens and the calendar use it, since clients
+    compare them with their own clock.
     """
 
     def __init__(self, speed: float) -> None:
@@ -23,15 +23,15 @@ class Clock:
         return self._base_sandbox + (time.time() - self._base_real) * self._speed
 
     def wall(self) -> float:
-        """Real time plus what was advanced, seconds since 1970."""
+        """Real time plus all advances, seconds since 1970."""
         return time.time() + self._advanced
 
     def advance(self, seconds: float) -> None:
-        """Move both times ahead."""
+        """Move both clocks ahead."""
         self._base_sandbox += seconds
         self._advanced += seconds
 
     def set_speed(self, speed: float) -> None:
-        """Go on from the present sandbox time at another speed."""
+        """Continue from the current sandbox time at another speed."""
         self._base_sandbox, self._base_real = self.now(), time.time()
         self._speed = speed

@@ -1,4 +1,4 @@
-"""Endpoints 12 to 16: how tasks and sub-tasks fare, and starting them."""
+"""Endpoints 12 to 16: the states of tasks and sub-tasks, and starting them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def get_running_counts(state: State, call: Call) -> object:
 
 
 def time_text(seconds: float) -> str:
-    """A time as the contract shows it: milliseconds, no zone (it is UTC)."""
+    """A time in the contract's format: milliseconds, no zone (it is UTC)."""
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 

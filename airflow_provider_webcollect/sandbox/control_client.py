@@ -1,4 +1,4 @@
-"""Controlling a sandbox from a test: over HTTP, so that it works on a sandbox in another process too."""
+"""Controlling a sandbox from a test, over HTTP, so that the sandbox may run in another process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class SandboxError(ValueError):
-    """The sandbox refused a command; the message says why."""
+    """The sandbox refused a command; the message gives the reason."""
 
 
 class Control:
     """
-    Controls a running sandbox. Its requests need no credentials, have no limit and are not logged by it.
+    Controls a running sandbox. Its requests need no credentials, have no rate limit and are not logged.
 
-    :param url: where the sandbox listens, ``http://host:port``.
+    :param url: the sandbox's address, ``http://host:port``.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,23 +40,23 @@ class Control:
         loop_items: Sequence[str] | None = None,
     ) -> dict[str, Any]:
         """
-        Make a task of the demo account.
+        Create a task of the demo account.
 
-        Without ``lots`` and ``state`` it never ran and has no rows yet: start it, or ask for a past.
+        Without ``lots`` and ``state`` the task has never run and has no rows yet.
 
-        :param task_id: default: made from the seed.
+        :param task_id: by default generated from the seed.
         :param name: default: ``Task`` and a number.
-        :param rows: how many rows each run collects, or the very rows; default: loop items times
+        :param rows: how many rows each run collects, or the rows themselves; default: loop items times
             ``rows_per_item``.
-        :param subtasks: how many; default: the setting.
-        :param group_id: made if it does not exist; default 1.
-        :param state: ``Finished``: it has run (once, if ``lots`` does not say otherwise); ``Waiting``,
-            ``Extracting``, ``Stopped``: a run is in that state now; any other word is just shown.
-        :param lots: rows of each finished batch of its past, or how many batches there were of ``rows`` rows
-            each.
+        :param subtasks: number of sub-tasks; by default from the settings.
+        :param group_id: created if it does not exist; default 1.
+        :param state: ``Finished``: it has run (once, unless ``lots`` says otherwise); ``Waiting``,
+            ``Extracting``, ``Stopped``: a run is in that state now; any other word is only shown.
+        :param lots: number of rows of each finished batch, as a list; or the number of finished batches, with
+            ``rows`` rows each.
         :param fields: names of the rows' fields; the first is unique, the second is the loop item.
         :param loop_items: values of its loop step.
-        :return: as :meth:`task`.
+        :return: the same as :meth:`task`.
         """
         if isinstance(lots, int):
             if not isinstance(rows, int):
@@ -77,10 +77,10 @@ class Control:
 
     def task(self, task_id: str) -> dict[str, Any]:
         """
-        Everything about a task.
+        Return everything about a task.
 
         :param task_id: the task.
-        :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never stale),
+        :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never delayed),
             ``executed_times``, ``exported``, ``rows``, ``urls``, ``fields``;
             ``runs``: ``lotno``, ``rows``, ``exported_rows``, ``exported``, ``status``, ``started_subtasks``,
             ``start``; ``subtasks``: ``subtask_id``, ``status``; ``actions``: ``action_id``, ``action_type``,
@@ -89,39 +89,39 @@ class Control:
         return self._record("task", task_id=task_id)
 
     def tasks(self) -> list[dict[str, Any]]:
-        """All tasks, as :meth:`task`, other people's too."""
+        """Return all tasks, each as :meth:`task` does, including those of other users."""
         return self._records("tasks")
 
     def groups(self) -> dict[int, str]:
-        """Names of the task groups by id."""
+        """Return the names of the task groups by id."""
         return {int(group_id): name for group_id, name in self._send("groups").items()}
 
     def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
-        """What a complete read of a task, or of one batch, gives now, in order.
+        """Return what a complete read of a task, or of one batch, returns now, in order.
 
         :param task_id: the task.
-        :param lotno: the batch; None for all of them.
+        :param lotno: the batch; None for all batches.
         """
         answer = self._post("true_rows", {"task_id": task_id, "lotno": lotno})
-        # Not splitlines(): rows may hold other line separators, such as U+2028.
+        # Not splitlines(): rows may contain other line separators, such as U+2028.
         return [json.loads(line) for line in answer.split(b"\n") if line]
 
     def stop_task(self, task_id: str) -> None:
-        """Stop a task's run, as a person would in the service's own client.
+        """Stop a task's run, as a user can in the service's own client.
 
         :param task_id: the task.
         """
         self._send("stop_task", task_id=task_id)
 
     def start_task(self, task_id: str) -> None:
-        """Start all sub-tasks of a task, as a person would in the service's own client.
+        """Start all sub-tasks of a task, as a user can in the service's own client.
 
         :param task_id: the task.
         """
         self._send("start_task", task_id=task_id)
 
     def grow(self, task_id: str, rows: int) -> None:
-        """Let more rows appear in a task's latest batch, now.
+        """Add rows to a task's latest batch now.
 
         :param task_id: the task.
         :param rows: how many.
@@ -129,7 +129,7 @@ class Control:
         self._send("grow", task_id=task_id, rows=rows)
 
     def shrink(self, task_id: str, rows: int) -> None:
-        """Let the last rows of a task's latest batch disappear, now.
+        """Remove the last rows of a task's latest batch now.
 
         :param task_id: the task.
         :param rows: how many.
@@ -137,17 +137,17 @@ class Control:
         self._send("grow", task_id=task_id, rows=-rows)
 
     def reset_data(self, task_id: str) -> None:
-        """Let all of a task's rows disappear; its batches stay, empty.
+        """Remove all of a task's rows; its batches remain, empty.
 
         :param task_id: the task.
         """
         self._send("reset_data", task_id=task_id)
 
     def mark_state(self, task_id: str, state: str) -> None:
-        """Show any status word for a task until its next start, whatever it really does.
+        """Show any status word for a task until its next start, whatever its true state is.
 
         :param task_id: the task.
-        :param state: the word, such as ``Extracting`` or one that the contract does not have.
+        :param state: the word, such as ``Extracting`` or one that is not in the contract.
         """
         self._send("mark_state", task_id=task_id, word=state)
 
@@ -161,27 +161,28 @@ class Control:
         **details: Any,
     ) -> None:
         """
-        Make coming answers go wrong. Failures of one path strike in the order in which they were planned.
+        Make future responses fail. Failures of one path take effect in the order in which they were planned.
 
         :param path: the contract's path, such as ``/task/copy``, or ``*`` for all.
-        :param times: how many answers; ``None``: all from then on.
-        :param after: how many answers to let pass first.
-        :param probability: how likely each answer is to fail; default: surely.
+        :param times: number of responses; ``None``: all from then on.
+        :param after: number of responses to let pass first.
+        :param probability: probability that a response fails; by default every response fails.
         :param kind: one of these; the request has no effect, except where it says "done":
 
             - ``status``: error envelope; ``status`` (default 500), ``code``, ``message``, ``headers``
             - ``error_200``: the same under HTTP 200
             - ``html``: a gateway's page; ``status`` (default 502), ``headers``
             - ``redirect``: to the URL ``to``; ``status`` (default 307)
-            - ``raw``: the bytes ``body`` (default: none); ``status`` (default 200), ``headers``: no other is
-              sent but the length
-            - ``drop``: the connection is closed without an answer
+            - ``raw``: the bytes ``body`` (default: none); ``status`` (default 200), ``headers``: apart from
+              the content length, no others are sent
+            - ``drop``: the connection is closed without a response
             - ``no_answer``: the same, but done
-            - ``broken_json``: done, but the answer is a torn piece of JSON
+            - ``broken_json``: done, but the response is an incomplete piece of JSON
             - ``cut_body``: done, but the connection is closed before all of the announced body is sent
-            - ``slow``: done and answered, but only after ``seconds`` (default 1)
-            - ``drip``: done and answered, but with ``seconds`` (default 1) after each byte of the body
-        :param details: those named above; with ``done=True`` the first five kinds come after the deed.
+            - ``slow``: done, with a response after ``seconds`` (default 1)
+            - ``drip``: done, with a response that pauses ``seconds`` (default 1) after each byte of the body
+        :param details: the arguments named above; with ``done=True``, the first five kinds respond after the
+            operation was done.
         """
         fault = {
             "path": path,
@@ -194,44 +195,44 @@ class Control:
         self._send("fail", fault=fault)
 
     def clear_faults(self) -> None:
-        """Forget all planned failures."""
+        """Remove all planned failures."""
         self._send("clear_faults")
 
     def expire_tokens(self, refresh_tokens: bool = False) -> None:
-        """End all access tokens now.
+        """Expire all access tokens now.
 
-        :param refresh_tokens: end the refresh tokens too.
+        :param refresh_tokens: expire the refresh tokens too.
         """
         self._send("expire_tokens", refresh_tokens=refresh_tokens)
 
     def advance(self, seconds: float) -> float:
-        """Move the clock ahead (tasks, tokens, the calendar); returns :meth:`now`.
+        """Move the clock ahead (tasks, tokens, the calendar), and return :meth:`now`.
 
-        :param seconds: how far.
+        :param seconds: number of seconds.
         """
         return float(self._send("advance", seconds=seconds))
 
     def now(self) -> float:
-        """Sandbox time, seconds since 1970."""
+        """Return the sandbox time, seconds since 1970."""
         return float(self._send("now"))
 
     def configure(self, **changes: Any) -> dict[str, Any]:
         """
-        Change settings from now on, by the names of :class:`Settings`; returns all of them.
+        Change settings from now on, by the names of :class:`Settings`, and return all settings.
 
-        What exists stays as it is: a run keeps the durations that it began with.
+        Existing objects do not change: a run keeps the durations that it began with.
         """
         return self._record("configure", changes=changes)
 
     def reset(self) -> None:
-        """Make everything as it was when the sandbox started."""
+        """Restore the state in which the sandbox started."""
         self._send("reset")
 
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
         """
-        The requests, oldest first, without secrets.
+        Return the logged requests, oldest first, without secrets.
 
-        :param path: only this path: the contract's, or as it was sent.
+        :param path: only this path: the contract's, or as sent.
         :return: ``time`` (sandbox time of arrival), ``method``, ``path`` as sent, ``endpoint`` (the
             contract's path), ``query``, ``query_string``, ``headers`` (lower-case names; credentials as
             ``Bearer ***``), ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``),
@@ -242,11 +243,11 @@ class Control:
         return self._records("requests", path=path)
 
     def clear_requests(self) -> None:
-        """Empty the request log and the counters."""
+        """Clear the request log and the counters."""
         self._send("clear_requests")
 
     def counters(self) -> dict[str, dict[int, int]]:
-        """How many requests each of the contract's paths had, by status; cheap."""
+        """Return the number of requests of each contract path, by status; faster than :meth:`requests`."""
         answer = self._record("counters")
         return {path: {int(status): n for status, n in counts.items()} for path, counts in answer.items()}
 
@@ -262,7 +263,7 @@ class Control:
         return json.loads(self._post(command, arguments))
 
     def _post(self, command: str, arguments: Mapping[str, Any]) -> bytes:
-        # http.client, unlike urllib, never takes a proxy from the environment.
+        # unlike urllib, http.client never reads a proxy from the environment
         connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
             body = json.dumps(arguments, default=_plain)
@@ -277,5 +278,5 @@ class Control:
 
 
 def _plain(value: bytes | os.PathLike[str]) -> str:
-    """What stands in JSON for bytes, as the sandbox reads them, and for a path."""
+    """Convert bytes and paths to the strings that represent them in JSON."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else os.fspath(value)

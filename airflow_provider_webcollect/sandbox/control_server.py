@@ -1,6 +1,6 @@
-"""The sandbox's own endpoints under ``/_sandbox/``: what :class:`Control` calls."""
+"""The sandbox's own endpoints under ``/_sandbox/``, which :class:`Control` calls."""
 
-# No postponed annotations: the commands' parameter types are what their request bodies are checked against.
+# No postponed annotations: request bodies are checked against the commands' parameter types.
 import inspect
 import ipaddress
 from collections.abc import Callable
@@ -26,10 +26,10 @@ PREFIX = "/_sandbox/"
 
 def run_command(state: State, request: Request, port: int, any_host: bool) -> tuple[int, bytes]:
     """
-    Run a command: what stands in the path after :data:`PREFIX`, with a JSON object, or nothing, as arguments.
+    Run a command: its name is the path after :data:`PREFIX`, its arguments are a JSON object or nothing.
 
-    :param port: on which the sandbox listens.
-    :param any_host: whether the ``Host`` header may name something else than this machine's loopback.
+    :param port: the sandbox's port.
+    :param any_host: whether the ``Host`` header may name a host other than this machine's loopback.
     :return: HTTP status and JSON (for ``true_rows``: one JSON object per line).
     """
     refused = _refuse_web_pages(request, port, any_host)
@@ -57,14 +57,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _refuse_web_pages(request: Request, port: int, any_host: bool) -> tuple[int, bytes] | None:
-    """The refusal of a request that a web page may have made its reader's browser send; else ``None``."""
-    # Images and links of a page are requests without an Origin, but never a POST.
+    """Refuse requests that a web page may have made its reader's browser send; ``None`` if acceptable."""
+    # A page's images and links send requests without an Origin, but never with POST.
     if request.method != "POST":
         return 405, _error("Commands are taken by POST only.")
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if origin not in (None, f"http://{host}"):
         return 403, _error(f"The Origin {origin} may not control the sandbox.")
-    # A name of the page's own may have been made to lead here (DNS rebinding): its Origin is then its Host.
+    # With DNS rebinding, a page's own host name leads here, and its Origin matches its Host.
     if not any_host and not _is_own_host(host, port):
         return 403, _error(f"The Host must be a loopback address or localhost, with the port {port}: {host}")
     return None
@@ -90,7 +90,7 @@ def add_task(
     fields: list[str] | None = None,
     loop_items: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Make a task, with earlier runs and a state if wanted."""
+    """Create a task, optionally with earlier runs and a state."""
     if task_id is not None and task_id.lower() in state.world.tasks:
         raise ValueError(f"there is a task {task_id} already")
     task = state.world.add_task(
@@ -110,22 +110,22 @@ def add_task(
 
 
 def task(state: State, task_id: str) -> dict[str, Any]:
-    """Everything about a task."""
+    """Return everything about a task."""
     return _task_record(state, _task(state, task_id))
 
 
 def tasks(state: State) -> list[dict[str, Any]]:
-    """Everything about all tasks."""
+    """Return everything about all tasks."""
     return [_task_record(state, task) for task in state.world.tasks.values()]
 
 
 def groups(state: State) -> dict[int, str]:
-    """Task groups."""
+    """Return the task groups."""
     return state.world.groups
 
 
 def true_rows(state: State, task_id: str, lotno: str | None = None) -> bytes:
-    """What a complete read gives now."""
+    """Return what a complete read returns now."""
     spans = visible_rows(state, _task(state, task_id), lotno)
     found = segments(spans, 0, state.blocks)
     rows = (block.cut(i, i + 1) for block, first, end in found for i in range(first, end))
@@ -133,7 +133,7 @@ def true_rows(state: State, task_id: str, lotno: str | None = None) -> bytes:
 
 
 def stop_task(state: State, task_id: str) -> None:
-    """Stop the run that is going on."""
+    """Stop the active run."""
     _task(state, task_id).stop(state.clock.now())
 
 
@@ -144,7 +144,7 @@ def start_task(state: State, task_id: str) -> None:
 
 
 def grow(state: State, task_id: str, rows: int) -> None:
-    """Let the latest batch have more rows, or fewer."""
+    """Add rows to the latest batch, or remove some."""
     task = _task(state, task_id)
     if not task.runs:
         raise ValueError("the task never ran")
@@ -152,7 +152,7 @@ def grow(state: State, task_id: str, rows: int) -> None:
 
 
 def reset_data(state: State, task_id: str) -> None:
-    """Take all rows away that are there now."""
+    """Remove all rows that exist now."""
     now = state.clock.now()
     for run in _task(state, task_id).runs:
         run.more_rows -= run.row_count(now)
@@ -173,12 +173,12 @@ def fail(state: State, fault: Fault) -> None:
 
 
 def clear_faults(state: State) -> None:
-    """Plan no failure."""
+    """Remove all planned failures."""
     state.faults.clear()
 
 
 def expire_tokens(state: State, refresh_tokens: bool = False) -> None:
-    """End all access tokens."""
+    """Expire all access tokens."""
     state.tokens.expire(refresh_tokens)
 
 
@@ -189,7 +189,7 @@ def advance(state: State, seconds: float) -> float:
 
 
 def now(state: State) -> float:
-    """Sandbox time."""
+    """Return the sandbox time."""
     return state.clock.now()
 
 
@@ -200,27 +200,27 @@ def configure(state: State, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def reset(state: State) -> None:
-    """Make everything as new."""
+    """Restore the state at the start."""
     state.reset()
 
 
 def requests(state: State, path: str | None = None) -> list[dict[str, Any]]:
-    """The request log."""
+    """Return the request log."""
     return state.log.entries(path)
 
 
 def clear_requests(state: State) -> None:
-    """Empty the request log."""
+    """Clear the request log."""
     state.log.clear()
 
 
 def counters(state: State) -> dict[str, dict[str, int]]:
-    """How many requests each path had, by status."""
+    """Return the number of requests of each path, by status."""
     return state.log.counters()
 
 
 def _arguments_type(command: Callable[..., object]) -> Any:
-    """A Struct of a command's parameters after ``state``: what its request body must hold."""
+    """Return a Struct of a command's parameters after ``state``, to check its request body."""
     fields: list[Any] = []
     for name, parameter in list(inspect.signature(command).parameters.items())[1:]:
         required = parameter.default is inspect.Parameter.empty

@@ -25,7 +25,7 @@ def read_batch_data(state: State, call: Call) -> bytes:
 
 
 def mark_exported(state: State, call: Call) -> object:
-    """Endpoint 19: what is there now counts as exported, what comes later does not."""
+    """Endpoint 19: rows that exist now count as exported, later ones do not."""
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskId)
     for run in state.world.own(call.user, body.task_id).runs:
         run.exported_rows = run.row_count(state.clock.now())
@@ -33,7 +33,7 @@ def mark_exported(state: State, call: Call) -> object:
 
 
 def visible_rows(state: State, task: Task, lotno: str | None) -> list[Span]:
-    """What a complete read of a task, or of one of its batches, gives."""
+    """Return the rows of a complete read of a task, or of one of its batches."""
     now, delay = state.clock.now(), state.settings.empty_after_finish_seconds
     return [run.readable(now, delay) for run in task.runs if lotno in (None, run.lotno)]
 

@@ -1,6 +1,6 @@
-"""What every sandbox starts with: one account, its credentials, a team, tasks, groups and data apps.
+"""The initial contents of every sandbox: one account, its credentials, a team, tasks, groups and data apps.
 
-The credentials open nothing but a sandbox.
+The credentials are valid only in a sandbox.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ REFRESH_TOKEN = "sandbox-refresh-token"
 API_KEY = "op_sk_sandbox0000000000000000"
 DATAHUB_API_KEY = "dh_sk_sandbox-author"
 OTHER_DATAHUB_API_KEY = "dh_sk_sandbox-somebody-else"
-"""Valid, but its holder is the author of ``OTHERS_APP_ID`` only."""
+"""Valid, but its owner is the author of ``OTHERS_APP_ID`` only."""
 
 COLLEAGUE = "alice"
-"""In the team of ``USERNAME``: her tasks are invisible, but analytics may ask for her."""
+"""In the team of ``USERNAME``: her tasks are invisible, but analytics queries may name her."""
 STRANGER = "mallory"
-"""Not in the team: analytics may not ask for this name."""
+"""Not in the team: analytics queries may not name this user."""
 
 TASK_ID = "5a9d0b0e-0000-4000-8000-000000000001"
-"""Never ran; five loop items; four sub-tasks."""
+"""Has never run; five loop items; four sub-tasks."""
 FINISHED_TASK_ID = "5a9d0b0e-0000-4000-8000-000000000002"
-"""Ran twice: batches ``000001`` and ``000002``, 120 rows each."""
+"""Has run twice: batches ``000001`` and ``000002``, 120 rows each."""
 GROUPED_TASK_ID = "5a9d0b0e-0000-4000-8000-000000000003"
-"""In group 2; never ran."""
+"""In group 2; has never run."""
 COLLEAGUES_TASK_ID = "5a9d0b0e-0000-4000-8000-00000000000a"
 STRANGERS_TASK_ID = "5a9d0b0e-0000-4000-8000-00000000000b"
 

@@ -1,4 +1,4 @@
-"""The services' ways to say no."""
+"""The error responses of the services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CATEGORIES = {401: "forbidden", 404: "not_found"}
 
 class ServiceError(Exception):
     """
-    An answer that is an error envelope.
+    A response with an error envelope.
 
     :param code: the contract's error code.
     :param message: description.
@@ -34,7 +34,7 @@ class ServiceError(Exception):
 
 
 def error_body(error: ServiceError, data_app: bool) -> bytes:
-    """The main service's error envelope, or the data-app service's, which is another."""
+    """Return the error envelope of the main service or of the data-app service, which differ."""
     if not data_app:
         return msgspec.json.encode(
             {"error": {"code": error.code, "message": error.message}, "requestId": _request_id()}
@@ -46,7 +46,7 @@ def error_body(error: ServiceError, data_app: bool) -> bytes:
 
 
 def success_body(data: object, data_app: bool) -> bytes:
-    """A success envelope; ``bytes`` are taken for ready JSON. Only the main service numbers its answers."""
+    """Return a success envelope; ``bytes`` must be JSON already. Only the main service adds a request id."""
     if data_app:
         return msgspec.json.encode({"data": data})
     payload = data if isinstance(data, bytes) else msgspec.json.encode(data)
@@ -58,15 +58,15 @@ def _request_id() -> str:
 
 
 def invalid(message: str) -> ServiceError:
-    """The refusal of a parameter that has the wrong type or value."""
+    """Return the error for a parameter with a wrong type or value."""
     return ServiceError("InvalidParameter", message)
 
 
 def required(name: str) -> ServiceError:
-    """The refusal of a request that lacks a parameter."""
+    """Return the error for a missing parameter."""
     return ServiceError("InvalidParameter.Required", f"The parameter {name} is required.")
 
 
 def invalid_task() -> ServiceError:
-    """The refusal of a task that does not exist or is not the caller's: the two look alike."""
+    """Return the error for a task that does not exist or belongs to another user, which look the same."""
     return ServiceError("InvalidTaskId", "The task id is invalid.")

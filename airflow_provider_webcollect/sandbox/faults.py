@@ -1,4 +1,4 @@
-"""Answers that go wrong on demand."""
+"""Responses that fail on demand."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     One planned failure; see :meth:`Control.fail` for what the kinds do.
 
     :param path: the contract's path, or ``*`` for all.
-    :param times: how many answers it spoils; ``None``: all from then on.
-    :param after: how many answers it lets pass first.
-    :param probability: how likely it strikes each time; ``None``: surely.
+    :param times: number of responses that fail; ``None``: all from then on.
+    :param after: number of responses to let pass first.
+    :param probability: probability that each response fails; ``None``: every response fails.
     """
 
     path: str
@@ -48,31 +48,31 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     to: str = "/"
 
     def status_or(self, default: int) -> int:
-        """The HTTP status that was given, or the default."""
+        """Return the given HTTP status, or the default."""
         return default if self.status is None else self.status
 
     def error_code(self, status: int) -> str:
-        """The error code that was given, or the one that goes with the status."""
+        """Return the given error code, or the one for the status."""
         return self.code or _CODES.get(status, "ServerError")
 
 
 class Faults:
-    """The failures that are planned, oldest first."""
+    """The planned failures, oldest first."""
 
     def __init__(self, seed: int) -> None:
         self._planned: list[Fault] = []
         self._chance = random.Random(seed)
 
     def add(self, fault: Fault) -> None:
-        """Plan one more."""
+        """Plan a failure."""
         self._planned.append(fault)
 
     def clear(self) -> None:
-        """Plan none."""
+        """Remove all planned failures."""
         self._planned.clear()
 
     def next(self, path: str) -> Fault | None:
-        """The failure that strikes this request, if any; it is thereby used."""
+        """Return the failure for this request, if any, and count it as used."""
         for fault in self._planned:
             if fault.path not in ("*", path):
                 continue

@@ -1,4 +1,4 @@
-"""How often a caller may send requests, counted in real time over a sliding window."""
+"""Rate limits per caller, counted in real time over a sliding window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUS_V2 = "status_v2"
 
 
 class Limits:
-    """Remembers when each caller address sent requests; refused ones do not count."""
+    """Stores when each caller address sent requests; refused requests do not count."""
 
     def __init__(self) -> None:
         self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
@@ -26,7 +26,8 @@ class Limits:
         Count a request.
 
         :param caller: caller address.
-        :param status_limit: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: beside the general limit.
+        :param status_limit: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: applied besides the general
+            limit.
         :raises ServiceError: ``TooManyRequests``, HTTP 429.
         """
         if not settings.enforce_limits:

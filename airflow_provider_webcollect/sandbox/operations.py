@@ -1,4 +1,4 @@
-"""The contract's twenty endpoints: where each one is, who may call it, how fast, and what it does."""
+"""The contract's twenty endpoints: path, permissions, limits and handler of each."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Operation:
     One endpoint.
 
     :param path: the contract's path.
-    :param tiers: plans that may call it.
-    :param takes: where its arguments are; anything elsewhere is refused.
+    :param tiers: plans that include it.
+    :param takes: where its arguments are; arguments elsewhere are refused.
     :param takes_api_key: whether ``x-api-key`` may replace the token.
-    :param status_limit: the limit it is under beside the general one.
+    :param status_limit: its additional rate limit besides the general one.
     """
 
     handle: Callable[[State, Call], object]
@@ -97,20 +97,20 @@ _DEPRECATE = next(operation for operation in OPERATIONS if operation.data_app)
 
 def find_operation(raw_path: str) -> tuple[Operation | None, str]:
     """
-    The operation at a path, and the identifier in that path.
+    Return the operation at a path, and the identifier in that path.
 
     :param raw_path: path as sent, still percent-encoded, so that an encoded slash stays inside its segment.
     """
     match raw_path.split("/"):
         case ["", "datahub", "v1", "data-apps", app_id, "deprecate"] if app_id:
             return _DEPRECATE, unquote(app_id)
-    # A colon may be sent as it is or percent-encoded; nothing else in the paths is ever encoded.
+    # A colon may be sent plain or percent-encoded; nothing else in the paths is ever encoded.
     return _BY_PATH.get(raw_path.replace("%3A", ":").replace("%3a", ":")), ""
 
 
 def check_method(operation: Operation, method: str) -> None:
     """
-    Only the contract's method is served.
+    Accept only the contract's method.
 
     :raises ServiceError: HTTP 405.
     """
@@ -120,7 +120,7 @@ def check_method(operation: Operation, method: str) -> None:
 
 def check_tier(operation: Operation, tier: str) -> None:
     """
-    The account's plan must include the endpoint.
+    Check that the account's plan includes the endpoint.
 
     :raises ServiceError: ``PermissionDenied``, HTTP 403.
     """
@@ -130,7 +130,7 @@ def check_tier(operation: Operation, tier: str) -> None:
 
 def check_arguments(operation: Operation, query: bytes, body: bytes) -> None:
     """
-    A query and a body may be only where the operation takes one.
+    Accept a query or a body only if the operation takes one.
 
     :raises ServiceError: ``InvalidParameter``.
     """

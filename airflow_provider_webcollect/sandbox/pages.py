@@ -1,4 +1,4 @@
-"""Pages of rows behind an offset cursor."""
+"""Pages of rows with an offset cursor."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ MAX_PAGE_ROWS = 1000
 
 def position(row: int, jump: int) -> int:
     """
-    The offset that stands for a row.
+    Return the offset of a row.
 
-    The first row is at 0; after that the offset is ahead of the row number by another ``jump`` in every 1000
-    rows. So it can be handed back but not computed: with 924 and pages of 100 rows, 1024 and 1124 follow 0.
+    The first row has offset 0; after that the offset exceeds the row number by a further ``jump`` in every
+    1000 rows. So clients can pass it on but not compute it: with 924 and pages of 100 rows, 0 is followed by
+    1024 and 1124.
     """
     return row + jump * (1 + row // BLOCK_ROWS) if row > 0 else 0
 
 
 def row_at(offset: int, jump: int) -> int:
-    """The row that stands at an offset, or the next one after it."""
+    """Return the row at an offset, or the next one after it."""
     if offset <= 0:
         return 0
     thousands, rest = divmod(offset - jump, BLOCK_ROWS + jump)
@@ -39,11 +40,11 @@ def read_page(
     spans: Sequence[Span], offset: int, size: int, jump: int, cache: BlockCache, refuse_large: bool
 ) -> bytes:
     """
-    A page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
+    Return a page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
 
-    It holds ``size`` rows, or fewer when those are more than 4 MB (``size`` up to 200) or 8 MB; at least one.
+    It contains ``size`` rows, or fewer if those exceed 4 MB (``size`` up to 200) or 8 MB; at least one.
 
-    :raises ServiceError: ``LimitTraffic``, if ``refuse_large`` and it would hold fewer for that reason.
+    :raises ServiceError: ``LimitTraffic``, if ``refuse_large`` is set and the limit would reduce the rows.
     """
     total = sum(span.count for span in spans)
     start = row_at(offset, jump)

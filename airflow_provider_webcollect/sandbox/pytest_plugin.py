@@ -1,6 +1,6 @@
-"""pytest plugin: the fixture ``webcollect_sandbox``, a running sandbox for each test that asks for one.
+"""pytest plugin: the fixture ``webcollect_sandbox``, a new running sandbox for each test that uses it.
 
-It is not loaded by itself. A test suite that wants it says so in its top ``conftest.py``::
+It is not loaded automatically. Enable it in the top ``conftest.py`` of a test suite::
 
     pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "webcollect_sandbox(**settings): settings of the webcollect_sandbox fixture, "
@@ -28,12 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def webcollect_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A sandbox of the test's own, set by ``@pytest.mark.webcollect_sandbox(speed=60, ...)``."""
+    """A sandbox for one test, configured by ``@pytest.mark.webcollect_sandbox(speed=60, ...)``."""
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.sandbox.settings import make_settings
 
     settings: dict[str, object] = {}
-    # Nearest last, so that a test's own marker wins over its class's and module's.
+    # Nearest last, so that a test's own marker overrides those of its class and module.
     for marker in reversed(list(request.node.iter_markers("webcollect_sandbox"))):
         settings |= marker.kwargs
     with Sandbox(make_settings(settings)) as sandbox:

@@ -1,4 +1,4 @@
-"""Requests and their answers, without anybody's secrets."""
+"""The log of requests and their responses, without secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECRET_FIELDS = ("refresh_token", "password")
 
 @dataclass(frozen=True)
 class Request:
-    """A request that has arrived completely; header names are in lower case."""
+    """A completely received request; header names are in lower case."""
 
     method: str
     raw_path: str
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Entry:
-    """A request, the contract's path for it, and the status answered: 0 if the connection was dropped."""
+    """A request, its contract path, and the response's status: 0 if the connection was dropped."""
 
     time: float
     request: Request
@@ -41,29 +41,29 @@ class Entry:
 
 
 class RequestLog:
-    """The last :data:`MAX_ENTRIES` requests, and counts of all."""
+    """The last :data:`MAX_ENTRIES` requests, and counts of all requests."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the log and the counters."""
         self._entries: deque[Entry] = deque(maxlen=MAX_ENTRIES)
         self._counts: Counter[tuple[str, int]] = Counter()
 
     def add(self, entry: Entry) -> None:
-        """Remember a request."""
+        """Add a request."""
         self._entries.append(entry)
         self._counts[entry.endpoint, entry.status] += 1
 
     def entries(self, path: str | None) -> list[dict[str, Any]]:
-        """The requests to a path, or all, oldest first, as :meth:`Control.requests` describes them."""
+        """Return the requests to a path, or all, oldest first, as :meth:`Control.requests` describes."""
         return [
             _shown(entry) for entry in self._entries if path in (None, entry.request.raw_path, entry.endpoint)
         ]
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """How many requests each path had, by status."""
+        """Return the number of requests of each path, by status."""
         counts: dict[str, dict[str, int]] = {}
         for (path, status), count in self._counts.items():
             counts.setdefault(path, {})[str(status)] = count

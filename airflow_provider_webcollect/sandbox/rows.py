@@ -1,7 +1,7 @@
-"""Rows as ready-to-send JSON: made up from a seed, or taken from the user's own table.
+"""Rows as encoded JSON: generated from a seed, or read from the user's own table.
 
-Rows come in blocks of :data:`BLOCK_ROWS`. A block is bytes plus the place where each row starts, so that a
-page is a few slices of blocks and serving it costs nothing per row.
+Rows come in blocks of :data:`BLOCK_ROWS`. A block is bytes plus the position of each row, so that a page is
+a few slices of blocks, and serving it needs no work per row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 1000
 DEFAULT_FIELDS = ("id", "keyword", "title", "price", "seller", "city", "url", "comment")
 
-# Prime, so that the variants do not fall into step with page sizes.
+# Prime, so that the variants do not repeat in step with page sizes.
 _VARIANTS = 997
 _WORDS = (
     "Laptop 14″ 16 GB",
@@ -56,27 +56,28 @@ _CITIES = ("København", "São Paulo", "北京", "New York, NY", "Łódź", None
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows joined by commas; ``starts`` says where each one starts, and last where they end."""
+    """Consecutive rows joined by commas; ``starts`` has the start of each row, and last the end of the
+    rows."""
 
     body: bytes
     starts: Sequence[int]
 
     @property
     def count(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         return len(self.starts) - 1
 
     def cut(self, first: int, end: int) -> bytes:
-        """The rows ``first`` up to ``end`` (not included), joined by commas."""
+        """Return the rows ``first`` up to ``end`` (not included), joined by commas."""
         return self.body[self.starts[first] : self.starts[end] - 1]
 
     def size(self, first: int, end: int) -> int:
-        """Bytes of what :meth:`cut` gives."""
+        """Return the number of bytes that :meth:`cut` returns."""
         return self.starts[end] - self.starts[first] - 1
 
 
 def make_block(rows: Sequence[bytes]) -> Block:
-    """A block of encoded rows."""
+    """Return a block of encoded rows."""
     return Block(b",".join(rows), array("Q", accumulate((len(row) + 1 for row in rows), initial=0)))
 
 
@@ -84,17 +85,17 @@ class Rows(Protocol):
     """An endless supply of rows."""
 
     def block(self, number: int, count: int) -> Block:
-        """The rows from ``number * BLOCK_ROWS`` on: at least ``count``, at most :data:`BLOCK_ROWS`."""
+        """Return rows from ``number * BLOCK_ROWS`` on: at least ``count``, at most :data:`BLOCK_ROWS`."""
 
 
 @dataclass(frozen=True, eq=False)
 class GivenRows:
-    """The user's own rows, over and over."""
+    """The user's own rows, repeated endlessly."""
 
     rows: Sequence[bytes]
 
     def block(self, number: int, count: int) -> Block:
-        """As many as requested, since they may be large."""
+        """Return only as many as requested, since they may be large."""
         first = number * BLOCK_ROWS
         return make_block([self.rows[i % len(self.rows)] for i in range(first, first + count)])
 
@@ -102,14 +103,14 @@ class GivenRows:
 @dataclass(frozen=True, eq=False)
 class MadeUpRows:
     """
-    Rows made from a seed.
+    Rows generated from a seed.
 
     The first field is unique in the task, the second is the loop item that yielded the row.
 
-    :param seed: decides the other fields' values.
+    :param seed: determines the values of the other fields.
     :param lotno: batch number; part of the first field.
     :param items: loop items of the run.
-    :param rows_per_item: rows that each of them yields.
+    :param rows_per_item: number of rows per loop item.
     """
 
     seed: str
@@ -120,7 +121,7 @@ class MadeUpRows:
     row_bytes: int
 
     def block(self, number: int, count: int) -> Block:
-        """A full block, whatever is requested."""
+        """Return a full block, whatever is requested."""
         names = [msgspec.json.encode(name) for name in self.fields]
         head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
         middles = self._middles(names)
@@ -176,15 +177,15 @@ def _value(chance: random.Random, number: int) -> str | None:
 
 
 def load_table(settings: Settings) -> Sequence[bytes]:
-    """The rows of the user's own table; none if there is no table."""
+    """Return the rows of the user's own table; empty if there is no table."""
     return read_table(settings.data) if settings.data else ()
 
 
 def read_table(path: Path) -> list[bytes]:
     """
-    The rows of a CSV file with a header line, or of a file with one JSON object per line, encoded.
+    Return the encoded rows of a CSV file with a header line, or of a file with one JSON object per line.
 
-    :raises ValueError: the file has no rows, or one that does not fit.
+    :raises ValueError: the file has no rows, or an invalid one.
     """
     if path.suffix.lower() == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as lines:
@@ -201,12 +202,12 @@ def read_table(path: Path) -> list[bytes]:
 
 
 def encode_rows(rows: Iterable[object]) -> list[bytes]:
-    """Rows as JSON, one string of bytes each."""
+    """Encode rows as JSON."""
     return [msgspec.json.encode(row) for row in rows]
 
 
 class BlockCache:
-    """Blocks lately used, up to a number of bytes."""
+    """Recently used blocks, up to a number of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -214,7 +215,7 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[Rows, int], Block] = OrderedDict()
 
     def get(self, rows: Rows, number: int, count: int) -> Block:
-        """A block of ``count`` rows at least, made if it is not there."""
+        """Return a block of at least ``count`` rows, and create it if needed."""
         key = (rows, number)
         block = self._blocks.pop(key, None)
         if block is not None and block.count < count:
@@ -238,7 +239,7 @@ class Span:
 
 
 def segments(spans: Iterable[Span], start: int, cache: BlockCache) -> Iterator[tuple[Block, int, int]]:
-    """The rows of all spans one after the other from row ``start`` on, as ``(block, first, end)``."""
+    """Yield the rows of all spans in order from row ``start`` on, as ``(block, first, end)``."""
     for span in spans:
         row = max(start, 0)
         while row < span.count:

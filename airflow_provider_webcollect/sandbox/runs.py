@@ -1,4 +1,4 @@
-"""The life of a run: everything follows from when its sub-tasks were started and what time it is."""
+"""The life of a run, determined by the start times of its sub-tasks and the current time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Run:
 
     :param number: 1 for the task's first run.
     :param lotno: batch number.
-    :param rows: where its rows come from.
-    :param planned: rows that it collects when all sub-tasks are started.
-    :param subtasks: how many sub-tasks the task has.
+    :param rows: the source of its rows.
+    :param planned: rows that it collects if all sub-tasks are started.
+    :param subtasks: number of the task's sub-tasks.
     :param wait: seconds until the last sub-task collects.
     :param duration: seconds from then until the last sub-task has finished.
-    :param started: when each sub-task, by number from 0, was started.
-    :param shown_from: until then a status query still shows the run before.
+    :param started: start time of each started sub-task, by number from 0.
+    :param shown_from: until then a status query still shows the previous run.
     """
 
     number: int
@@ -49,20 +49,20 @@ class Run:
         return min(self.started.values())
 
     def collects_from(self) -> float:
-        """When the first sub-task begins to collect, if the run is not stopped before."""
+        """Return when the first sub-task begins to collect, if the run is not stopped before."""
         return min(self._times(number)[1] for number in self.started)
 
     def ends(self) -> float:
-        """When the run is over, if nothing is started or stopped any more."""
+        """Return when the run ends, if nothing more is started or stopped."""
         end = max(self._times(number)[2] for number in self.started)
         return end if self.stopped_at is None else min(end, self.stopped_at)
 
     def active(self, now: float) -> bool:
-        """Whether it waits or collects."""
+        """Return whether the run is waiting or collecting."""
         return now < self.ends()
 
     def subtask_status(self, number: int, now: float) -> str:
-        """Status of a sub-task that was started in this run."""
+        """Return the status of a sub-task that was started in this run."""
         sent, begin, end = self._times(number)
         if self.stopped_at is not None and self.stopped_at < min(now, end):
             return STOPPED
@@ -73,7 +73,7 @@ class Run:
         return EXTRACTING if now < end else FINISHED
 
     def status(self, now: float) -> str:
-        """Status of the task while this is its latest run."""
+        """Return the status of the task while this is its latest run."""
         found = {self.subtask_status(number, now) for number in self.started}
         if STOPPED in found:
             return STOPPED
@@ -82,16 +82,16 @@ class Run:
         return EXTRACTING if found & {EXTRACTING, FINISHED} else WAITING
 
     def row_count(self, now: float) -> int:
-        """Rows collected so far."""
+        """Return the number of rows collected so far."""
         return max(0, self._collected(now) + self.more_rows)
 
     def extract_count(self, now: float) -> int:
-        """Rows collected so far before duplicates were removed: 1 in 40 more."""
+        """Return the number of rows collected so far before removing duplicates, which is 1 in 40 more."""
         count = self.row_count(now)
         return count + count // 40
 
     def readable(self, now: float, delay: float) -> Span:
-        """The rows that a data read gets; with a ``delay``, none before so long after the end."""
+        """Return the rows that a data read sees; with a ``delay``, none until that long after the end."""
         hidden = delay > 0 and now < self.ends() + delay
         return Span(self.rows, 0 if hidden else self.row_count(now))
 
@@ -108,7 +108,7 @@ class Run:
         return int(share * (now - begin) / (end - begin)) if now > begin else 0
 
     def _times(self, number: int) -> tuple[float, float, float]:
-        """When a sub-task is sent, begins and ends; one after the other, the last at the very end."""
+        """Return when a sub-task is sent, begins and ends; one after the other, the last at the very end."""
         start, lag = self.started[number], number / self.subtasks
         return (
             start + self.wait * (0.4 + 0.2 * lag),

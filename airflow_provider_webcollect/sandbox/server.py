@@ -29,13 +29,13 @@ class Sandbox:
     """
     A running sandbox, as a context manager.
 
-    :param settings: how it behaves.
-    :param port: 0 takes a free one.
+    :param settings: its behaviour.
+    :param port: 0 for a free one.
     :param host: address to listen on.
-    :param allow_remote: let ``host`` be other than this machine's loopback; commands may then call it by
-        any name. Whoever can reach the sandbox can control it, and make it serve the rows of any table on
-        this machine.
-    :raises ValueError: ``host`` is not loopback, or a setting does not fit.
+    :param allow_remote: allow a ``host`` other than this machine's loopback; control commands then accept any
+        ``Host``. Everyone who can reach the sandbox can control it, and make it serve the rows of any table
+        on this machine.
+    :raises ValueError: ``host`` is not loopback, or a setting is invalid.
     """
 
     username = demo.USERNAME
@@ -107,7 +107,7 @@ class Sandbox:
         )
 
     async def _close(self) -> None:
-        """Stop at once: who still waits for an answer gets none."""
+        """Stop immediately: requests in flight get no response."""
         self._server.close()
         for connection in list(self._shared.connections):
             connection.transport.abort()
@@ -118,7 +118,7 @@ class Sandbox:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which also lets the application hang up without an answer."""
+    """uvicorn's protocol, extended so that the application can close a connection without a response."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -1,4 +1,4 @@
-"""How the sandbox behaves; the same names serve Python, the command line and ``Control.configure``."""
+"""The sandbox's settings; Python, the command line and ``Control.configure`` use the same names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that can be set about a sandbox; each field says what it means."""
+    """All settings of a sandbox; each field has its description."""
 
     speed: Annotated[Positive, Meta(description="how many times faster than real time tasks run")] = 1.0
     seed: Annotated[int, Meta(description="decides ids, rows and analytics")] = 1
@@ -118,17 +118,17 @@ class Settings:
 
 
 def descriptions() -> dict[str, str]:
-    """What each setting means, by name."""
+    """Return the description of each setting, by name."""
     hints = get_type_hints(Settings, include_extras=True)
     return {name: hint.__metadata__[-1].description for name, hint in hints.items()}
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:
     """
-    Build settings from loosely typed values, such as JSON or command-line text.
+    Create settings from loosely typed values, such as JSON or command-line text.
 
-    :param values: names and values; what is left out has its default.
-    :raises ValueError: a name is unknown or a value does not fit; the message names it.
+    :param values: names and values; omitted settings have their defaults.
+    :raises ValueError: a name is unknown or a value is invalid; the message names it.
     """
     unknown = set(values) - {field.name for field in dataclasses.fields(Settings)}
     if unknown:
@@ -137,5 +137,5 @@ def make_settings(values: Mapping[str, Any]) -> Settings:
 
 
 def as_json(settings: Settings) -> dict[str, Any]:
-    """Settings as plain JSON values: what :func:`make_settings` takes."""
+    """Return settings as plain JSON values, which :func:`make_settings` accepts."""
     return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(settings).items()}

@@ -1,4 +1,4 @@
-"""All that a running sandbox remembers."""
+"""The state of a running sandbox."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_provider_webcollect.sandbox.world import World
 
 
 class State:
-    """Everything in one place; :meth:`reset` makes it as new."""
+    """The whole state; :meth:`reset` restores its beginning."""
 
     def __init__(self, settings: Settings) -> None:
         self._initial = make_settings(as_json(settings))
         self.reset()
 
     def reset(self) -> None:
-        """Back to the first moment and the settings of then."""
+        """Restore the initial state and settings."""
         self.settings = self._initial
         self.clock = Clock(self.settings.speed)
         self.tokens = Tokens(self.clock)
@@ -35,9 +35,9 @@ class State:
 
     def configure(self, changes: dict[str, object]) -> None:
         """
-        Change settings; what already exists stays as it is.
+        Change settings; existing objects do not change.
 
-        :raises ValueError: a name is unknown or a value does not fit.
+        :raises ValueError: a name is unknown or a value is invalid.
         :raises OSError: the table cannot be read.
         """
         settings = make_settings({**as_json(self.settings), **changes})
@@ -49,9 +49,9 @@ class State:
 @dataclass(frozen=True)
 class Call:
     """
-    One request that was let in.
+    One accepted request.
 
-    :param user: who calls; for a data-app call, the author.
+    :param user: the caller; for a data-app call, the author.
     :param path_id: the identifier in the path, decoded.
     :param form: fields of a multipart body: text, or a file's bytes.
     """

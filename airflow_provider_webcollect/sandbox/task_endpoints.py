@@ -29,7 +29,7 @@ def update_task_parameters(state: State, call: Call) -> object:
         raise ServiceError("RequestModelNull", "The request has no parameters.")
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskParameters)
     task = state.world.own(call.user, body.task_id)
-    # All steps are looked up before any is changed: a refused request changes nothing.
+    # All steps are looked up before any is changed, so that a refused request changes nothing.
     steps = [_step(task, entry.action_id, entry.action_type) for entry in body.actions]
     loops = [_step(task, entry.action_id, LOOP_ACTION) for entry in body.loop_items]
     for step, parameters in zip(steps, body.actions, strict=True):
@@ -107,7 +107,7 @@ def move_task(state: State, call: Call) -> object:
 
 
 def delete_tasks(state: State, call: Call) -> object:
-    """Endpoint 10; ids that are not there are passed over, so that repeating it does no harm."""
+    """Endpoint 10; unknown ids are ignored, so that repeating it has no effect."""
     body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
     for task in state.world.owned(call.user, body.task_ids):
         del state.world.tasks[task.task_id.lower()]

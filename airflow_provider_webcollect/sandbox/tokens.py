@@ -1,4 +1,4 @@
-"""Access tokens that expire and refresh tokens that work once."""
+"""Access tokens that expire, and refresh tokens that work once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Family:
-    """All tokens that descend from one first token."""
+    """All tokens that were issued from one first token."""
 
     user: str
     revoked: bool = False
@@ -24,7 +24,7 @@ class _Family:
 
 @dataclass
 class Tokens:
-    """Which tokens exist; times are those of :meth:`Clock.wall`."""
+    """The existing tokens; times are those of :meth:`Clock.wall`."""
 
     clock: Clock
     _access: dict[str, tuple[_Family, float]] = field(default_factory=dict)
@@ -38,18 +38,18 @@ class Tokens:
         self._refresh[demo.REFRESH_TOKEN] = family
 
     def user_of(self, access_token: str) -> str | None:
-        """Who holds a valid access token; ``None`` when it is unknown, expired or revoked."""
+        """Return the owner of a valid access token; ``None`` if it is unknown, expired or revoked."""
         family, expires = self._access.get(access_token, (None, 0.0))
         return family.user if family and not family.revoked and self.clock.wall() < expires else None
 
     def log_in(self, settings: Settings, username: str, password: str) -> dict[str, Any]:
-        """A token record for a user name and password."""
+        """Return a token record for a user name and password."""
         if (username, password) != (demo.USERNAME, demo.PASSWORD):
             raise ServiceError("Invalid.Grant", "The user name or password is wrong.")
         return self._issue(settings, _Family(username))
 
     def refresh(self, settings: Settings, refresh_token: str) -> dict[str, Any]:
-        """A token record for a refresh token, which is thereby used up."""
+        """Return a token record for a refresh token, which is used up by this."""
         family = self._refresh.get(refresh_token)
         if family is not None and refresh_token in self._used and settings.refresh_reuse == "revoke":
             family.revoked = True
@@ -60,13 +60,13 @@ class Tokens:
         return self._issue(settings, family)
 
     def expire(self, refresh_tokens: bool) -> None:
-        """End every access token, and, if wanted, every refresh token too."""
+        """Expire all access tokens, and optionally all refresh tokens."""
         self._access.clear()
         if refresh_tokens:
             self._refresh.clear()
 
     def _issue(self, settings: Settings, family: _Family) -> dict[str, Any]:
-        # recognisable, so that a test can search for them wherever they must not be
+        # recognizable, so that a test can search for them in places where they must not appear
         access = f"sandbox-access-{secrets.token_urlsafe(32)}"
         refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
         self._access[access] = (family, self.clock.wall() + settings.token_lifetime)

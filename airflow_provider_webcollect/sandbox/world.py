@@ -28,13 +28,14 @@ LOOP_ACTION = "LoopAction"
 NAVIGATE_ACTION = "NavigateAction"
 ENTER_TEXT_ACTION = "EnterTextAction"
 
-# What public material shows. As numbers of 64-bit floating point it and its successors are all the same.
+# The number in public material. As 64-bit floating point, it and its successors are all equal.
 _FIRST_LONG_LOTNO = 638755274101861606
 
 
 @dataclass
 class Action:
-    """One step of a task; ``loop_type`` and ``loop_items`` are a LoopAction's, ``properties`` the others'."""
+    """A step of a task; LoopActions have ``loop_type`` and ``loop_items``, other types have
+    ``properties``."""
 
     action_id: str
     action_type: str
@@ -49,9 +50,9 @@ class Task:
     """
     One collection task.
 
-    :param rows_per_run: a fixed number of rows per run; ``None``: the loop items decide.
-    :param given_rows: the rows that a run collects instead of made-up ones.
-    :param marked: a status word shown in place of the true one, until the next start.
+    :param rows_per_run: a fixed number of rows per run; ``None``: determined by the loop items.
+    :param given_rows: the rows that a run collects instead of generated ones.
+    :param marked: a status word shown instead of the true one, until the next start.
     """
 
     task_id: str
@@ -68,31 +69,31 @@ class Task:
 
     @property
     def loop(self) -> Action:
-        """The task's loop step."""
+        """Return the task's loop step."""
         return next(action for action in self.actions if action.action_type == LOOP_ACTION)
 
     def action(self, action_id: str) -> Action | None:
-        """A step by its id."""
+        """Return a step by its id."""
         return next((action for action in self.actions if action.action_id == action_id), None)
 
     def running(self, now: float) -> bool:
-        """Whether a run is going on."""
+        """Return whether a run is active."""
         return bool(self.runs) and self.runs[-1].active(now)
 
     def status(self, now: float) -> str:
-        """True status, unless another one was put in its place."""
+        """Return the true status, unless another one was set."""
         return self.marked or (self.runs[-1].status(now) if self.runs else UNEXECUTED)
 
     def subtask_status(self, number: int, now: float) -> str:
-        """Status of a sub-task in the latest run that it was started in; Stopped before its first.
+        """Return the status of a sub-task in its latest run; Stopped before its first run.
 
-        The contract has no word for never started, and Waiting would say that it is about to run.
+        The contract has no word for never started, and Waiting would mean that it is about to run.
         """
         runs = (run for run in reversed(self.runs) if number in run.started)
         return next((run.subtask_status(number, now) for run in runs), STOPPED)
 
     def seen(self, now: float) -> tuple[str, Run | None]:
-        """What a status query shows, word and run: for a while after a start, still the run before."""
+        """Return the word and run that a status query shows: for a while after a start, the previous run."""
         if self.marked or not self.runs or now >= self.runs[-1].shown_from:
             return self.status(now), self.runs[-1] if self.runs else None
         if len(self.runs) == 1:
@@ -100,7 +101,7 @@ class Task:
         return self.runs[-2].status(now), self.runs[-2]
 
     def stop(self, now: float) -> None:
-        """End the run that is going on, if there is one."""
+        """Stop the active run, if there is one."""
         if self.running(now):
             self.runs[-1].stopped_at = now
 
@@ -117,7 +118,7 @@ class DataApp:
 
 
 class World:
-    """The account's belongings, and how they are made."""
+    """The account's objects, and how they are created."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
@@ -134,16 +135,16 @@ class World:
         self._add_demo_tasks()
 
     def find(self, task_id: str) -> Task | None:
-        """A task by its id, whose letter case counts only with ``echo_ids`` as sent."""
+        """Return a task by its id, whose letter case matters only with ``echo_ids`` as sent."""
         task = self.tasks.get(task_id.lower())
         exact = self.settings.echo_ids == "as_sent"
         return None if task and exact and task.task_id != task_id else task
 
     def own(self, user: str, task_id: str) -> Task:
         """
-        A task of the user.
+        Return a task of the user.
 
-        :raises ServiceError: ``InvalidTaskId``, also when the task is somebody else's.
+        :raises ServiceError: ``InvalidTaskId``, also if the task belongs to another user.
         """
         task = self.find(task_id)
         if task is None or task.owner != user:
@@ -151,7 +152,7 @@ class World:
         return task
 
     def owned(self, user: str, task_ids: Iterable[str]) -> list[Task]:
-        """Those of the tasks that are the user's, in the order requested, each once."""
+        """Return those of the tasks that belong to the user, in the order requested, each once."""
         found = {task.task_id: task for task in map(self.find, task_ids) if task is not None}
         return [task for task in found.values() if task.owner == user]
 
@@ -167,7 +168,7 @@ class World:
         fields: Sequence[str] = DEFAULT_FIELDS,
         loop_items: Sequence[str] = demo.LOOP_ITEMS,
     ) -> Task:
-        """Make a task that never ran; see :meth:`Control.add_task` for the parameters."""
+        """Create a task that has never run; see :meth:`Control.add_task` for the parameters."""
         self._made += 1
         task_id = task_id or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.settings.seed}/{self._made}"))
         given = None
@@ -189,7 +190,7 @@ class World:
         return task
 
     def copy_task(self, source: Task, group_id: int) -> Task:
-        """A copy of everything but runs and rows; steps and sub-tasks get ids of their own."""
+        """Copy everything but runs and rows; steps and sub-tasks get new ids."""
         copy = self.add_task(name=f"{source.name} (copy)", owner=source.owner, group_id=group_id)
         copy.subtask_ids = _ids(copy.task_id, "sub-task", len(source.subtask_ids))
         for mine, theirs in zip(copy.actions, source.actions, strict=True):
@@ -204,7 +205,7 @@ class World:
         return copy
 
     def delete_group(self, group_id: int) -> None:
-        """Forget a group; its tasks go to the default group."""
+        """Delete a group; its tasks move to the default group."""
         self.groups.pop(group_id, None)
         for task in self.tasks.values():
             if task.group_id == group_id:
@@ -212,7 +213,7 @@ class World:
 
     def known_group(self, group_id: int) -> int:
         """
-        The same id.
+        Return the id if the group exists.
 
         :raises ServiceError: there is no such group.
         """
@@ -221,7 +222,7 @@ class World:
         return group_id
 
     def start(self, task: Task, subtask_ids: Iterable[str]) -> None:
-        """Start sub-tasks: they join the run that is going on, or begin a new one."""
+        """Start sub-tasks: they join the active run, or begin a new one."""
         now = self.clock.now()
         if not task.running(now):
             run = self._new_run(task)
@@ -233,10 +234,10 @@ class World:
 
     def add_finished_run(self, task: Task, rows: int | None, ago: float) -> None:
         """
-        Put a run into the task's past.
+        Add a run to the task's past.
 
-        :param rows: how many it collected; ``None``: what a run would yield now.
-        :param ago: how long ago it ended, seconds.
+        :param rows: number of rows it collected; ``None``: what a run would yield now.
+        :param ago: seconds since it ended.
         """
         run = self._new_run(task)
         if rows is not None:
@@ -303,7 +304,7 @@ def _actions(task_id: str, loop_items: list[str]) -> list[Action]:
 
 
 def set_state(world: World, task: Task, state: str) -> None:
-    """Bring a task into a state: by a run where the state comes from one, else by just showing the word."""
+    """Set the state of a task: through a run where possible, otherwise by only showing the word."""
     now = world.clock.now()
     if state in (WAITING, EXTRACTING, STOPPED):
         world.start(task, task.subtask_ids)

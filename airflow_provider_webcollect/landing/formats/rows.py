@@ -64,11 +64,10 @@ def _slices(batch: Rows) -> list[dict[str, msgspec.Raw]]:
 
 
 def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Values] | None]:
-    """Return a decoder for pages whose columns are known; same values as :func:`records` in about 60 % of the
-    time.
+    """Return a faster decoder for pages with known columns, with the same values as :func:`records`.
 
-    It returns None for pages that need :func:`records`: large ones, those with other keys, and those that
-    cannot be decoded.
+    It takes about 60 % of the time. It returns None for pages that need :func:`records`: large ones, those
+    with other keys, and those that cannot be decoded.
 
     :param others_dropped: whether rows may have other keys, which are then ignored.
     """
