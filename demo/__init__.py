@@ -1,1 +1,1 @@
-"""The demo: a real Airflow and the stand-in service on this machine, in folders and on ports of their own."""
+"""The demo: a real Airflow and the stand-in service on this machine, with separate folders and free ports."""

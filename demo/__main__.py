@@ -22,12 +22,12 @@ from demo.sandbox import start_sandbox
 
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / ".demo"
-# A run of the collection task takes some five minutes of the sandbox's time.
+# A run of the collection task takes about five minutes of sandbox time.
 SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
 
 
 def main() -> int:
-    """Run the demo; its exit code says whether every row is accounted for."""
+    """Run the demo; the exit code says whether every row has landed."""
     parser = _parser()
     arguments = parser.parse_args()
     pictures = None
@@ -35,7 +35,7 @@ def main() -> int:
         if not (chromium := find_browser()):
             parser.error(f"--pictures needs Chromium: install it, or name it by {VARIABLE}")
         pictures = Pictures(chromium, arguments.pictures)
-    # SIGTERM puts everything away too; a shell's background jobs start with SIGINT ignored.
+    # SIGTERM cleans up as well; a shell's background jobs start with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     FOLDER.mkdir(exist_ok=True)

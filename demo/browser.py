@@ -1,4 +1,4 @@
-"""A real browser at Airflow's web interface: headless Chromium, with a profile of its own."""
+"""A real browser for Airflow's web interface: headless Chromium with a new profile."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-#: The variable that names the browser; where it is not set, ``chromium`` is looked for on the path.
+#: The variable that names the browser; if it is not set, ``chromium`` is searched on the path.
 VARIABLE = "WEBCOLLECT_BROWSER"
-# Nothing but the page that is asked for: no updates, no accounts, no first steps.
+# Only the requested page: no updates, no accounts, no first-run pages.
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -66,8 +66,8 @@ def add_connection(
 ) -> Locator:
     """Fill in Airflow's form of a new connection of the type ``webcollect``, and return it, not yet saved.
 
-    :param standard: what to type into the standard fields, by their labels
-    :param extras: what to type into the extra fields, by the names of the extras
+    :param standard: texts for the standard fields, by their labels
+    :param extras: texts for the extra fields, by the names of the extras
     """
     page.goto(f"{airflow_url}/connections")
     page.get_by_role("button", name="Add Connection").click()
@@ -83,7 +83,7 @@ def add_connection(
 
 
 def edit_connection(page: Page, airflow_url: str, conn_id: str) -> Locator:
-    """Open Airflow's form of a connection that exists, at its extra fields, and return it."""
+    """Open Airflow's form of an existing connection at its extra fields, and return it."""
     page.goto(f"{airflow_url}/connections")
     row = page.get_by_role("row").filter(has_text=conn_id)
     row.get_by_role("button", name="Edit Connection").click()
@@ -95,11 +95,11 @@ def edit_connection(page: Page, airflow_url: str, conn_id: str) -> Locator:
 def fill_extras(form: Locator, extras: Mapping[str, str]) -> None:
     """Type texts into the extra fields, by the names of the extras."""
     for name, text in extras.items():
-        # not by its label, which in Airflow 3.3 does not belong to the input of a password field
+        # not by its label, which in Airflow 3.3 is not linked to the input of a password field
         form.locator(f'input[name="element_{name}"]').fill(text)
 
 
 def save(form: Locator) -> None:
-    """Save a form, which closes when Airflow has taken it."""
+    """Save a form, which closes when Airflow has accepted it."""
     form.get_by_role("button", name="Save").click()
     form.wait_for(state="hidden")

@@ -1,4 +1,4 @@
-"""What a person sees: one line per event, with the seconds since the start."""
+"""The demo's output: one line per event, with the seconds since the start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COLOURS = {"success": GOOD, "failed": BAD, "upstream_failed": BAD}
 
 
 class Console:
-    """Prints lines with the time since it was made; colours only for a terminal."""
+    """Prints lines with the time since its creation; colours only in a terminal."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -21,7 +21,7 @@ class Console:
         print(f"[{time.monotonic() - self._start:6.1f} s] {line}", flush=True)
 
     def state(self, task: str, state: str | None) -> None:
-        """Print that a task has come to a state."""
+        """Print the new state of a task."""
         word = state or "not yet scheduled"
         if self._colours and word in _COLOURS:
             word = f"\033[{_COLOURS[word]}m{word}\033[0m"

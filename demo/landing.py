@@ -1,4 +1,4 @@
-"""The proof that what landed is what the service had."""
+"""Verifying that the landed rows equal the service's rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MANIFEST = "_manifest.json"
 
 
 class LandingProblem(RuntimeError):
-    """What landed is not what it should be."""
+    """The landed rows are not the expected ones."""
 
 
 @dataclass(frozen=True)
 class Landed:
-    """What a destination holds, every row of it checked."""
+    """The contents of a destination, with every row checked."""
 
     manifest: Path
     parts: int
@@ -31,9 +31,9 @@ class Landed:
 
 
 def prove(destination: Path, expected: Sequence[dict[str, Any]]) -> Landed:
-    """Compare a committed destination of JSONL parts with the rows it should hold, in their order.
+    """Compare a committed destination of JSONL parts with the expected rows, in their order.
 
-    :raises LandingProblem: naming the first thing that differs
+    :raises LandingProblem: naming the first difference
     """
     manifest = destination / MANIFEST
     if not manifest.is_file():
@@ -49,7 +49,7 @@ def prove(destination: Path, expected: Sequence[dict[str, Any]]) -> Landed:
 
 
 def query(destination: Path) -> str:
-    """Return, as a table, the answer of DuckDB to a question about what landed."""
+    """Return the result of a DuckDB query on the landed rows, as a table."""
     offers = read_landing(destination).to_duckdb()
     cities = offers.aggregate(
         "city, count(*) as offers, min(try_cast(price as decimal(12, 2))) as cheapest", "city"
@@ -67,5 +67,5 @@ def _read_part(path: Path, entry: dict[str, Any]) -> bytes:
 
 
 def _rows(parts: list[bytes]) -> Iterator[dict[str, Any]]:
-    # Not splitlines(): a row may hold other line separators, such as U+2028.
+    # Not splitlines(): rows may contain other line separators, such as U+2028.
     return (json.loads(line) for data in parts for line in data.split(b"\n") if line)

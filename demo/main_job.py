@@ -1,4 +1,4 @@
-"""The main job, end to end: new loop items, a run of the collection task, its rows landed and proved."""
+"""The main job, end to end: new loop items, a run of the collection task, its rows landed and verified."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ UNREMARKABLE_STATES = frozenset({"success", "skipped"})
 
 
 def check_provider(airflow: RealAirflow) -> str:
-    """Return the version of the provider as Airflow sees it.
+    """Return the version of the provider that Airflow has found.
 
-    :raises AirflowProblem: if Airflow does not see it
+    :raises AirflowProblem: if Airflow has not found it
     """
     providers = airflow.providers()
     if DISTRIBUTION not in providers:
@@ -37,7 +37,7 @@ def check_provider(airflow: RealAirflow) -> str:
 
 
 def add_connection(airflow: RealAirflow, sandbox_url: str) -> None:
-    """Tell Airflow of the sandbox, as a person would in the connection form."""
+    """Add the connection to the sandbox, with the same fields as in the connection form."""
     credentials = {"access_token": ACCESS_TOKEN, "refresh_token": REFRESH_TOKEN}
     airflow.add_connection(
         "webcollect_default", "webcollect", host=sandbox_url, extra=json.dumps(credentials)
@@ -45,10 +45,10 @@ def add_connection(airflow: RealAirflow, sandbox_url: str) -> None:
 
 
 def run(airflow: RealAirflow, control: Control, destination: Path, console: Console) -> str:
-    """Run the example DAG into ``destination``, prove what landed, and return the run's id.
+    """Run the example DAG into ``destination``, verify the landed rows, and return the run's id.
 
-    :raises AirflowProblem: if the run does not succeed, with the logs of the tasks that did not
-    :raises demo.landing.LandingProblem: if what landed is not what the sandbox had
+    :raises AirflowProblem: if the run does not succeed, with the logs of the failed tasks
+    :raises demo.landing.LandingProblem: if the landed rows differ from the sandbox's
     """
     steps = control.task(TASK_ID)["actions"]
     conf = {
@@ -82,7 +82,7 @@ def _wait(airflow: RealAirflow, run_id: str, console: Console) -> None:
 
 
 def _logs(airflow: RealAirflow, run_id: str) -> str:
-    """The logs of the tasks that were tried and did not succeed."""
+    """Return the logs of the tasks that were started and did not succeed."""
     return "\n".join(
         f"--- log of {task.name}, {task.state}:\n{airflow.task_log(DAG_ID, run_id, task)}"
         for task in airflow.task_instances(DAG_ID, run_id)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from demo.real_airflow import RealAirflow
 
 _PANELS_KEY = "react-resizable-panels:grid-ltr"
-# Shares of the page in percent: the grid, and the table of task instances.
+# Widths in percent of the page: the grid, and the table of task instances.
 _PANELS = {"details-panel,main-panel": {"expandToSizes": {}, "layout": [20, 80]}}
 # Airflow shows some durations with a dozen digits.
 _HIDDEN_COLUMNS = ("Map Index", "Duration")
@@ -24,7 +24,7 @@ _HIDDEN_COLUMNS = ("Map Index", "Duration")
 
 @dataclass(frozen=True)
 class Pictures:
-    """Takes pictures of an Airflow with the browser ``chromium`` and puts them into ``folder``."""
+    """Takes screenshots of Airflow with the browser ``chromium`` and stores them in ``folder``."""
 
     chromium: str
     folder: Path
@@ -36,7 +36,7 @@ class Pictures:
             form = browser.add_connection(
                 page, airflow.url, "webcollect_default", {"Base URL": "https://openapi.example.com"}, secrets
             )
-            # takes the focus off the last field
+            # removes the focus from the last field
             form.get_by_role("heading").first.click()
             _settle(page)
             below = form.get_by_text("Connect timeout", exact=True).bounding_box()
@@ -55,7 +55,7 @@ class Pictures:
             for column in _HIDDEN_COLUMNS:
                 page.get_by_role("menuitem", name=column).click()
             page.keyboard.press("Escape")
-            # takes the focus, and the tooltip, off the button
+            # removes the focus, and the tooltip, from the button
             page.get_by_role("heading", name="Task Instances").click()
             _settle(page)
             page.screenshot(path=self.folder / "dag-run.png")
@@ -64,5 +64,5 @@ class Pictures:
 def _settle(page: Page) -> None:
     page.wait_for_load_state("networkidle")
     page.evaluate("document.fonts.ready")
-    # Airflow's animations
+    # time for Airflow's animations
     page.wait_for_timeout(1500)

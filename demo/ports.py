@@ -1,4 +1,4 @@
-"""Ports for servers that need to be given one."""
+"""Free ports for servers that cannot choose one themselves."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import random
 import socket
 
-#: Below those of outgoing connections, one of which might else take the port before the server does.
+#: Below the ports of outgoing connections, one of which could otherwise take the port before the server.
 CANDIDATES = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """Return a port of loopback on which nobody listens.
+    """Return a loopback port without a listener.
 
     :raises OSError: if there is none.
     """

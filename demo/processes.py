@@ -1,9 +1,9 @@
 """Processes that end with the one that started them, however that one ends.
 
-Each process becomes the leader of a session of its own, and a guard (this module, run as a program) is told
-of it. The starter ends them when it leaves the context. Should it be killed before, the kernel closes the
-guard's standard input, and the guard does the same. Ending is SIGTERM, then SIGKILL for what is left after a
-grace period, and it is for whole sessions: Airflow puts its task processes into process groups of their own.
+Each process becomes the leader of a new session, and is reported to a guard (this module, run as a program).
+The starter ends the processes when it leaves the context. If it is killed before, the kernel closes the
+guard's standard input, and the guard ends them instead. To end them means SIGTERM, and SIGKILL after a
+grace period, for whole sessions: Airflow puts its task processes into separate process groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Processes:
         self._logs: dict[str, Path] = {}
 
     def __enter__(self) -> Self:
-        # A session of its own keeps a terminal's Ctrl-C away from the guard: it has to outlive the starter.
+        # In a new session, a terminal's Ctrl-C does not reach the guard, which must outlive the starter.
         self._guard = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -71,15 +71,15 @@ class Processes:
         self._guard.stdin.flush()
 
     def kill(self, name: str) -> None:
-        """Take a process and its descendants away at once, as a machine that fails would."""
+        """Kill a process and its descendants immediately, as a failure of the machine would."""
         process = self._running.pop(name)
         kill_sessions({process.pid})
         process.wait()
 
     def check(self) -> None:
-        """Say whether all are still running.
+        """Check that all processes are still running.
 
-        :raises ProcessEnded: naming the first that is not, with the end of its output.
+        :raises ProcessEnded: naming the first that has ended, with the end of its output.
         """
         for name, process in self._running.items():
             if process.poll() is not None:
@@ -94,7 +94,7 @@ def tail(log: Path, lines: int = 40) -> str:
 
 
 def end_sessions(sessions: set[int], grace: float = GRACE_SECONDS) -> None:
-    """End every process of the sessions, politely first."""
+    """End every process of the sessions: SIGTERM first, then SIGKILL."""
     _signal(_members(sessions), signal.SIGTERM)
     deadline = time.monotonic() + grace
     while _members(sessions) and time.monotonic() < deadline:
@@ -103,7 +103,7 @@ def end_sessions(sessions: set[int], grace: float = GRACE_SECONDS) -> None:
 
 
 def kill_sessions(sessions: set[int]) -> None:
-    """End every process of the sessions at once."""
+    """Kill every process of the sessions immediately."""
     while left := _members(sessions):
         _signal(left, signal.SIGKILL)
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A real Airflow 3 in a folder of its own: scheduler, dag processor, triggerer, API servers, on loopback."""
+"""A real Airflow 3 in a separate folder: scheduler, dag processor, triggerer, API servers, on loopback."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ DATABASE_ERROR = "Database error"
 EXECUTION_API = "execution-api"
 COMPONENTS = {
     "api-server": ("api-server", "--workers", "1", "--apps", "core"),
-    # A server of its own for what tasks ask: Airflow logs a user's action in the event loop, and SQLite has
-    # one writer. Were that a task's request to the same server, nobody would be left to finish it, and both
-    # would stand still until SQLite gives up.
+    # A separate server for tasks: Airflow logs a user's action in the event loop, and SQLite allows only one
+    # writer. If a task's request were in flight on the same server, nothing could finish it, and both would
+    # block until SQLite's timeout.
     EXECUTION_API: ("api-server", "--workers", "1", "--apps", "execution"),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 FINAL_RUN_STATES = frozenset({"success", "failed"})
-# All that Airflow sees of the outside: nothing of a user's own Airflow, proxies or accounts leaks in.
+# The only variables passed to Airflow, so that a user's own Airflow, proxies and accounts have no effect.
 PASSED_ON = ("LANG", "LC_ALL", "PATH", "TMPDIR", "TZ")
 
 
 class AirflowProblem(RuntimeError):
-    """The Airflow that was started does not do what it should."""
+    """The started Airflow does not behave as expected."""
 
 
 @dataclass(frozen=True)
 class TaskInstance:
-    """One task instance of a run as it stands now."""
+    """The current state of one task instance of a run."""
 
     task_id: str
     map_index: int
@@ -57,16 +57,16 @@ class TaskInstance:
 
     @property
     def name(self) -> str:
-        """The task's name, with the index of a mapped one."""
+        """The task's name, with the index if it is mapped."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
 class RealAirflow:
-    """Context manager: entering starts Airflow and waits until every component is healthy, leaving ends it.
+    """Context manager that starts Airflow, waits until every component is healthy, and ends it on exit.
 
-    :param home: folder for the configuration, the database and the logs; made if it is missing
-    :param dags_folder: where the DAGs are
-    :param environment: further variables for Airflow's processes, options (``AIRFLOW__...``) among them
+    :param home: folder for the configuration, the database and the logs; created if it is missing
+    :param dags_folder: the folder of the DAGs
+    :param environment: further variables for Airflow's processes, including options (``AIRFLOW__...``)
     """
 
     def __init__(self, home: Path, dags_folder: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -97,9 +97,9 @@ class RealAirflow:
         self._processes.__exit__()
 
     def cli(self, *arguments: str) -> str:
-        """Run an ``airflow`` command and return what it prints.
+        """Run an ``airflow`` command and return its output.
 
-        :raises AirflowProblem: if it fails, with all it printed
+        :raises AirflowProblem: if it fails, with its output
         """
         done = subprocess.run(
             _airflow(*arguments),
@@ -115,7 +115,8 @@ class RealAirflow:
         return done.stdout
 
     def start(self, component: str) -> None:
-        """Start a component of Airflow, one of ``COMPONENTS``; entering the context has started each."""
+        """Start a component of Airflow, one of ``COMPONENTS``; entering the context has started all of
+        them."""
         url = self._execution_url if component == EXECUTION_API else self.url
         self._processes.start(
             component,
@@ -126,7 +127,7 @@ class RealAirflow:
         )
 
     def kill(self, component: str) -> None:
-        """End a component without a warning (SIGKILL); the rest of Airflow goes on."""
+        """Kill a component with SIGKILL; the rest of Airflow continues."""
         self._processes.kill(component)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -140,7 +141,7 @@ class RealAirflow:
         )
 
     def import_errors(self) -> dict[str, str]:
-        """Return the trace of each DAG file that could not be imported."""
+        """Return the traceback of each DAG file that could not be imported."""
         return {
             error["filename"]: error["stack_trace"] for error in self.get("importErrors")["import_errors"]
         }
@@ -151,9 +152,9 @@ class RealAirflow:
         return {provider["package_name"]: provider["version"] for provider in found}
 
     def unpause(self, dag_id: str) -> None:
-        """Let a DAG run by its schedule, as soon as it is known.
+        """Unpause a DAG as soon as it is known.
 
-        :raises AirflowProblem: if a DAG file has an import error, or the DAG does not turn up
+        :raises AirflowProblem: if a DAG file has an import error, or the DAG does not appear
         """
         self.wait_for(lambda: self._is_known(dag_id), DAG_TIMEOUT_SECONDS, f"DAG {dag_id} to be parsed")
         self._api("PATCH", f"dags/{dag_id}", json={"is_paused": False})
@@ -166,7 +167,7 @@ class RealAirflow:
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Start a run as soon as the DAG is known and return its id.
 
-        :raises AirflowProblem: if a DAG file has an import error, or the DAG does not turn up
+        :raises AirflowProblem: if a DAG file has an import error, or the DAG does not appear
         """
         self.unpause(dag_id)
         run = self._api(
@@ -181,11 +182,11 @@ class RealAirflow:
         timeout: float,
         on_change: Callable[[TaskInstance], None] = lambda _: None,
     ) -> str:
-        """Wait until a run is over and return its state.
+        """Wait until a run has ended and return its state.
 
         :param timeout: seconds
         :param on_change: called with each task instance whose state or try has changed
-        :raises AirflowProblem: if the run is not over in time
+        :raises AirflowProblem: if the run does not end in time
         :raises demo.processes.ProcessEnded: if a component of Airflow ends meanwhile
         """
         seen: dict[str, TaskInstance] = {}
@@ -202,11 +203,11 @@ class RealAirflow:
         return self.run_state(dag_id, run_id)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float, what: str) -> None:
-        """Wait until the condition holds.
+        """Wait until the condition is true.
 
         :param timeout: seconds
-        :param what: what is waited for, in words
-        :raises AirflowProblem: if it does not hold in time
+        :param what: description of the condition
+        :raises AirflowProblem: if it is not true in time
         :raises demo.processes.ProcessEnded: if a component of Airflow ends meanwhile
         """
         deadline = time.monotonic() + timeout
@@ -229,7 +230,7 @@ class RealAirflow:
         ]
 
     def task_log(self, dag_id: str, run_id: str, task: TaskInstance) -> str:
-        """Return the log of a task instance's latest try."""
+        """Return the log of a task instance's latest attempt."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task.task_id}/logs/{max(task.try_number, 1)}"
         content = self.get(path, map_index=task.map_index, full_content=True)["content"]
         return "\n".join(_log_line(entry) for entry in content)
@@ -237,7 +238,7 @@ class RealAirflow:
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1
     ) -> Any:
-        """Return a value that a task has left for others."""
+        """Return an XCom of a task."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, map_index=map_index, deserialize=True)["value"]
 
@@ -266,7 +267,8 @@ class RealAirflow:
     def _api(self, method: str, path: str, **arguments: Any) -> Any:
         for _ in range(DATABASE_TRIES):
             response = self._ask(method, path, **arguments)
-            # SQLite refuses who would write after another has since he read, and nothing of it has happened
+            # SQLite refuses a write if another one has happened since the read; the request then had no
+            # effect
             if (
                 response.status_code != HTTPStatus.INTERNAL_SERVER_ERROR
                 or DATABASE_ERROR not in response.text
@@ -290,7 +292,7 @@ class RealAirflow:
 
 
 def _complaint(response: requests.Response) -> str:
-    """What an error answer says, without the input that a validation error repeats: it may hold secrets."""
+    """Return the message of an error response, without the input that it repeats, which may hold secrets."""
     try:
         detail = response.json()["detail"]
     except (ValueError, KeyError):
@@ -322,17 +324,17 @@ def _environment(home: Path, dags_folder: Path, url: str, execution_url: str) ->
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        # SQLite's own five seconds are too few when all components write at once on a busy machine.
+        # SQLite's default of five seconds is too short if all components write at once on a busy machine.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=25",
         "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        # A worker that has deferred a task tells so late, by up to this many seconds. If the task goes on by
-        # then, the scheduler takes it for lost.
+        # A worker reports a deferral with a delay of up to this many seconds. If the task resumes before
+        # that, the scheduler considers it lost.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-        # A request that is repeated because its answer came late is refused, and the task fails.
+        # A request that is repeated after a late response is refused, and the task fails.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
     }
 

@@ -1,4 +1,4 @@
-"""The stand-in service as a process of its own, as a user starts it."""
+"""The stand-in service as a separate process, started as users start it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_TIMEOUT_SECONDS = 30.0
 def start_sandbox(processes: Processes, folder: Path, *options: str) -> tuple[str, Control]:
     """Start the sandbox on a free port.
 
-    :param folder: for its output; made if it is missing
+    :param folder: for its output; created if it is missing
     :param options: further arguments of its command line
     :return: its address, and the client that controls it
     :raises TimeoutError: if it does not listen in time

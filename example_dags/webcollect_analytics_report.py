@@ -1,6 +1,6 @@
-"""Write the last week's metrics to a file every morning, and fail if they break a threshold.
+"""Write last week's metrics to a file every morning, and fail if they violate a threshold.
 
-Needs the connection ``webcollect_default``. All violations are listed at once; ``on_violation="warn"`` would
+Needs the connection ``webcollect_default``. All violations are listed together; ``on_violation="warn"`` would
 only log them.
 """
 
@@ -14,7 +14,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectQueryAnalyticsOperator,
 )
 
-# Whatever has started the run: on Airflow 3 some have no logical date and no data interval.
+# Works for every type of run: on Airflow 3 some have no logical date and no data interval.
 DAY = "(dag_run.data_interval_end or dag_run.run_after) | ds"
 LAST_WEEK = {
     "start": f"{{{{ macros.ds_add({DAY}, -7) }}}}",

@@ -1,8 +1,8 @@
-"""Collect, wait, land, confirm: new search terms go in, rows come out on object storage, each exactly once.
+"""Collect, wait, land, confirm: set new search terms, and land each row on object storage exactly once.
 
-Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task goes on
-where the failed try ended. All runs land in one folder: each adds the rows that are new, in a folder of its
-day, and the manifest lists them all.
+Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task continues
+where the failed attempt ended. All runs land in one folder: each adds the new rows, in a subfolder of its
+day, and the manifest lists all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Copy a task, set the copy's parameters, move it to the group it belongs to, and delete what it replaces.
+"""Copy a task, set the copy's parameters, move it to its group, and delete the task that it replaces.
 
-Needs the connection ``webcollect_default``. A copy whose answer is lost ends the run without retries, since
-the copy may exist: look for it before the task is cleared.
+Needs the connection ``webcollect_default``. If the response to the copy is lost, the run fails without
+retries, since the copy may exist: look for it before you clear the task.
 """
 
 from __future__ import annotations

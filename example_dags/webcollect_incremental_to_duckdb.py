@@ -1,7 +1,7 @@
-"""Add what is new of a task's rows to one landing, and then to a table of DuckDB, each row once.
+"""Add a task's new rows to one landing, and then to a DuckDB table, each row once.
 
 Needs the connection ``webcollect_default``, and the package ``duckdb`` on workers. Only the parts that this
-run has landed are loaded. Of each row the table says which part it is from, and parts of JSON lines never
+run has landed are loaded. The table stores for each row which part it is from, and parts of JSON lines never
 change: so a retry, or clearing either task at any time, replaces rows with the same rows.
 """
 
@@ -14,7 +14,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 
-#: The fields to keep, so that the table stays as it is whatever else the service sends.
+#: The fields to load, so that the table keeps its columns whatever else the service sends.
 COLUMNS = {"id": "varchar", "title": "varchar", "price": "varchar", "city": "varchar"}
 CREATE = """
     create table if not exists prices (
@@ -30,11 +30,11 @@ INSERT = """
 
 @task
 def load(uris: list[str], database: str) -> int:
-    """Load parts in one transaction, in place of their rows loaded before; return the rows of the table."""
+    """Load parts in one transaction, replacing rows loaded from them before; return the table's row count."""
     import duckdb
 
     with duckdb.connect(database) as db:
-        # for parts on S3 or Google Cloud Storage, here is the place for `load httpfs` and `create secret`
+        # for parts on S3 or Google Cloud Storage, add `load httpfs` and `create secret` here
         db.begin()
         db.execute(CREATE)
         rows = db.read_json(uris, format="newline_delimited", columns=COLUMNS, filename=True)
@@ -52,7 +52,7 @@ with DAG(
     schedule="@daily",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
-    # one run after another: they share the landing and the database
+    # one run at a time: runs share the landing and the database
     max_active_runs=1,
     render_template_as_native_obj=True,
     default_args={"retries": 2},
@@ -71,7 +71,7 @@ with DAG(
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
         mode="incremental",
-        # then there is nothing to load either
+        # also skips the load
         skip_if_nothing_new=True,
         multiple_outputs=True,
     )

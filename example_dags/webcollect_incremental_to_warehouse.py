@@ -1,7 +1,7 @@
-"""Add what is new of a task's rows to one landing on Google Cloud Storage, and load just that into BigQuery.
+"""Add a task's new rows to one landing on Google Cloud Storage, and load only these into BigQuery.
 
 Needs the connections ``webcollect_default`` and ``google_cloud_default``, and the extras ``gcs`` and
-``parquet``. Snowflake and Redshift are loaded alike: see ``docs/guides/load-into-a-warehouse.md``.
+``parquet``. Snowflake and Redshift are loaded in a similar way: see ``docs/guides/load-into-a-warehouse.md``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ with DAG(
     schedule="@daily",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
-    # one run after another: they share the landing
+    # one run at a time: runs share the landing
     max_active_runs=1,
     render_template_as_native_obj=True,
     default_args={"retries": 2},
@@ -38,12 +38,12 @@ with DAG(
         destination="{{ params.destination }}",
         mode="incremental",
         file_format="parquet",
-        # columns of your own keep the schema as it is, and parts that have been loaded as they are
+        # fixed columns keep the schema, and parts that are already loaded, unchanged
         columns=["id", "title", "price", "city"],
         column_types={"price": "decimal(12,2)"},
         on_cast_error="null",
         partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
-        # then there is nothing to load either
+        # also skips the load
         skip_if_nothing_new=True,
         multiple_outputs=True,
     )
@@ -54,7 +54,7 @@ with DAG(
         source_format="PARQUET",
         destination_project_dataset_table="{{ params.table }}",
         write_disposition="WRITE_APPEND",
-        # a retry joins the job that was started before it, and never loads twice
+        # a retry joins the job that was started before, and never loads twice
         force_rerun=False,
         reattach_states={"PENDING", "RUNNING"},
     )

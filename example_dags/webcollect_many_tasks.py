@@ -1,4 +1,4 @@
-"""Start many tasks, wait for each in the triggerer, and land each one's new rows in a folder of its own.
+"""Start many tasks, wait for each in the triggerer, and land each task's new rows in its own folder.
 
 Needs the connection ``webcollect_default``. All waits share one poll, so that hundreds of tasks stay within
 the service's limits.
@@ -34,12 +34,12 @@ with DAG(
 
     @task
     def list_tasks(params: dict[str, Any] | None = None) -> list[str]:
-        """Return the tasks to run; in real life perhaps from a table."""
+        """Return the tasks to run; in practice perhaps from a table."""
         return params["collection_task_ids"] if params else []
 
     @task_group
     def collect(collection_task_id: str) -> None:
-        """Start one of the tasks, wait for the run, land its rows."""
+        """Start one of the tasks, wait for the run, and land its rows."""
         start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=collection_task_id)
         wait = WebCollectTaskStatusSensor(
             task_id="wait",

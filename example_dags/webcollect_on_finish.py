@@ -1,9 +1,9 @@
-"""Land what is new of a task the moment one of its runs ends, whoever started it: no schedule, no wait.
+"""Land a task's new rows when one of its runs ends, whoever started it, without a schedule or a wait.
 
 Needs Airflow 3, the connection ``webcollect_default``, and the Airflow Variable ``webcollect_landing``: the
-folder that gets a folder for each task, such as ``s3://bucket/prices``. The triggerer watches; an event
-starts this DAG. The landing is incremental, so that an event that comes twice changes nothing, and one run of
-this DAG may stand for several events.
+folder for a subfolder per task, such as ``s3://bucket/prices``. The triggerer watches the tasks; an event
+starts this DAG. The landing is incremental, so a repeated event changes nothing, and one run of this DAG may
+handle several events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 )
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 
-# Which tasks are watched has to be known when the DAG is parsed. The default is a task of the sandbox.
+# The watched tasks must be known when the DAG is parsed. The default is a task of the sandbox.
 TASK_IDS = os.environ.get("WEBCOLLECT_WATCHED", "5a9d0b0e-0000-4000-8000-000000000001").split(",")
 
 finished = Asset(
@@ -45,7 +45,7 @@ with DAG(
 
     @task
     def list_tasks(triggering_asset_events: Any = None) -> list[str]:
-        """Return the tasks whose runs have ended; events that came close together share a run of the DAG."""
+        """Return the tasks whose runs have ended; events close together share a run of the DAG."""
         payloads = [event.extra["payload"] for event in triggering_asset_events[finished]]
         return sorted({payload["collection_task_id"] for payload in payloads})
 
@@ -54,6 +54,6 @@ with DAG(
         sources=list_tasks(),
         destination="{{ var.value.webcollect_landing }}",
         mode="incremental",
-        # a run that an event has started has no logical date, and so no `ds`
+        # a run started by an event has no logical date, and so no `ds`
         partition="dt={{ dag_run.run_after | ds }}",
     )

@@ -1,7 +1,7 @@
-"""The only one that renews the token of ``webcollect_default``, for those who want a single writer.
+"""The only DAG that renews the token of ``webcollect_default``, if you want a single writer.
 
-Set the connection's extra ``token_refresh`` to ``keeper``: workers then never renew the token, they wait for
-this DAG to store one. It looks every hour, and renews from half of the token's life on or when the service
+Set the connection's extra ``token_refresh`` to ``keeper``: workers then never renew the token; they wait for
+this DAG to store one. It runs every hour, and renews the token if half of its life has passed or the service
 rejects it.
 """
 
