@@ -44,8 +44,7 @@ class _StoredLink(BaseOperatorLink):
 
     @classmethod
     def store(cls, context: Context, url: str) -> None:
-        """Show ``url`` from now on, even while the task is running or deferred; an empty string shows no
-        link."""
+        """Show ``url`` from now on, even while the task is running or deferred; empty for no link."""
         operator = context["task"]
         # Airflow 3 looks the link up when the task has ended, and logs a missing XCom as an error
         setattr(operator, cls.key, url)

@@ -115,8 +115,7 @@ class RealAirflow:
         return done.stdout
 
     def start(self, component: str) -> None:
-        """Start a component of Airflow, one of ``COMPONENTS``; entering the context has started all of
-        them."""
+        """Start one of ``COMPONENTS``; entering the context has started all of them."""
         url = self._execution_url if component == EXECUTION_API else self.url
         self._processes.start(
             component,

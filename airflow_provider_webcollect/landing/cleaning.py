@@ -58,21 +58,22 @@ def clean(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Leftover, ...]:
-    """Remove a folder's old files that no landing needs: parts, incomplete files, and the manifests for
-    Redshift's COPY of all runs except the last one that has committed.
+    """Remove a folder's old files that no landing needs.
 
-    A landing removes such files itself. Files remain from a process that was killed, or that did not yet know
-    that another had taken over. It is safe to call this while a landing is running:
+    These are parts, incomplete files, and the manifests for Redshift's COPY of all runs except the last one
+    that has committed. A landing removes such files itself; they remain if a process was killed, or did not
+    yet know that another had taken over. It is safe to call this while a landing is running:
 
     * It removes only files with the names of parts and of incomplete files, in the folder itself and in
-    partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it also
-    removes manifests for Redshift, except that of the last run that has committed. * It keeps the files that
-    the manifest lists, those that the record ``_progress.json`` lists as finished or is committing, and those
-    whose names contain the id of an attempt in the record: an attempt is in the record before it writes its
-    first file, so its unrecorded part is known by its name. * It lists the files first, then reads the
-    record, and then the manifest. So a file that is written later is not considered, and a landing that
-    commits and then removes its record is found in the manifest. * The minimum age protects files that are
-    written meanwhile, even on storages without conditional writes, where two landings may run at once.
+      partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it
+      also removes manifests for Redshift, except that of the last run that has committed.
+    * It keeps the files that the manifest lists, those that the record ``_progress.json`` lists as finished
+      or is committing, and those whose names contain the id of an attempt in the record: an attempt is in
+      the record before it writes its first file, so its unrecorded part is known by its name.
+    * It lists the files first, then reads the record, and then the manifest. So a file that is written later
+      is not considered, and a landing that commits and then removes its record is found in the manifest.
+    * The minimum age protects files that are written meanwhile, even on storages without conditional writes,
+      where two landings may run at once.
 
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.

@@ -74,8 +74,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def redshift_manifest_of(run: Run) -> str:
-    """Return the name of the manifest for Redshift's COPY, which the transfer operator writes after a
-    commit."""
+    """Return the name of the run's manifest for Redshift's COPY, which the transfer operator writes."""
     return f"_redshift_manifest-{hashlib.sha256(msgspec.json.encode(run)).hexdigest()[:16]}.json"
 
 

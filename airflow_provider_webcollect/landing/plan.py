@@ -43,8 +43,7 @@ class FolderState:
         return self.record.commit if self.record is not None else None
 
     def is_given_up(self, job: Job) -> bool:
-        """Return whether the record belongs to an earlier attempt of the job's run, which Airflow has
-        ended."""
+        """Return whether the record is of an attempt of the job's run that Airflow has given up."""
         record = self.record
         return record is not None and record.run == job.run and record.attempt <= job.attempt
 

@@ -70,8 +70,7 @@ class SourceReader:
         self._pages_since = 0
 
     def go_to(self, landed: Progress) -> None:
-        """Move the cursor to the end of the landed rows, after checking that the source still begins with
-        them.
+        """Check that the source still begins with the landed rows, and move the cursor to their end.
 
         The last landed page is read again, and its rows must have the same content: counts alone do not show
         that a source was emptied and filled again. If there are fewer rows than were landed, the read is
@@ -201,8 +200,7 @@ def rows_missing(source: object, what: str) -> RowsMissing:
 
 
 def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
-    """Return a digest of the rows' content, independent of the JSON's layout unless a row is nested too
-    deeply."""
+    """Return a digest of the rows, independent of the JSON's layout unless it is nested too deeply."""
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder(order="sorted").encode
     decode = msgspec.json.Decoder().decode

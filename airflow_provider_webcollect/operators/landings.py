@@ -90,10 +90,10 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
 
 class WebCollectCleanLandingOperator(_LandingOperator):
-    """Removes old files that no landing needs: parts, incomplete files, and the manifests for Redshift's COPY
-    of all runs except the last one that has committed.
+    """Removes old files that no landing needs from a folder.
 
-    It may run while a landing writes to the folder, see
+    These are parts, incomplete files, and the manifests for Redshift's COPY of all runs except the last one
+    that has committed. It may run while a landing writes to the folder, see
     :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is logged.
 
     Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.

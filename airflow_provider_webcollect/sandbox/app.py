@@ -121,8 +121,7 @@ class App:
         return Answer(200, success_body(data, operation.data_app))
 
     def _let_in(self, request: Request, operation: Operation) -> str:
-        """The user of a main-service request; refused if over the limit, unknown or without a sufficient
-        plan."""
+        """Return the main service's user; refuse one over the limit, unknown or with too low a plan."""
         state = self._state
         state.limits.check(state.settings, request.client[0], operation.status_limit)
         if not operation.needs_token:

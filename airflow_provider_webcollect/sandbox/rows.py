@@ -56,8 +56,7 @@ _CITIES = ("København", "São Paulo", "北京", "New York, NY", "Łódź", None
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows joined by commas; ``starts`` has the start of each row, and last the end of the
-    rows."""
+    """Consecutive rows joined by commas; ``starts`` has the start of each row, and the end of the last."""
 
     body: bytes
     starts: Sequence[int]

@@ -34,8 +34,7 @@ _FIRST_LONG_LOTNO = 638755274101861606
 
 @dataclass
 class Action:
-    """A step of a task; LoopActions have ``loop_type`` and ``loop_items``, other types have
-    ``properties``."""
+    """A step of a task; LoopActions have ``loop_type`` and ``loop_items``, others ``properties``."""
 
     action_id: str
     action_type: str

@@ -81,8 +81,7 @@ class LandingReport:
         self.log.info("%s%d of %d rows%s", self.prefix, rows, total, self._rate(now, rows, total))
 
     def _rate(self, now: float, rows: int, total: int) -> str:
-        """Return the speed since the first page and the time left; an empty string if there is no speed
-        yet."""
+        """Return the speed since the first page and the time left; empty while there is no speed."""
         began, before = self._first or (now, rows)
         if now - began < SHORTEST_MEASURED:
             return ""
@@ -92,8 +91,7 @@ class LandingReport:
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
 
     def on_commit(self, landed: Landed) -> None:
-        """Store a commit, which counts even if the mark after it fails; a landing may have several
-        commits."""
+        """Store a commit, which counts even if the mark after it fails; there may be several."""
         self.landed = landed
         self._newly_committed += landed.newly_committed
 

@@ -204,9 +204,8 @@ class _EndTrigger(BaseTrigger):
         """Return when Airflow began the wait; the triggerer knows only when Airflow will end it."""
         task: Any = self.task
         now, ends = time.time(), self.timeout_after.timestamp()
-        # The end was computed with the execution timeout from the start of the wait or, if a cluster policy
-        # or an edit of the DAG has changed it, with the other one. A beginning in the future rules a timeout
-        # out.
+        # Two candidates: the timeout stored at the start, wrong if a cluster policy has changed it since, and
+        # the DAG's current one, wrong if the DAG was edited. A beginning in the future is wrong.
         limits = (self.execution_timeout, task.execution_timeout and task.execution_timeout.total_seconds())
         timeout = self.timeout + GRACE.total_seconds()
         begins = [ends - min(limit or timeout, timeout) for limit in limits]

@@ -103,8 +103,7 @@ def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _plain_decimal(text: str, unit: Decimal, context: Context) -> str | None:
-    """Return ``text`` rounded to ``unit`` without an exponent; None if it is not a number or needs more
-    digits."""
+    """Return ``text`` as a multiple of ``unit`` without exponent; None if that is impossible."""
     if not _NUMBER.fullmatch(text):
         return None
     try:

@@ -132,8 +132,7 @@ def _cell(value: Any, null: msgspec.Raw) -> Any:
 
 
 def _filled(chunks: Iterable[bytes], filling: bytes) -> Iterator[bytes]:
-    """Put ``filling`` before every line feed that ends a row, which has an even number of quotes before
-    it."""
+    """Put ``filling`` before every line feed after an even number of quotes, since these end rows."""
     inside = False
     for chunk in chunks:
         pieces = chunk.split(b'"')

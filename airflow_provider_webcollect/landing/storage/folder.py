@@ -144,8 +144,7 @@ class Folder:
             return True
 
     def files(self) -> dict[str, int]:
-        """Return the sizes in bytes of all files in the folder and its subfolders, by name; empty if
-        absent."""
+        """Return the bytes of all files in the folder and its subfolders, by name; empty if it is absent."""
         with storage_errors(self._fs, self.root):
             found = self._storage.files(self.root)
         start = len(f"{self.root}/".lstrip("/"))

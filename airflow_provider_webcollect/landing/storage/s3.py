@@ -51,8 +51,7 @@ class S3(Conditional):
             return str(self._call("put_object", path, Body=content, **condition)["ETag"])
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version; return False if the store ignores that
-        condition."""
+        """Remove the file if it has the expected version; False if the store ignores that condition."""
         if not self._respected(path.rpartition("/")[0]).by_deletes:
             return False
         self._delete(path, expected)
