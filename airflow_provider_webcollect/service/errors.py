@@ -1,9 +1,9 @@
-"""Everything that can go wrong with the service, as one tree under :class:`WebCollectError`.
+"""All errors of the service's client, as one tree under :class:`WebCollectError`.
 
-Five questions decide what a caller does, so they are answered by the class, not by reading messages: may the
-client repeat it at once (``retryable``), did it surely not take effect (``unsent``), may it have taken effect
-all the same (``uncertain``), is trying again later in vain until a person acts (``permanent``), and what
-should that person do (``advice``). What leads to which error says ``docs/reference/errors.md``.
+Attributes of the class say what a caller can do, so no message has to be parsed: whether the client may
+repeat the call at once (``retryable``), whether the call certainly had no effect (``unsent``), whether it may
+have had one (``uncertain``), whether retries are useless until a person acts (``permanent``), and what that
+person should do (``advice``). ``docs/reference/errors.md`` lists the cause of each error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class WebCollectError(Exception):
     """Base of all errors of the service's client.
 
     :param message: what happened, without secrets.
-    :param endpoint: the operation, in the hook's words (``copy_task``).
-    :param status: the HTTP status, if there was an answer.
-    :param code: the service's error code, if it gave one.
-    :param request_id: the service's ``requestId``, for its support.
+    :param endpoint: the operation, as the hook's method is named (``copy_task``).
+    :param status: the HTTP status, if there was a response.
+    :param code: the service's error code, if it sent one.
+    :param request_id: the service's ``requestId``, for the vendor's support.
     :param category: the data-app service's category of the error (``forbidden``, …).
-    :param retry_after: seconds to wait that the service gave, if any.
+    :param retry_after: seconds that the service asks to wait, if it does.
     """
 
     retryable: bool = False
@@ -62,9 +62,9 @@ class InvalidArgument(WebCollectError, ValueError):
     """An argument breaks a rule of the contract; nothing was sent.
 
     :param argument: its name.
-    :param value: what was given; only its repr is kept, since an error must be picklable whatever it is.
+    :param value: its value; only the repr is kept, so that the error can always be pickled.
     :param rule: what it must be.
-    :param shown: what to say of the value in place of its repr, if it may be a secret.
+    :param shown: what the message shows instead of the repr, if the value may be a secret.
     """
 
     permanent = True
@@ -86,10 +86,10 @@ def _unpickled(kind: type[InvalidArgument], args: tuple[object, ...]) -> Invalid
 
 
 def _shown(value: object) -> str:
-    """Return ``value`` for a message, short enough to read."""
+    """Return a repr of ``value`` that is short enough for a message."""
     try:
         text = repr(value)
-    except Exception:  # an integer of thousands of digits, say
+    except Exception:  # for example an integer of thousands of digits
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
@@ -102,17 +102,17 @@ class ConnectionIncomplete(WebCollectError):
 
 
 class Stopped(WebCollectError):
-    """The task that the call was for has ended; nothing was sent."""
+    """The task that made the call has ended; nothing was sent."""
 
     unsent = True
 
 
 class TransportError(WebCollectError):
-    """No complete answer came."""
+    """No complete response arrived."""
 
 
 class ServiceUnreachable(TransportError):
-    """The service could not be reached: no name, no route, refused, or no connection in time."""
+    """The service could not be reached: name not resolved, no route, connection refused, or timeout."""
 
     retryable = True
     unsent = True
@@ -120,7 +120,7 @@ class ServiceUnreachable(TransportError):
 
 
 class ProxyUnusable(TransportError):
-    """The environment's proxy has no valid address, takes a library that is missing, or refuses us (407)."""
+    """The environment's proxy has an invalid address, needs a missing library, or wants a login (407)."""
 
     permanent = True
     unsent = True
@@ -135,7 +135,7 @@ class TlsError(TransportError):
 
 
 class NoAnswer(TransportError):
-    """The request went out, but no complete answer came back."""
+    """The request was sent, but no complete response came back."""
 
     retryable = True
     uncertain = True
@@ -143,14 +143,14 @@ class NoAnswer(TransportError):
 
 
 class RedirectRefused(WebCollectError):
-    """The service answered with a redirect that could carry the credential elsewhere."""
+    """The service answered with a redirect that could send the credential to another server."""
 
     permanent = True
     advice = "Set the connection's host to the address that the service really has."
 
 
 class MalformedAnswer(WebCollectError):
-    """The answer is not the JSON that the contract promises: a gateway's page of any status, or broken."""
+    """The response is not the JSON that the contract promises: a gateway's page of any status, or broken."""
 
     retryable = True
     uncertain = True
@@ -161,7 +161,7 @@ class MalformedAnswer(WebCollectError):
 
 
 class AnswerTooLarge(MalformedAnswer):
-    """The answer holds more bytes than are read here."""
+    """The response is larger than the client's limit."""
 
     retryable = False
     advice = "Ask for fewer rows, or raise the connection extra `max_response_bytes`."
@@ -180,11 +180,11 @@ class CredentialError(ServiceError):
 
 
 class TokenRejected(CredentialError):
-    """The access token or API key is bad or has expired (401)."""
+    """The access token or API key is invalid or has expired (401)."""
 
 
 class GrantRejected(CredentialError):
-    """The refresh token, or login and password, was refused: spent, revoked, or wrong."""
+    """The refresh token, or login and password, was refused: already used, revoked, or wrong."""
 
     advice = (
         "A refresh token works once. Put a new one (or login and password) into the connection; "
@@ -193,17 +193,17 @@ class GrantRejected(CredentialError):
 
 
 class TokenUnavailable(WebCollectError):
-    """No access token could be had in time, though another process is to provide one."""
+    """No access token was available in time, though another process should provide one."""
 
     unsent = True
 
 
 class TokenStoreUnavailable(TokenUnavailable):
-    """Where the processes share the token cannot be read or written, so no refresh token is spent."""
+    """The shared token store cannot be read or written, so no refresh token is used."""
 
 
 class PermissionDenied(ServiceError):
-    """The account's plan is too low for the operation, or the object is somebody else's (403)."""
+    """The account's plan is too low for the operation, or the object belongs to another account (403)."""
 
     permanent = True
     unsent = True
@@ -211,7 +211,7 @@ class PermissionDenied(ServiceError):
 
 
 class TooManyRequests(ServiceError):
-    """The service's rate limit was passed (429)."""
+    """The service's rate limit was exceeded (429)."""
 
     retryable = True
     unsent = True
@@ -219,21 +219,21 @@ class TooManyRequests(ServiceError):
 
 
 class ServiceFailure(ServiceError):
-    """The service failed inside (5xx, 408, ``ServerError``)."""
+    """The service failed (5xx, 408, ``ServerError``)."""
 
     retryable = True
     uncertain = True
 
 
 class NotFound(ServiceError):
-    """The task, step or app does not exist, or is not the caller's."""
+    """The task, step or app does not exist, or belongs to another account."""
 
     permanent = True
     advice = "Check the id, and that it belongs to this account."
 
 
 class TaskBusy(ServiceError):
-    """The task is running (``TaskExecuting``) or its last URL file is worked on (``FileProcessing``)."""
+    """The task is running (``TaskExecuting``), or its URL file is being processed (``FileProcessing``)."""
 
     advice = "Wait until that has ended, then try again."
 
@@ -252,7 +252,7 @@ class RequestRejected(ServiceError):
 
 
 class PageTooLarge(RequestRejected):
-    """The page holds more bytes than the service sends at once (``LimitTraffic``)."""
+    """The page has more bytes than the service sends in one response (``LimitTraffic``)."""
 
     advice = "Ask for fewer rows: a smaller `size`, or `page_size`."
 
@@ -266,7 +266,7 @@ class TooManyTasks(RequestRejected):
 class DataAppError(ServiceError):
     """The data-app service answered with an error.
 
-    :param can_retry: whether it says that trying again can help.
+    :param can_retry: whether the service says that a retry can help.
     """
 
     def __init__(self, message: str, *, can_retry: bool = False, **facts: Any) -> None:
@@ -276,7 +276,7 @@ class DataAppError(ServiceError):
 
 
 class OutcomeUnknown(WebCollectError):
-    """The request was sent, and whether the service acted on it is not known."""
+    """The request was sent, but it is unknown whether the service acted on it."""
 
     permanent = True
     uncertain = True
@@ -284,10 +284,10 @@ class OutcomeUnknown(WebCollectError):
 
 
 class PagingError(WebCollectError):
-    """A paged read cannot be finished: the cursor stands still, or the counts contradict each other."""
+    """A paged read cannot be finished: the cursor does not advance, or the counts contradict each other."""
 
 
-#: The class for each code the contract or practice names; codes are compared without dots and case.
+#: The class for each code known from the contract or from practice; dots and letter case are ignored.
 _BY_CODE: dict[str, type[ServiceError]] = {
     "invalidgrant": GrantRejected,
     "invalidtoken": TokenRejected,
@@ -319,9 +319,9 @@ _BY_STATUS: dict[int, type[ServiceError]] = {
 
 
 def service_error_type(status: int, code: str | None) -> type[ServiceError]:
-    """Return the error class for an answer of the main service.
+    """Return the error class for a response of the main service.
 
-    The code decides before the status, since most errors come with HTTP 400 (assumptions.md, Errors).
+    The code takes precedence over the status, since most errors come with HTTP 400 (assumptions.md, Errors).
     """
     known = _BY_CODE.get((code or "").replace(".", "").replace("_", "").lower()) or _BY_STATUS.get(status)
     if known:

@@ -1,8 +1,8 @@
-"""What a piece of client logic may ask its driver to do.
+"""The effects that client logic can request from its driver.
 
-The logic (``exchange``, ``Tokens``, paging) is generators that yield effects and are sent the outcomes, or
-have errors thrown into them. ``Client`` and ``AsyncClient`` are loops that perform the effects,
-each in its own way.
+The logic (``exchange``, ``Tokens``, paging) is written as generators. They yield effects, and receive the
+outcomes or have errors thrown into them. ``Client`` and ``AsyncClient`` are the drivers: loops that perform
+the effects, one synchronously and one asynchronously.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Request:
     """An HTTP request, ready to be sent. Its repr shows neither headers nor body.
 
-    :ivar total_timeout: seconds for the whole answer.
+    :ivar total_timeout: seconds for the whole response.
     """
 
     method: str
@@ -37,7 +37,7 @@ class Request:
 
 
 class Send(NamedTuple):
-    """Send a request; the outcome is a :class:`Response`, or whatever the driver raises thrown in."""
+    """Send a request; the outcome is a :class:`Response`, or the driver's exception is thrown in."""
 
     request: Request
 
@@ -51,7 +51,7 @@ class Sleep(NamedTuple):
 class Authorize(NamedTuple):
     """Get an access token other than ``rejected``; the outcome is the token.
 
-    :param failures: how often getting one had failed when this effect was made (``Tokens.failures``).
+    :param failures: the number of failed attempts when this effect was created (``Tokens.failures``).
     """
 
     rejected: str | None
@@ -59,11 +59,11 @@ class Authorize(NamedTuple):
 
 
 class Blocking(NamedTuple):
-    """Call a function that may block (the token store's, say); the outcome is what it returns or raises."""
+    """Call a function that may block, such as the token store's; the outcome is what it returns or raises."""
 
     function: Callable[[], Any]
 
 
 Effect = Send | Sleep | Authorize | Blocking
-#: What a driver runs: yields effects, returns a ``T``.
+#: A generator that a driver runs: yields effects, returns a ``T``.
 Flow = Generator[Effect, Any, T]

@@ -1,4 +1,4 @@
-"""Saying in the log what a long wait waits for."""
+"""Log messages about long waits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds that a wait may last without a line in the log, and seconds between two lines of one wait.
+#: Seconds that a wait may last without a log message, and seconds between two messages of one wait.
 SHORT, LINES_APART = 2.0, 15.0
 
 
 class Notice:
-    """Logs what one wait waits for: not if it is short, and not more often than every 15 seconds.
+    """Logs the reason of one wait: not if it is short, and not more often than every 15 seconds.
 
     :param log: a logger.
-    :param clock: a clock that only moves forward, in seconds.
+    :param clock: a monotonic clock, in seconds.
     """
 
     __slots__ = ("_began", "_clock", "_log", "_next")
@@ -37,9 +37,8 @@ class Notice:
     def give(self, seconds: float, message: str, *arguments: object, level: int = logging.INFO) -> None:
         """Log a message before a pause.
 
-        :param seconds: how long the pause is, or how long the wait has lasted by now; short ones are not
-            worth a line.
-        :param message: what is waited for and for how long, with the logger's placeholders.
+        :param seconds: length of the pause, or of the wait up to now; short ones are not logged.
+        :param message: the reason for the wait and its length, with the logger's placeholders.
         """
         now = self._clock()
         if seconds <= SHORT or now < self._next:

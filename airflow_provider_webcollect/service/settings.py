@@ -1,4 +1,4 @@
-"""The settings of a client: addresses, time and rate limits, credentials. Plain data, from any source."""
+"""The settings of a client: addresses, timeouts, rate limits and credentials, as plain data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pendulum
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 
-#: Requests per second below which a queue would stand still.
+#: The lowest accepted number of requests per second; with fewer, calls would wait practically for ever.
 LOWEST_RATE = 0.01
-#: Requests per second that one address may make (assumptions.md, Limits).
+#: Requests per second that the service allows from one address (assumptions.md, Limits).
 GENERAL_RATE = 20.0
-#: Seconds; sockets take no number without bound.
+#: Seconds; sockets do not accept arbitrarily long timeouts.
 LONGEST_TIMEOUT = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often and how long a call is tried.
+    """How often, and for how long, a call is attempted.
 
-    :param attempts: tries in all.
-    :param deadline: seconds after which no further try is begun.
-    :param first_wait: seconds before the second try; later waits double, with jitter.
-    :param longest_wait: upper bound of a wait in seconds, also of what ``Retry-After`` asks for.
+    :param attempts: attempts in all.
+    :param deadline: seconds after which no further attempt is made.
+    :param first_wait: seconds before the second attempt; later waits double, with jitter.
+    :param longest_wait: upper bound of a wait in seconds; it also limits ``Retry-After``.
     """
 
     attempts: int = 7
@@ -39,13 +39,13 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What proves who is calling. Its repr shows none of it.
+    """The credentials of a connection. Its repr shows no secret.
 
     :param refresh_token: exchanged for access tokens; works once.
-    :param access_token: a ready access token, used until the service rejects it.
+    :param access_token: an access token, used until the service rejects it.
     :param login: with ``password``, obtains the first tokens.
-    :param api_key: taken by five endpoints instead of a token.
-    :param api_key_everywhere: whether the account's key is taken by every endpoint of the main service.
+    :param api_key: accepted by five endpoints instead of a token.
+    :param api_key_everywhere: whether every endpoint of the main service accepts the account's key.
     :param datahub_api_key: the key of the data-app service.
     """
 
@@ -59,28 +59,28 @@ class Credentials:
 
     @property
     def can_get_tokens(self) -> bool:
-        """Whether there is anything that leads to an access token."""
+        """Whether there is an access token, or a credential to obtain one."""
         return bool(self.access_token) or self.can_renew_tokens
 
     @property
     def can_renew_tokens(self) -> bool:
-        """Whether there is anything that a new access token can be obtained with."""
+        """Whether there is a credential to obtain a new access token."""
         return bool(self.refresh_token or (self.login and self.password))
 
     @property
     def key_only(self) -> bool:
-        """Whether only those few endpoints of the main service can be called that take an API key."""
+        """Whether only the endpoints of the main service that accept an API key can be called."""
         return bool(self.api_key) and not (self.api_key_everywhere or self.can_get_tokens)
 
     def secrets(self) -> tuple[str, ...]:
-        """Return all that must not show in logs."""
+        """Return all values that must not appear in logs."""
         values = (self.refresh_token, self.access_token, self.password, self.api_key, self.datahub_api_key)
         return tuple(value for value in values if value)
 
     def fingerprint_at(self, base_url: str) -> str:
-        """Return a digest of what leads to tokens, and where.
+        """Return a digest of the base URL and of the credentials that tokens are obtained with.
 
-        It changes when a person puts a new credential, or another service, into the connection.
+        It changes when a person changes the connection's credentials or its service.
         """
         parts = (base_url, self.refresh_token, self.access_token, self.login, self.password)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -88,18 +88,18 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the service is and how it is talked to.
+    """The service's addresses, and the limits for calls.
 
     :param base_url: the main service's base URL, with scheme.
     :param datahub_url: the data-app service's base URL.
     :param connect_timeout: seconds to wait for a connection.
-    :param read_timeout: seconds to wait for each piece of an answer.
-    :param total_timeout: seconds for a whole answer.
-    :param max_response_bytes: bytes that an answer may hold, unpacked; the contract's hold 8 MB at most.
-    :param ca_file: a file of certificate authorities to trust instead of the usual ones.
+    :param read_timeout: seconds to wait for each piece of a response.
+    :param total_timeout: seconds for a whole response.
+    :param max_response_bytes: size limit of a decompressed response; by the contract, 8 MB is the most.
+    :param ca_file: a file of certificate authorities to trust instead of the default ones.
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
     :param timezone: the zone of the service's times; None leaves them naive.
-    :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the keeper's new token.
+    :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.
     """
 
     base_url: str
@@ -130,9 +130,10 @@ class Settings:
             _check_timezone(self.timezone)
 
     def base_of(self, datahub: bool) -> str:
-        """Return the base URL that a call goes to.
+        """Return the base URL for a call.
 
-        :raises ConnectionIncomplete: if the data-app service is meant and its address is not set.
+        :param datahub: whether the call is for the data-app service.
+        :raises ConnectionIncomplete: if it is, and the address of that service is not set.
         """
         if not datahub:
             return self.base_url
@@ -150,7 +151,7 @@ def _base_url(name: str, url: str) -> str:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.port != 0
         usable = usable and url.isprintable() and " " not in url
-        # a label that is empty or too long shows only here
+        # only this finds a label that is empty or too long
         usable = usable and bool((parts.hostname or "").encode("idna"))
     except ValueError:
         raise InvalidArgument(name, url, rule, shown=shown) from None
@@ -161,7 +162,7 @@ def _base_url(name: str, url: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """Return what a message may show of a URL: no password, no query, nothing of a text that is no URL."""
+    """Return what a message may show of a URL: no password, no query, and nothing of an invalid URL."""
     place = re.split("[?#]", url)[0]
     if "://" not in url or ("@" in url) != ("@" in place):
         return f"a string of {len(url)} characters"

@@ -1,4 +1,4 @@
-"""Ending work that goes on in other threads."""
+"""Stopping work in other threads."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from airflow_provider_webcollect.service.errors import Stopped
 
 
 class Stop:
-    """Ends the work that shares it: once it is set, or at the end of the ``with`` block that it is used in.
+    """A signal that stops the work of all threads that share it.
 
-    Whoever does the work calls :meth:`check` right before each step that must not be taken any more, such as
-    a request to the service, and pauses with :meth:`sleep`. A step that is under way is not recalled.
+    It is set by :meth:`set`, or at the end of its ``with`` block. The working threads call :meth:`check`
+    right before each step that must not happen afterwards, such as a request to the service, and pause with
+    :meth:`sleep`. A step that has already begun is not interrupted.
     """
 
     def __init__(self) -> None:
         self._is_set = threading.Event()
 
     def set(self) -> None:
-        """End the work: pauses end at once, and no later check is passed."""
+        """Stop the work: pauses end at once, and every later check raises."""
         self._is_set.set()
 
     def __enter__(self) -> Stop:
@@ -28,14 +29,14 @@ class Stop:
         self.set()
 
     def check(self) -> None:
-        """Raise :class:`Stopped` if the work is to end."""
+        """Raise :class:`Stopped` if the work must stop."""
         if self._is_set.is_set():
             raise Stopped("the task that this was done for has ended")
 
     def sleep(self, seconds: float) -> None:
-        """Wait.
+        """Wait for this number of seconds.
 
-        :raises Stopped: as soon as the work is to end.
+        :raises Stopped: as soon as the work must stop.
         """
         self._is_set.wait(seconds)
         self.check()

@@ -1,4 +1,4 @@
-"""What a call of the service is: the declaration of an endpoint, and one use of it."""
+"""The declaration of an endpoint (:class:`Endpoint`), and one call of it (:class:`Call`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T", covariant=True)
 
 
 class Credential(Enum):
-    """What an endpoint takes as proof of who is calling (contract.md, Authentication)."""
+    """The credential that an endpoint requires (contract.md, Authentication)."""
 
     NONE = "none"
     TOKEN = "access token"
@@ -33,7 +33,7 @@ class Retry(Enum):
 
 
 class RateLimit(Enum):
-    """The rate limit that an endpoint is under (contract.md, Limits; assumptions.md, Limits)."""
+    """The rate limit that applies to an endpoint (contract.md, Limits; assumptions.md, Limits)."""
 
     GENERAL = "general"
     STATUS_V1 = "status v1"
@@ -50,9 +50,9 @@ class Endpoint:
 
     :param number: the endpoint's number in the contract.
     :param name: the operation's name, which is also the hook's method.
-    :param path: the path below the base URL; ``{app_id}`` stands for a quoted segment.
-    :param tiers: the plans that include it; empty means all.
-    :param errors: the error codes that the contract names for it.
+    :param path: the path below the base URL; ``{app_id}`` is replaced by a percent-encoded segment.
+    :param tiers: the plans that include the operation; empty means all.
+    :param errors: the error codes that the contract names for the operation.
     """
 
     number: int
@@ -69,10 +69,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One use of an endpoint: all that is sent, and how the answer is read. It does no I/O.
+    """One call of an endpoint: what is sent, and how the response is read. It does no I/O.
 
-    :param result: reads the answer's ``data`` as ``T``.
-    :param own_retry: replaces the endpoint's ``retry`` for this use (appending, say).
+    :param result: reads the ``data`` of the response as ``T``.
+    :param own_retry: replaces the endpoint's ``retry`` for this call, for example when it appends.
     :param body: the JSON body, if any.
     :param form: fields of a multipart body, sent with ``file``.
     """
@@ -94,7 +94,7 @@ class Call(Generic[T]):
 
     @property
     def target(self) -> str:
-        """The path and query below the base URL; every value is quoted, so that none can leave its place."""
+        """The path and query below the base URL; every value is percent-encoded."""
         path = self.endpoint.path.format_map(
             {name: quote(value, safe="") for name, value in self.segments.items()}
         )

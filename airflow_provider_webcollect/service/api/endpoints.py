@@ -1,7 +1,7 @@
 """The twenty endpoints of the contract, each declared once as a function that returns a :class:`Call`.
 
-No I/O happens here: arguments are checked, and the call that comes back is sent by ``Client.send`` or
-``AsyncClient.send``. Argument names follow the contract in snake_case.
+The functions check their arguments and do no I/O; ``Client.send`` or ``AsyncClient.send`` sends the call.
+Argument names are those of the contract in snake_case.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.service.api.url_file import UrlFile
 
-#: Rows that one read of data may ask for (contract.md, Limits).
+#: Most rows in one page of data (contract.md, Limits).
 MAX_DATA_SIZE = 1000
-#: Sub-tasks that one page holds at most (assumptions.md, Status).
+#: Most sub-tasks in one page (assumptions.md, Status).
 MAX_SUBTASK_SIZE = 20
 MAX_ANALYTICS_SIZE = 500
 MAX_ANALYTICS_FILTER = 100
@@ -139,7 +139,7 @@ DEPRECATE_DATA_APP = Endpoint(
     errors=("unauthorized",),
 )
 
-#: All of them, as declared above.
+#: All endpoints, in the order of their declarations.
 ENDPOINTS = tuple(value for value in globals().values() if isinstance(value, Endpoint))
 
 
@@ -197,7 +197,7 @@ def query_analytics(
 
 
 def _given(value: Any, check: Callable[[], Any]) -> Any:
-    """Return what ``check`` makes of an optional field, or None if it is not used and thus omitted."""
+    """Return the result of ``check`` for an optional field, or None if the field is not used."""
     return None if value is None else check()
 
 
@@ -206,7 +206,7 @@ def update_loop_items(
 ) -> Call[Message]:
     """Replace, or extend, the values of a loop step (contract.md, endpoint 3).
 
-    Appending is not repeated blindly.
+    A call that appends is repeated only if the first attempt certainly had no effect.
     """
     entry = _loop_entry(action_id, loop_type, loop_items, is_append)
     return Call(
@@ -238,7 +238,7 @@ def update_task_parameters(
 
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
         and values, or as a list of ``{"name", "value"}``.
-    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
     """
     if not actions and not loop_items:
         raise InvalidArgument("actions", actions, "`actions` or `loop_items` must hold at least one entry")
@@ -374,7 +374,7 @@ def _statuses(endpoint: Endpoint, task_ids: Iterable[str]) -> Call[list[TaskStat
 
 
 def get_subtasks(task_id: str, page: int = 1, size: int = MAX_SUBTASK_SIZE) -> Call[list[SubTask]]:
-    """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14), from 1 on."""
+    """Read a page, from 1 on, of the sub-tasks of the task's latest batch (contract.md, endpoint 14)."""
     query: dict[str, str | int] = {
         "taskId": validation.text("task_id", task_id),
         "page": validation.integer("page", page, 1),
@@ -393,7 +393,7 @@ def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Call[None]:
 
 
 def get_running_counts() -> Call[RunningCounts]:
-    """Read how many tasks and sub-tasks run and wait (contract.md, endpoint 16)."""
+    """Read how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16)."""
     return Call(GET_RUNNING_COUNTS, one(RunningCounts))
 
 

@@ -1,4 +1,4 @@
-"""JSON that is nested deeper than a recursive decoder can go, which is what all decoders here are."""
+"""Support for JSON that is nested too deeply for a recursive decoder, as all decoders used here are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Levels of lists and objects that can be decoded wherever on the stack a caller is: Python stops at 1000.
+#: Levels of lists and objects that can be decoded at any depth of the call stack; Python's limit is 1000.
 LEVELS = 400
-#: A text, which may hold brackets, or one bracket.
+#: A string, which may contain brackets, or one bracket.
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -26,15 +26,15 @@ def is_deep(text: bytes) -> bool:
 
 
 def flattened(text: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
-    """Take out of ``text`` the values that are nested deeper than :data:`LEVELS`.
+    """Replace the values in ``text`` that are nested deeper than :data:`LEVELS` by numbers.
 
-    :return: the text with a number in place of each, and what puts the values back into a part of that text,
-        without line ends.
-    :raises msgspec.DecodeError: if what is taken out is no JSON.
+    :return: the text with these numbers, and a function that puts the values, without line ends, back into a
+        part of that text.
+    :raises msgspec.DecodeError: if a replaced value is not valid JSON.
     """
     mark = f"0.{random.getrandbits(128):039d}".encode()
     taken: list[bytes] = []
-    # the text so far, the value being taken out of it, the one being taken out of that, and so on
+    # the text so far, the value that is being replaced in it, the one being replaced inside that, and so on
     layers, start, copied = [bytearray()], 0, 0
     for bracket, level in _brackets(text):
         opens = bracket[0] in b"[{"
@@ -59,7 +59,7 @@ def flattened(text: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
 
 
 def _brackets(text: bytes) -> Iterator[tuple[re.Match[bytes], int]]:
-    """Yield the brackets, each with how many are open after it."""
+    """Yield the brackets, each with the number of brackets that are open after it."""
     level = 0
     for token in _TOKENS.finditer(text):
         if token[0] in b"[{":

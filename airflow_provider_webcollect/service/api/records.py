@@ -1,8 +1,8 @@
 """The service's results as frozen structs: camelCase on the wire, snake_case in Python.
 
-Reading is forgiving, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
-integers may arrive as strings, times have no zone, an optional text, number or time that is odd is None, and
-what the contract does not name is kept in ``unknown_fields``.
+Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
+integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
+is None. Fields that the contract does not name are kept in ``unknown_fields``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from airflow_provider_webcollect.service.errors import MalformedAnswer
 
 R = TypeVar("R", bound="Record")
 
-#: Seconds beyond which a token's life is not believed: ten years.
+#: Seconds above which a token's lifetime counts as unknown: ten years.
 LONGEST_LIFE = 10 * 365 * 86_400.0
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the results that are read field by field.
 
-    :ivar unknown_fields: what came beside the fields of the contract, as it came.
+    :ivar unknown_fields: the response's fields that are not in the contract, unchanged.
     """
 
     unknown_fields: dict[str, Any] = {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record as plain JSON-ready values with snake_case keys; absent fields are left out."""
+        """Return the record as values for JSON, with snake_case keys and without absent fields."""
         return {
             name: _plain(value)
             for name in self.__struct_fields__
@@ -65,8 +65,8 @@ class NameValue(Record, frozen=True):
 class Action(Record, frozen=True):
     """A step of a task (contract.md, Step record).
 
-    :ivar loop_type: in the spelling of requests (``UrlList``), whichever the answer had (``URLList``), so
-        that what was read can be sent back.
+    :ivar loop_type: always in the spelling of requests (``UrlList``), although responses may use another
+        (``URLList``); so the value can be sent back.
     """
 
     action_id: str | None = None
@@ -90,7 +90,7 @@ class TaskActions(Record, frozen=True):
 
 
 class UpdatedParameters(Record, frozen=True):
-    """The steps that an update touched, as the service echoes them (contract.md, endpoint 4)."""
+    """The steps that an update changed, as the service returns them (contract.md, endpoint 4)."""
 
     actions: tuple[Action, ...] | None = None
     loop_items: tuple[Action, ...] | None = None
@@ -128,11 +128,11 @@ class CopyResult(Record, frozen=True):
 class TaskStatus(Record, frozen=True):
     """State of a task's cloud extraction (contract.md, endpoints 12 and 13).
 
-    Version 1 fills ``task_id``, ``task_name`` and ``status``, version 2 all but ``task_name``. Times come
-    without a zone: they are naive, or in the connection's ``timezone``.
+    Version 1 has ``task_id``, ``task_name`` and ``status``, version 2 all but ``task_name``. The service
+    sends times without a zone: they are naive, or in the connection's ``timezone``.
 
     :ivar current_total_extract_count: rows collected in this run, before the service removes duplicates.
-    :ivar executed_times: how many runs were started so far.
+    :ivar executed_times: number of runs started so far.
     :ivar start_execute_time_seconds: collection time in seconds.
     """
 
@@ -159,8 +159,8 @@ class SubTask(Record, frozen=True):
 class RunningCounts(Record, frozen=True):
     """Running counts of the account (contract.md, endpoint 16).
 
-    The contract describes the two sub-task counts the wrong way round and calls the meaning ambiguous;
-    they are given under the service's own names.
+    The contract's description swaps the two sub-task counts, so their meaning is ambiguous; the fields keep
+    the service's names.
     """
 
     extracting_count: int | None = None
@@ -221,9 +221,9 @@ class AnalyticsPage(Record, frozen=True):
 
 
 class TokenRecord(Record, frozen=True):
-    """Tokens, as the service hands them out (contract.md, Token record). Its repr hides them.
+    """The tokens in a response of the service (contract.md, Token record). Its repr hides them.
 
-    :ivar expires_in: validity of the access token in seconds; None if what came is no such number.
+    :ivar expires_in: lifetime of the access token in seconds; None if the service sent no valid number.
     """
 
     access_token: str
@@ -232,7 +232,7 @@ class TokenRecord(Record, frozen=True):
     refresh_token: str | None = None
 
     def __post_init__(self) -> None:
-        # a date in milliseconds, say, is no life
+        # for example a date in milliseconds
         if self.expires_in is not None and not 0 < self.expires_in < LONGEST_LIFE:
             msgspec.structs.force_setattr(self, "expires_in", None)
 
@@ -244,7 +244,7 @@ class TokenRecord(Record, frozen=True):
         return [("expires_in", self.expires_in)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what may be seen of the record: not the tokens."""
+        """Return the fields that are not secret, without the tokens."""
         return {"expires_in": self.expires_in, "token_type": self.token_type}
 
 
@@ -273,11 +273,11 @@ class Moved(Record, frozen=True):
 class DataPage(msgspec.Struct, frozen=True):
     """A page of collected rows (contract.md, endpoints 17 and 18).
 
-    :ivar offset: where the next page starts; pass it on as it is, it need not be the old one plus the size.
-    :ivar total: rows in all.
+    :ivar offset: where the next page starts; send it unchanged, as it need not be the old one plus the size.
+    :ivar total: number of all rows.
     :ivar rest_total: rows after this page; 0 ends a read.
-    :ivar rows: the rows as raw JSON slices of the answer, each a single line, so that moving them builds no
-        dicts.
+    :ivar rows: the rows as raw JSON slices of the response, each a single line; they can be copied without
+        building dicts.
     """
 
     offset: int
@@ -288,8 +288,8 @@ class DataPage(msgspec.Struct, frozen=True):
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as dicts, field names to values.
 
-        :raises MalformedAnswer: if Python cannot hold a value: a number of thousands of digits, or one that
-            is nested too deeply.
+        :raises MalformedAnswer: if Python cannot decode a value: a number of thousands of digits, or a value
+            that is nested too deeply.
         """
         try:
             return [msgspec.json.decode(row) for row in self.rows]
@@ -298,9 +298,9 @@ class DataPage(msgspec.Struct, frozen=True):
 
 
 def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
-    """Return a time of the service in ``timezone``, or naive where that is None; None if it is not a time.
+    """Return a time of the service in ``timezone``, or naive if that is None; None if it is not a time.
 
-    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``; a zone in it wins over ``timezone``.
+    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``; a zone in it takes precedence over ``timezone``.
     """
     try:
         moment = datetime.datetime.fromisoformat(value)
@@ -315,7 +315,7 @@ Reader = Callable[[Any, str | None], Any]
 def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
     """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, or naive ones.
 
-    :raises msgspec.ValidationError: if a value cannot be read as its field's type, or none is an object.
+    :raises msgspec.ValidationError: if ``value`` is not an object, or a field does not have its type.
     :raises TypeError: if a required field is missing.
     """
     if not isinstance(value, dict):
@@ -333,7 +333,7 @@ def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
 
 
 def _spelling(key: str) -> str:
-    """Return what camelCase, PascalCase and snake_case spellings of a key have in common."""
+    """Return a key in a form that is the same for camelCase, PascalCase and snake_case."""
     return key.replace("_", "").lower()
 
 
@@ -374,7 +374,7 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
 
 
 def _forgiving(read: Reader) -> Reader:
-    """Return ``read`` for an optional field: one that is odd is None and does not spoil its neighbours."""
+    """Return ``read`` for an optional field: a value that cannot be read becomes None; other fields stay."""
 
     def read_or_none(value: Any, timezone: str | None) -> Any:
         try:

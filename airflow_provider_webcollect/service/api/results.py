@@ -1,6 +1,6 @@
-"""How the ``data`` of each operation's answer becomes its result.
+"""Conversion of the ``data`` of each operation's response to its result.
 
-The contract's tables and samples disagree about shapes, so both are taken.
+The contract's tables and samples disagree about shapes, so both are accepted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Envelope(msgspec.Struct, Generic[D], rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """How the ``data`` of an answer becomes a ``T``.
+    """How the ``data`` of a response is converted to a ``T``.
 
-    :param decode: decodes the whole answer in one pass.
-    :param read: finishes the decoded ``data``; the second argument is the connection's time zone.
+    :param decode: decodes the whole response in one pass.
+    :param read: converts the decoded ``data``; the second argument is the connection's time zone.
     """
 
     decode: Callable[[bytes], Envelope[Any]]
@@ -49,13 +49,13 @@ class _PageOnWire(msgspec.Struct, rename="camel"):
     data: list[msgspec.Raw] | None = None
 
 
-#: A pair of surrogates, or any other escape that stands for itself (group 1); else a lone surrogate.
+#: A pair of surrogates, or any other escape that stays as it is (group 1); else a lone surrogate.
 _ESCAPES = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
     re.DOTALL,
 )
-#: Levels of lists and objects within each other that an answer may have; the contract's have six.
+#: Most levels of nested lists and objects in a response; those of the contract have six.
 MOST_LEVELS = 128
 _PIECE_BYTES = 16 * 1024
 _ANY_DATA = msgspec.json.Decoder(Envelope[Any]).decode
@@ -63,7 +63,7 @@ _PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=F
 
 
 def any_data(body: bytes) -> Envelope[Any]:
-    """Decode an answer that is not nested deeper than whoever passes it on (to XCom, say) can go."""
+    """Decode a response; refuse one that is nested too deeply for later encoders, such as XCom's."""
     envelope = _ANY_DATA(body)
     if body.count(b"[") + body.count(b"{") > MOST_LEVELS:
         _check_levels([envelope.data, envelope.error, envelope.request_id], MOST_LEVELS)
@@ -79,17 +79,17 @@ def _check_levels(value: Any, most: int) -> None:
 
 
 def _single(data: Any) -> Any:
-    """Return the one object that ``data`` is, or holds, since the contract's tables say ``Object[]``."""
+    """Return ``data``, or its only entry if it is a list: the contract's tables say ``Object[]``."""
     return data[0] if isinstance(data, list) and len(data) == 1 else data
 
 
 def one(record: type[R]) -> Result[R]:
-    """``data`` is one object, or a list of just one."""
+    """``data`` is one object, or a list of exactly one."""
     return Result(any_data, lambda data, timezone: read_record(_single(data), record, timezone))
 
 
 def many(record: type[R]) -> Result[list[R]]:
-    """``data`` is a list of objects; null counts as an empty one."""
+    """``data`` is a list of objects; null counts as an empty list."""
     return Result(
         any_data, lambda data, timezone: [read_record(item, record, timezone) for item in data or ()]
     )
@@ -115,8 +115,8 @@ def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus |
     return {status.task_id: status for status in statuses}
 
 
-#: ``data`` is a list of status records, given by the tasks' ids. One that cannot be read, but for its id, is
-#: an error in its own place.
+#: ``data`` is a list of status records; the result has them by task id. A record of which only the id can be
+#: read is replaced by an error.
 STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedAnswer]] = Result(any_data, _statuses_by_task)
 
 
@@ -125,7 +125,7 @@ NOTHING: Result[None] = Result(any_data, lambda data, timezone: None)
 
 
 def _page_of_any_depth(body: bytes) -> Envelope[Any]:
-    """Decode a page; its rows are kept as they came, so their values may be nested as deep as they like."""
+    """Decode a page; its rows stay raw JSON, so their values may be nested to any depth."""
     try:
         return _page_on_lines(body)
     except RecursionError:
@@ -139,18 +139,18 @@ def _page_of_any_depth(body: bytes) -> Envelope[Any]:
 
 
 def _page_on_lines(body: bytes) -> Envelope[Any]:
-    """Decode a page so that none of its rows has a line end inside."""
+    """Decode a page so that none of its rows contains a line end."""
     text = body.strip()
-    # searching the whole costs next to nothing, searching every row does not
+    # one search of the whole text is cheap; a search of every row is not
     if b"\n" in text or b"\r" in text:
-        # pretty-printed: in JSON text these can only be white space between tokens
+        # pretty-printed: in JSON, raw line ends can only be white space between tokens
         text = msgspec.json.format(text, indent=-1)
     _check_utf_8(text)
     return _PAGE(text)
 
 
 def _check_utf_8(text: bytes) -> None:
-    """Search the rows, which are kept as they are; piece by piece, which is three times as fast."""
+    """Check the rows, which are not decoded; in pieces, which is three times as fast."""
     if text.isascii():
         return
     view, start = memoryview(text), 0
@@ -170,7 +170,7 @@ def _page(data: Any, timezone: str | None) -> DataPage:
 PAGE: Result[DataPage] = Result(_page_of_any_depth, _page)
 
 
-#: What stands before the rows of a page, in its group; any member of the envelope may stand before ``data``.
+#: The members of a page before its rows (the group); any member of the envelope may come before ``data``.
 _BEFORE_ROWS = re.compile(
     rb'\s*\{\s*(?:"\w+"\s*:\s*(?:null|"[^"\\]*")\s*,\s*)*"data"\s*:\s*(?:\[\s*)?\{\s*'
     rb'((?:"\w+"\s*:\s*\d{1,18}\s*,\s*)+)"data"\s*:\s*\['
@@ -179,11 +179,11 @@ _COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d+)')
 
 
 def offset_before_rows(head: bytes) -> int | None:
-    """Return where the next page begins, if an answer says so before its rows and rows are left.
+    """Return the offset of the next page, if the response has it before its rows and rows are left.
 
     See assumptions.md, Reading data.
 
-    :param head: the first bytes of the answer.
+    :param head: the first bytes of the response.
     """
     before_rows = _BEFORE_ROWS.match(head)
     if before_rows is None:
@@ -196,14 +196,14 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[Any]:
-    """Decode an answer.
+    """Decode a response.
 
-    :raises Exception: of several kinds, if it is no JSON of the right shape, in UTF-8 and of few levels.
+    :raises Exception: of several types, if it is not UTF-8 JSON of the right shape, or nested too deeply.
     """
     try:
         return decode(body)
     except msgspec.DecodeError:
-        # collected text may hold half an emoji, cut by whoever collected it; the decoder takes no such escape
+        # collected text may contain half an emoji, as an escape that the decoder refuses
         if not _SURROGATE.search(body):
             raise
         mended = _ESCAPES.sub(lambda found: found[0] if found[1] else b"\\ufffd", body)

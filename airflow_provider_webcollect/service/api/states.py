@@ -1,7 +1,7 @@
-"""The service's words: states of tasks and sub-tasks, loop types, action types and so on.
+"""The service's enumerations: states of tasks and sub-tasks, loop types, action types and others.
 
-The one place that knows which states are final. Words not listed here are kept as they come and count
-as "still going on" (contract.md, States and transitions).
+Only this module defines which states are final. Values that are not listed here are kept unchanged and count
+as "still running" (contract.md, States and transitions).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SubTaskState(StrEnum):
 
 
 class LoopType(StrEnum):
-    """Kind of a loop list, as requests spell it; answers say ``URLList`` too (contract.md, Step record).
+    """Kind of a loop list, as spelled in requests; responses also use ``URLList`` (contract.md, Step record).
 
-    ``LoopType(…)`` takes any letter case.
+    ``LoopType(…)`` accepts any letter case.
     """
 
     TEXT_LIST = "TextList"
@@ -67,9 +67,9 @@ class TimeGranularity(StrEnum):
     MONTH = "Month"
 
 
-#: Tasks in these states have a run that is going on.
+#: A task in one of these states has an active run.
 ACTIVE_STATES = (TaskState.WAITING, TaskState.EXTRACTING)
-#: Tasks in these states have a run that is over.
+#: A task in one of these states has a run that has ended.
 FINAL_STATES = (TaskState.FINISHED, TaskState.STOPPED)
-#: Sub-tasks in these states run or are about to; starting them again would be wrong.
+#: Sub-tasks in these states are running, or about to run; they must not be started again.
 ACTIVE_SUBTASK_STATES = frozenset({SubTaskState.WAITING, SubTaskState.SENT, SubTaskState.EXTRACTING})

@@ -1,4 +1,4 @@
-"""A file of URLs for upload: checked line by line, then streamed; never whole in memory."""
+"""A file of URLs for upload: checked line by line, then streamed, and never loaded into memory as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: A line longer than this is no URL; the bound keeps a file without line ends out of memory.
+#: A longer line is not a URL; the limit also keeps a file without line ends from filling the memory.
 MAX_LINE_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
 
@@ -26,8 +26,8 @@ class UrlFile:
     """A checked file of URLs, one per line (contract.md, endpoint 6).
 
     :ivar name: the file name that is sent to the service.
-    :ivar count: how many URLs it holds.
-    :ivar size: how many bytes are sent: neither a BOM nor the blank lines at the end.
+    :ivar count: number of URLs.
+    :ivar size: number of bytes that are sent, without a BOM and the blank lines at the end.
     """
 
     name: str
@@ -38,9 +38,9 @@ class UrlFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open what is sent, at its start, for reading bytes; what the caller had opened is left open.
+        """Open the content to send for reading bytes; a file that the caller opened stays open.
 
-        :raises InvalidArgument: when it is read, if the file is not as it was when it was checked.
+        :raises InvalidArgument: while it is read, if the file has changed since it was checked.
         """
         with _opened(self._source) as file:
             file.read(self._start)
@@ -50,7 +50,7 @@ class UrlFile:
 class _Content:
     """The bytes of a file that are sent.
 
-    :ivar len: how many are left, as encoders of forms ask for it.
+    :ivar len: number of bytes left; the multipart encoder reads this attribute.
     """
 
     def __init__(self, file: BinaryIO, checked: UrlFile) -> None:
@@ -63,7 +63,7 @@ class _Content:
         piece = self._file.read(wanted)
         self.len -= len(piece)
         is_cut = bool(wanted and not piece)
-        # before the last piece is handed on: what goes out must not end within a line
+        # checked before the last piece is returned: the upload must not end within a line
         has_grown = not self.len and any(map(bytes.strip, _pieces(self._file)))
         if is_cut or has_grown:
             raise InvalidArgument(
@@ -76,10 +76,10 @@ def url_file(source: Any) -> UrlFile:
     """Check a file of URLs and return it ready for upload.
 
     :param source: a path (text or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
-        ``fsspec.OpenFile``, or a seekable file opened in binary mode. It may begin with a BOM and end in
+        ``fsspec.OpenFile``, or a seekable file opened in binary mode. It may begin with a BOM and end with
         blank lines, which are not sent.
-    :raises InvalidArgument: naming the line, if the file has no URL or is not UTF-8, or a line before the
-        last URL is blank or no http(s) URL.
+    :raises InvalidArgument: naming the line, if the file has no URL or is not UTF-8, or if a line before the
+        last URL is blank or is not an http(s) URL.
     """
     start = end = position = count = blank = 0
     with _opened(source) as file:
@@ -106,9 +106,9 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each line without its line feed, and its length with it.
+    """Yield each line without its line feed, and the line's length including it.
 
-    Not by ``readline``: fsspec's files on object stores know no bound for it.
+    It does not use ``readline``, which has no size limit in fsspec's files on object stores.
     """
     rest = b""
     for piece in _pieces(file):
@@ -124,7 +124,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _name(source: Any) -> str:
-    """Return the last part of the source's path, for the service's own log."""
+    """Return the last part of the source's path, as the file name for the service's logs."""
     path = getattr(source, "path", None) or getattr(source, "name", None) or source
     return Path(path).name if isinstance(path, str | os.PathLike) else "urls.txt"
 
@@ -132,7 +132,7 @@ def _name(source: Any) -> str:
 def url_list(urls: Iterable[str]) -> UrlFile:
     """Check URLs and return them as a file ready for upload.
 
-    :raises InvalidArgument: naming the entry, if there is none or one is blank or no http(s) URL.
+    :raises InvalidArgument: if there is no URL, or, naming the entry, if one is blank or not an http(s) URL.
     """
     lines = []
     for index, url in enumerate(validation.items("urls", urls)):
@@ -182,7 +182,7 @@ def _rewound(file: Any) -> BinaryIO:
 
 
 def _openable(source: Any) -> Any:
-    """Return the context manager that opens a path of any kind; an ``fsspec.OpenFile`` is one itself."""
+    """Return a context manager that opens a path of any kind; an ``fsspec.OpenFile`` is one itself."""
     mode = getattr(source, "mode", None)
     if mode is None:
         return source.open("rb")

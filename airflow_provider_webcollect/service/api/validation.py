@@ -1,6 +1,6 @@
 """Checks of arguments against the contract's limits, before anything is sent.
 
-Each returns the value in the form that goes over the wire and raises :class:`InvalidArgument`, naming the
+Each function returns the value in the form that is sent, or raises :class:`InvalidArgument` with the
 argument, the value and the rule.
 """
 
@@ -18,12 +18,12 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 W = TypeVar("W", bound=StrEnum)
 
-#: Integers that any JSON reader takes.
+#: Bounds of the integers that every JSON reader accepts.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
 def text(argument: str, value: object) -> str:
-    """Return ``value`` if it is a non-empty text; an integer (digits from a template) is taken too."""
+    """Return ``value`` if it is a non-empty text; an integer (digits from a template) is accepted too."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(integer(argument, value))
     if not isinstance(value, str) or not value.strip():
@@ -32,9 +32,10 @@ def text(argument: str, value: object) -> str:
 
 
 def encodable(argument: str, value: str) -> str:
-    """Return ``value`` if UTF-8 can hold it; only what it cannot hold is shown, since it may be a secret.
+    """Return ``value`` if it can be encoded as UTF-8.
 
-    Subclasses of ``str`` (of templates, parsers), which encoders refuse, become plain texts.
+    The error shows only the character that cannot, since the value may be a secret. Subclasses of ``str``
+    (from templates or parsers), which encoders refuse, become plain texts.
     """
     try:
         value.encode()
@@ -47,9 +48,9 @@ def encodable(argument: str, value: str) -> str:
 
 
 def path_segment(argument: str, value: object) -> str:
-    """Return ``value`` if it can stand as one segment of a path once it is quoted.
+    """Return ``value`` if it can be one segment of a path after percent-encoding.
 
-    ``.`` and ``..`` cannot: they mean another path even when quoted.
+    ``.`` and ``..`` cannot: even percent-encoded, they lead to another path.
     """
     segment = text(argument, value)
     if segment in {".", ".."}:
@@ -58,7 +59,7 @@ def path_segment(argument: str, value: object) -> str:
 
 
 def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """Return ``value`` as an integer within the limits; digits in a text (a template) are taken too."""
+    """Return ``value`` as an integer within the limits; digits in a text (a template) are accepted too."""
     rule = "it must be an integer"
     if low is not None and high is not None:
         rule += f" from {low} to {high}"
@@ -80,7 +81,7 @@ def integer(argument: str, value: object, low: int | None = None, high: int | No
 def items(
     argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False
 ) -> Sequence[Any]:
-    """Return ``values`` as a list; a set and other iterables are taken, a mapping or a text is not."""
+    """Return ``values`` as a list; any iterable is accepted, except for a mapping or a text."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgument(argument, values, "it must be a list")
     listed = list(values)
@@ -92,9 +93,9 @@ def items(
 
 
 def one_of(argument: str, value: object, choices: tuple[str, ...], where: str = "") -> None:
-    """Refuse a value that is none of the choices.
+    """Refuse a value that is not one of the choices.
 
-    :param where: ends the rule, such as "for file_format='csv'".
+    :param where: appended to the rule, such as "for file_format='csv'".
     """
     if value not in choices:
         raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}{where}")
@@ -122,7 +123,7 @@ def loop_values(argument: str, values: object) -> list[str]:
 
 
 def word(argument: str, value: object, words: type[W]) -> str:
-    """Return ``value``, as ``words`` spells it, if it is one of them."""
+    """Return ``value`` in the spelling of ``words``, if it is one of them."""
     try:
         return str(words(str(value)))
     except ValueError:
@@ -130,7 +131,7 @@ def word(argument: str, value: object, words: type[W]) -> str:
 
 
 def words(argument: str, values: object, known: type[W], *, may_be_empty: bool = False) -> list[str]:
-    """Return ``values`` as a list of some of the words that are known."""
+    """Return ``values`` as a list, if each of them is one of the known words."""
     listed = items(argument, values, may_be_empty=may_be_empty)
     return [word(f"{argument}[{index}]", item, known) for index, item in enumerate(listed)]
 
@@ -153,7 +154,7 @@ def boolean(argument: str, value: object) -> bool:
 
 
 def date(argument: str, value: object) -> datetime.date:
-    """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone gives its UTC day."""
+    """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone becomes its UTC day."""
     rule = "it must be a date, yyyy-MM-dd, in UTC"
     match value:
         case datetime.datetime():
