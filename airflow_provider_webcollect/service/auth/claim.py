@@ -1,20 +1,21 @@
-"""The right to renew a token: of one process at a time, over all hosts.
+"""The claim on the renewal of a token: a lock that at most one process holds, over all hosts.
 
-The token's store can be read and written, but not compared and set. That is enough where a write takes a
+The token's store can be read and written, but has no compare-and-set. That is enough if a write takes a
 bounded time (Fischer's algorithm):
 
-1. Read the note. Go on if nobody's claim is alive.
-2. Write a claim. If 1 and 2 together took longer than the store's ``write_bound``, others may have claimed
-   and checked meanwhile: go on as if the claim just written were somebody else's.
-3. Wait longer than ``write_bound``. Whoever has read before our claim could be seen has written by then.
-4. Read the note again. The one whose claim stands may renew.
+1. Read the note. Stop if it has a claim that has not expired.
+2. Write a claim. If 1 and 2 together took longer than the store's ``write_bound``, other processes may have
+   claimed and checked meanwhile: treat the claim just written as another process's.
+3. Wait longer than ``write_bound``. By then, each process that read the note before this claim was visible
+   has written its own claim.
+4. Read the note again. The process whose claim is still there may renew.
 
-A claim ends when its owner notes what became of it, or ``CLAIM_LIFE`` seconds after an observer saw it first,
-by the observer's own clock. Its owner may have been killed after it had sent the refresh token, so what
-follows an expired claim is doubt.
+A claim ends when its owner writes the outcome, or ``CLAIM_LIFE`` seconds after an observer first saw it, by
+the observer's own clock. The owner may have been killed after it sent the refresh token, so the state after
+an expired claim is doubtful.
 
-What remains: a process that stands still for longer than ``CLAIM_LIFE`` between its last reading of the clock
-and its next request or write, and a store whose write takes effect later than that.
+Two cases are not covered: a process that is suspended for longer than ``CLAIM_LIFE`` between its last reading
+of the clock and its next request or write, and a store whose write takes effect later than that.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a claim is nobody's any more, beside what the claiming itself takes: longer than its
-#: owner takes to send (SEND_WITHIN, and what ``token_sender`` of the client allows) and to store.
+#: Seconds after which a claim expires, in addition to the time for claiming: longer than its owner takes to
+#: send (SEND_WITHIN, and the limits of the client's ``token_sender``) and to store.
 CLAIM_LIFE = 90.0
-#: Seconds after its claim was checked until which a process may send the refresh token.
+#: Seconds after the check of its claim in which a process may send the refresh token.
 SEND_WITHIN = 10.0
-#: The wait between writing a claim and checking it, as a multiple of the store's ``write_bound``; and what
-#: the claiming takes at most.
+#: The wait between writing a claim and checking it, and the longest time for claiming, as multiples of the
+#: store's ``write_bound``.
 MARGIN, CLAIMING = 1.5, 3.0
 
 
 class RenewalClaim:
     """This process's claims on one connection's renewals.
 
-    :param store: where the note is shared.
+    :param store: where the processes share the note.
     :param fingerprint: of the connection's own credential.
-    :param clock: a clock that only moves forward, in seconds.
+    :param clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, store: TokenStore, fingerprint: str, clock: Callable[[], float]) -> None:
@@ -65,13 +66,13 @@ class RenewalClaim:
         self._began = self._checked_at = 0.0
         self._note: RenewalNote | None = None
         self._found: RenewalNote | None = None
-        #: What to note when the renewal ends without a new token; at first what was known before the claim.
+        #: The state to write if the renewal ends without a new token; at first the state before the claim.
         self.outcome = RenewalState.RELEASED
 
     def read(self, generation: int) -> Flow[RenewalState]:
-        """Return how the renewal of ``generation`` stands; an expired claim is DOUBTFUL.
+        """Return the state of the renewal of ``generation``; an expired claim is DOUBTFUL.
 
-        :raises TokenStoreUnavailable: if the store cannot tell.
+        :raises TokenStoreUnavailable: if the store cannot be read.
         """
         note: RenewalNote | None = yield Blocking(self._store.load_note)
         return self._state(note, generation)
@@ -79,7 +80,7 @@ class RenewalClaim:
     def _state(self, note: RenewalNote | None, generation: int) -> RenewalState:
         if note is None:
             return RenewalState.RELEASED
-        # of whatever generation: one that was written late may have replaced a claim that still counts
+        # of any generation: a claim that was written late may have replaced one that is still valid
         if note.state is RenewalState.CLAIMED and self._is_alive(note):
             return RenewalState.CLAIMED
         if (note.fingerprint, note.generation) != (self._fingerprint, generation):
@@ -87,9 +88,9 @@ class RenewalClaim:
         return RenewalState.DOUBTFUL if note.state is RenewalState.CLAIMED else note.state
 
     def acquire(self, generation: int) -> Flow[bool]:
-        """Return whether this process, and no other, may renew ``generation`` now.
+        """Claim the renewal; return whether this process, and no other, may renew ``generation`` now.
 
-        :raises TokenStoreUnavailable: if the store does not take the claim; nothing must be sent then.
+        :raises TokenStoreUnavailable: if the claim cannot be stored; nothing must be sent then.
         """
         began = self._clock()
         found: RenewalNote | None = yield Blocking(self._store.load_note)
@@ -116,16 +117,16 @@ class RenewalClaim:
         return True
 
     def may_send(self) -> bool:
-        """Return whether the claim is young enough for the refresh token to be sent."""
+        """Return whether the claim is recent enough to send the refresh token."""
         return self._clock() - self._checked_at < SEND_WITHIN
 
     def settle(self) -> Flow[None]:
-        """End the claim, and note the outcome."""
+        """End the claim, and write the outcome."""
         if self._note is None or self._clock() - self._began >= self._life:
-            return  # somebody else may have claimed meanwhile
+            return  # another process may have claimed meanwhile
         note = msgspec.structs.replace(self._note, state=self.outcome)
         if self._found is not None and self.outcome is RenewalState.RELEASED:
-            note = self._found  # what was noted before, of another generation say, still holds
+            note = self._found  # the note before, which may be of another generation, is still valid
         self._note = None
         try:
             yield Blocking(functools.partial(self._store.save_note, note))

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class HostLock:
-    """A lock that the processes of a host share; where no file can be made, there is none."""
+    """A lock that the processes of a host share. If its file cannot be created, the lock has no effect."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,7 +25,7 @@ class HostLock:
         self._is_said = False
 
     def try_acquire(self) -> bool:
-        """Return whether the lock is held now, or need not be."""
+        """Try to take the lock; return True if this process holds it, or if no lock can be made."""
         try:
             self._file = self._file or _lock_file(self._name)
             self._file.acquire(timeout=0)
@@ -39,7 +39,7 @@ class HostLock:
         return True
 
     def release(self) -> None:
-        """Let others have the lock."""
+        """Release the lock."""
         if self._file is not None:
             with contextlib.suppress(Exception):
                 self._file.release(force=True)
@@ -51,6 +51,6 @@ def _lock_file(name: str) -> filelock.BaseFileLock:
     folder = Path(tempfile.gettempdir()) / f"webcollect-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        # somebody else's folder: they could hold the lock for ever
+        # the folder of another user, who could hold the lock for ever
         folder = Path(tempfile.mkdtemp(prefix="webcollect-"))
     return filelock.FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock")

@@ -1,32 +1,33 @@
 """Access tokens: one credential that all processes share, renewed by one of them at a time.
 
-Refresh tokens count as single-use, and sending a spent one may revoke everything (assumptions.md, Tokens). So
-one is sent by whoever holds the host's lock and the claim (:mod:`.claim`), after the store has been seen to
-take a write, and not again unless it surely did not arrive, or there is nothing left that could be lost.
+Refresh tokens count as single-use, and sending a used one may revoke all tokens (assumptions.md, Tokens). So
+a process sends one only while it holds the host's lock and the claim (:mod:`.claim`), and after a successful
+write to the store. It sends the same one again only if the first request certainly did not arrive, or if no
+valid access token is left to lose.
 
-What a process knows of the token decides what it does:
+The state of the token decides what a process does:
 
 | State | Known by | Without the claim | With it |
 |---|---|---|---|
 | fresh | the record's times | use it | use it |
-| due | little of its life is left | use it while another process has the claim | renew |
-| ended | no record, its time is over, or rejected | wait for the claimant's record | renew |
-| doubtful | the claim expired, or by the note an answer was lost | use it to its end | renew after its end |
+| due | little of its lifetime is left | use it while another process has the claim | renew |
+| ended | no record, expired, or rejected | wait for the claimant's record | renew |
+| doubtful | the claim expired, or the note says: response lost | use it to its end | renew after its end |
 | refused | the note says so | use it to its end | login and password, else `GrantRejected` |
 | superseded | a newer generation is of another credential | `TokenUnavailable` | `TokenUnavailable` |
 
 | Event, with the claim | Next state | The refresh token |
 |---|---|---|
-| a new token | fresh: the next generation is stored, and the claim released | is spent |
-| surely not sent | as before | is kept |
-| answer lost, access token alive | doubtful | is sent again only after the access token's end |
-| answer lost, access token ended | as the second answer says, else doubtful | is sent once more |
+| a new token | fresh: the next generation is stored, and the claim released | is used up |
+| certainly not sent | as before | is kept |
+| response lost, access token valid | doubtful | is sent again only after the access token's end |
+| response lost, access token ended | as the second response says, else doubtful | is sent once more |
 | refused | fresh if a newer record appears, else refused | is never sent again |
-| interrupted or killed | doubtful, by the note or the expired claim | as for a lost answer |
+| interrupted or killed | doubtful, by the note or the expired claim | as for a lost response |
 
-Where there are login and password, they are used instead of sending a refresh token in doubt again.
+If the connection has login and password, they are used instead of sending a doubtful refresh token again.
 
-Records are ordered by generation, and a record of a lower one never replaces a higher one here.
+Records are ordered by generation; a record never replaces one of a higher generation.
 """
 
 from __future__ import annotations
@@ -66,54 +67,54 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A token is renewed when so much of its life is left; each process draws its own share, so that a fleet does
-#: not renew in the same second.
+#: A token is renewed when this share of its lifetime is left; each process chooses a random value in this
+#: range, so many processes do not renew in the same second.
 EARLY_SHARE = (0.02, 0.06)
 #: Seconds that a process waits for another one's renewal, or for the keeper's record.
 PATIENCE = 110.0
-#: Seconds that a process without a token waits for a store in trouble.
+#: Seconds that a process without a token waits for a failing store.
 STORE_PATIENCE = 10.0
-#: Seconds that a process whose refresh token is refused waits for the record of whoever used it.
+#: Seconds that a process whose refresh token is refused waits for the record of the process that used it.
 ADOPTION = 15.0
-#: Seconds before an early renewal that failed is tried again.
+#: Seconds between a failed early renewal and the next attempt.
 POSTPONEMENT = 60.0
-#: Share of a token's life after which a keeper sends a refresh token again whose answer was lost: should the
-#: service revoke the access token for it, little is lost.
+#: Share of a token's lifetime after which a keeper sends a refresh token again if the response was lost. If
+#: the service then revokes the access token, little is lost.
 LATE_SHARE = 0.9
-#: Reads of a store that seems empty before it is taken for empty, since one in trouble may seem so for a
+#: Reads of a store that looks empty before it counts as empty, since a failing store may look so for a
 #: moment; and the seconds between them, if other processes use it.
 EMPTY_READS, EMPTY_PAUSE = 2, 1.2
-#: Seconds before a token is requested again whose answer was lost.
+#: Seconds before a token is requested again after the response was lost.
 LOST_ANSWER_PAUSE = 1.0
-#: Seconds for which a token counts as just obtained; that one is rejected has another reason than its age.
+#: Seconds for which a token counts as just obtained; if it is rejected, its age is not the reason.
 YOUTH = 60.0
-#: Answers of the token endpoint that say nothing of the refresh token.
+#: Statuses of the token endpoint that do not mean that the refresh token is refused.
 _NO_REFUSAL = frozenset({403, 404, 408, 429})
 #: Seconds between two reads of the store while waiting.
 READ_INTERVAL = 0.2
-#: Seconds between the tries to store a new token, which cannot be had again.
+#: Seconds between the attempts to store a new token, which the service does not issue again.
 SAVE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
-#: Carries a token call out.
+#: Sends a token call.
 SendToken = Callable[["Call[TokenRecord]"], Flow["TokenRecord"]]
-#: Finds out whether the service takes an access token.
+#: Finds out whether the service accepts an access token.
 AskService = Callable[[str], Flow[bool]]
 
-#: New tokens that could not be stored yet, by what the connection is named and its credential.
+#: New tokens that could not be stored yet, by the connection's name and credential.
 _unsaved: dict[str, StoredToken] = {}
 
 
 class Tokens:
-    """Gives the calls of one client their access token.
+    """Provides the access token for the calls of one client.
 
-    :param credentials: what the connection holds.
-    :param name: names the connection; processes of a host with one name renew one at a time.
-    :param store: where the token is shared.
-    :param base_url: where the credentials are good.
+    :param credentials: the connection's credentials.
+    :param name: names the connection; processes of a host that use the same name renew one at a time.
+    :param store: where the processes share the token.
+    :param base_url: the service that the credentials are for.
     :param keeper_only: never write to the store except in :meth:`renew`; wait for the keeper's record.
     :param learned: called with every token obtained, for masking it in logs.
-    :param now: the wall clock, in Unix time; it only decides whether a token's life is over.
-    :param clock: a clock that only moves forward, in seconds.
+    :param now: the wall clock, in Unix time; it is only used to tell how much of a token's lifetime is left.
+    :param clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -140,32 +141,32 @@ class Tokens:
         self._clock = clock
         self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
-        #: The newest generation seen, of whatever credential.
+        #: The newest generation seen, of any credential.
         self._generation = 0
         self._renewal = RenewalState.RELEASED
-        #: What the store held when this process, which had read the connection just before, read it first.
+        #: The generation in the store at this process's first read, right after it read the connection.
         self._first_generation: int | None = None
         self._is_superseded = False
         self._postponed_until = 0.0
         self._obtained: tuple[str, float] = ("", 0.0)
         self._replaced_young_at = -YOUTH
-        #: How often getting a token has failed, and the last error.
+        #: The number of failed attempts to get a token, and the last error.
         self.failures = 0
         self._failure: WebCollectError | None = None
 
     def current(self, rejected: str | None = None) -> str | None:
-        """Return the access token at hand, or None if one has to be obtained first."""
+        """Return the access token in memory, or None if one has to be obtained first."""
         return None if self._due() else self._usable(rejected)
 
     def obtain(self, authorize: Authorize, send: SendToken) -> Flow[str]:
         """Return an access token other than the rejected one, from the store or by renewing.
 
-        The driver runs one of these at a time. One that fails has failed for all that waited for it: each of
-        them may take long, and they would add up.
+        The driver runs one of these at a time. If one fails, it fails for all callers that waited for it:
+        an attempt may take long, and one attempt for each of them would take too long.
 
         :raises CredentialError: if no credential of the connection leads to a token.
-        :raises TokenUnavailable: if another process was to provide it and did not, or has one of a newer
-            credential than this one; if the store is in trouble; or if the answer to a renewal was lost.
+        :raises TokenUnavailable: if another process should have provided the token and did not, or stored one
+            of a newer credential than this one; if the store fails; or if the response to a renewal was lost.
         """
         if (
             self._failure is not None
@@ -198,10 +199,11 @@ class Tokens:
         return token.access_token
 
     def renew(self, send: SendToken, after_share: float, is_accepted: AskService) -> Flow[StoredToken]:
-        """Renew the token if at least this share of its life has passed or the service rejects it; return it.
+        """Renew the token if it is old enough or the service rejects it; return the valid one.
 
-        :param after_share: 0 for in any case, 0.5 for from half of its life on.
-        :param is_accepted: finds out whether the service takes a token that is young enough.
+        :param after_share: renew if at least this share of the lifetime has passed; 0 renews in any case, 0.5
+            after half of it.
+        :param is_accepted: finds out whether the service still accepts a token that is not old enough.
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: as :meth:`obtain` does.
         """
@@ -238,14 +240,14 @@ class Tokens:
         return None
 
     def _usable(self, rejected: str | None) -> str | None:
-        """Return the access token at hand if it may still be used, due for renewal or not."""
+        """Return the access token in memory if it may still be used, due for renewal or not."""
         held = self._held
         if held is None or held.access_token in {"", rejected} or held.has_ended(self._now()):
             return None
         return held.access_token
 
     def _due(self) -> bool:
-        """Whether the token at hand is so near its end that it should be renewed."""
+        """Whether the token in memory expires so soon that it should be renewed."""
         held = self._held
         if held is None or held.expires_at is None:
             return False
@@ -254,16 +256,16 @@ class Tokens:
         return held.age_share(self._now()) >= 1 - self._early and self._clock() >= self._postponed_until
 
     def _read_store(self) -> Flow[bool]:
-        """Take over what the store holds, unless it is older or came of another credential.
+        """Use the stored token, unless it is older or was obtained with another credential.
 
-        :return: whether it holds anything.
-        :raises TokenStoreUnavailable: if the store cannot tell.
+        :return: whether the store has a token.
+        :raises TokenStoreUnavailable: if the store cannot be read.
         """
         unsaved = _unsaved.get(self._key)
         try:
             stored: StoredToken | None = yield Blocking(self._store.load)
         except TokenStoreUnavailable:
-            # what is at hand may be used, though not renewed
+            # the token in memory may be used, but not renewed
             if unsaved is not None and unsaved.is_newer_than(self._held):
                 self._hold(unsaved)
             self._hold_own()
@@ -283,17 +285,17 @@ class Tokens:
             if self._held is None or not self._held.is_newer_than(stored):
                 self._hold(stored)
             elif self._renewal is RenewalState.REFUSED:
-                # ours is of no use, and somebody has begun again
+                # our token cannot be renewed, and another process has started over with a lower generation
                 self._generation = stored.generation
                 self._hold(stored)
             return True
-        # whoever stored it had another credential after this process had read its own
+        # superseded if a token of another credential was stored after this process had read its own
         self._is_superseded = stored.generation > own_generation
         self._hold_own()
         return True
 
     def _hold_own(self) -> None:
-        """Hold the connection's own access token, if there is nothing else."""
+        """Use the connection's own access token, if there is no other."""
         if self._held is None and self._credentials.access_token:
             self._hold(
                 StoredToken(
@@ -336,9 +338,10 @@ class Tokens:
     def _renewed(
         self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
     ) -> Flow[StoredToken]:
-        """Return a token that is good enough, renewing it as the one process that does.
+        """Return a token that is good enough: renew it, or wait for the process that does.
 
-        :param is_enough: whether the token at hand is good enough, given whether another process is renewing.
+        :param is_enough: whether the token in memory is good enough, given whether another process is
+            renewing.
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + PATIENCE
         store_works_at = self._clock()
@@ -371,7 +374,7 @@ class Tokens:
         if self._held is not None and is_enough(False):
             return self._held
         if self._is_superseded:
-            # what is stored may be all that still works
+            # the stored token may be the only one that still works
             raise TokenUnavailable("the connection has a new credential, which is not used here yet")
         is_locked = self._lock.try_acquire()
         generation = self._generation
@@ -412,9 +415,9 @@ class Tokens:
         return bool(self._credentials.login and self._credentials.password)
 
     def _unspent(self, renewal: RenewalState) -> Call[TokenRecord] | None:
-        """Return the call with the refresh token that may be sent: the record's, or else the connection's.
+        """Return the call with a refresh token that may be sent: the record's, or else the connection's.
 
-        The token itself is not kept in a variable, which some tracebacks show.
+        The token itself is not kept in a variable, since some tracebacks show variables.
         """
         if renewal is RenewalState.REFUSED or (renewal is RenewalState.DOUBTFUL and self._has_login):
             return None
@@ -436,7 +439,7 @@ class Tokens:
         )
 
     def _refuse_to_spin(self, rejected: str | None) -> None:
-        """Raise rather than renew again and again because of an operation that is refused with any token."""
+        """Raise if new tokens are rejected again and again, as for an operation that rejects any token."""
         obtained, since = self._obtained
         if not rejected or obtained != rejected or self._clock() - since > YOUTH:
             return
@@ -445,9 +448,9 @@ class Tokens:
         self._replaced_young_at = self._clock()
 
     def _as_claimant(self, send: SendToken, rejected: str | None) -> Flow[StoredToken | None]:
-        """Obtain a new token from what the connection has: the refresh token, then login and password.
+        """Obtain a new token with the connection's credentials: the refresh token, then login and password.
 
-        :return: None if another process's token has appeared instead.
+        :return: None if another process has stored a token instead.
         """
         generation = self._generation
         self._refuse_to_spin(rejected)
@@ -466,16 +469,16 @@ class Tokens:
     def _exchanged(
         self, refresh: Call[TokenRecord], rejected: str | None, send: SendToken
     ) -> Flow[TokenRecord]:
-        """Exchange a refresh token, and have the claim know what became of it.
+        """Exchange a refresh token, and record the outcome in the claim.
 
         :raises GrantRejected: if the service refuses it.
-        :raises _AnswerLost: if it is not known whether the service took it.
-        :raises WebCollectError: any other: surely without effect.
+        :raises _AnswerLost: if it is not known whether the service accepted it.
+        :raises WebCollectError: any other; the request certainly had no effect.
         """
         if not self._claim.may_send():
             raise TokenUnavailable("this process stood still while it was about to renew the token")
         before = self._claim.outcome
-        # whatever interrupts the exchange leaves its outcome unknown
+        # if the exchange is interrupted, its outcome is unknown
         self._claim.outcome = RenewalState.DOUBTFUL
         try:
             return (yield from self._sent(refresh, send))
@@ -489,7 +492,7 @@ class Tokens:
         if not self._usable(rejected) and not self._has_login:
             yield Sleep(LOST_ANSWER_PAUSE)
             if self._claim.may_send():
-                # there is no other way to a token, and nothing left to lose
+                # there is no other way to obtain a token, and no valid token left to lose
                 try:
                     return (yield from self._sent(refresh, send))
                 except GrantRejected:
@@ -503,14 +506,14 @@ class Tokens:
             return (yield from send(refresh))
         except ServiceError as refusal:
             status = refusal.status or 0
-            # without a code, it may be a gateway that wants a token
+            # a response without a code may be from a gateway that requires a token
             if refusal.code is None or not 400 <= status < 500 or status in _NO_REFUSAL or refusal.retryable:
                 raise
             self._renewal = self._claim.outcome = RenewalState.REFUSED
             raise _explained(refusal) from refusal
 
     def _has_successor(self, generation: int) -> Flow[bool]:
-        """Wait, bounded, for the record of whoever used a refused refresh token before."""
+        """Wait up to ``ADOPTION`` seconds for the record of a process that used the refresh token before."""
         gives_up_at = self._clock() + ADOPTION
         log.warning(
             "The refresh token was refused; waiting %.0f s for the token of a process that may have used it.",
@@ -525,7 +528,7 @@ class Tokens:
             yield Sleep(READ_INTERVAL)
 
     def _keep(self, record: TokenRecord, spent: Call[TokenRecord] | None) -> Flow[StoredToken]:
-        """Store a new token, before it is used; an answer without a new refresh token keeps the old one."""
+        """Store a new token before it is used; if the response has no new refresh token, keep the old one."""
         now = self._now()
         token = StoredToken(
             access_token=record.access_token,
@@ -546,7 +549,7 @@ class Tokens:
         notice, is_first = Notice(log, self._clock), True
         for pause in (*pauses, None):
             try:
-                # a write that seemed to fail may have been seen, and its token have a successor by now
+                # a write that seemed to fail may have succeeded, and a newer token may be stored by now
                 if is_first or token.is_newer_than((yield Blocking(self._store.load))):
                     yield Blocking(functools.partial(self._store.save, token))
             except TokenStoreUnavailable as error:
@@ -561,7 +564,7 @@ class Tokens:
                     error,
                     level=logging.WARNING,
                 )
-                # without the pause rather than not at all: the token cannot be had again
+                # once stopped, try again without a pause: the service does not issue this token again
                 with contextlib.suppress(Stopped):
                     yield Sleep(pause)
             else:
@@ -572,7 +575,7 @@ class Tokens:
 
 
 class _AnswerLost(TokenUnavailable):
-    """A refresh token was sent, and whether the service took it is not known."""
+    """A refresh token was sent, but it is unknown whether the service accepted it."""
 
 
 def _explained(refusal: ServiceError | None) -> GrantRejected:

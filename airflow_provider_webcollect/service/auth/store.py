@@ -24,27 +24,28 @@ class Register(StrEnum):
 class TokenStore(abc.ABC):
     """Two texts that all processes of a connection can read and replace; no compare-and-set is needed.
 
-    They are apart so that a note on the renewal that is written late never overwrites a newer token.
+    The token and the note on its renewal are separate, so a late write of the note cannot replace a newer
+    token.
 
-    :cvar write_bound: seconds that a write takes at most; every reader sees it at the latest a quarter of
-        that after it has returned. Hosts tell by it which of them renews the token. None for a store that
-        one process alone uses.
+    :cvar write_bound: seconds that a write takes at most; a quarter of that after it has returned, at the
+        latest, every reader sees it. Claims on the renewal rely on it. None for a store that only one process
+        uses.
     """
 
     write_bound: ClassVar[float | None] = 2.0
 
     @abc.abstractmethod
     def read(self, register: Register) -> str | None:
-        """Return a text, or None if there surely is none; raise anything if that is unknown."""
+        """Return a text, or None if there certainly is none; raise any exception if that is unknown."""
 
     @abc.abstractmethod
     def write(self, register: Register, text: str) -> None:
-        """Replace a text; raise anything if it may not have been written."""
+        """Replace a text; raise any exception if it may not have been written."""
 
     def load(self) -> StoredToken | None:
-        """Return the shared token, or None if there surely is none.
+        """Return the shared token, or None if there certainly is none.
 
-        :raises TokenStoreUnavailable: if the store cannot tell, or holds something else.
+        :raises TokenStoreUnavailable: if the store cannot be read, or its content is not a token.
         """
         return self._decoded(Register.TOKEN, StoredToken)
 
@@ -72,7 +73,7 @@ class TokenStore(abc.ABC):
             )
         else:
             return
-        # out of the handler, so that nothing leads to the frames below, whose variables hold the token
+        # outside the handler, so the error has no link to the frames whose variables hold the token
         content = b""
         raise unavailable
 
@@ -85,9 +86,9 @@ class TokenStore(abc.ABC):
             ) from error
         try:
             return msgspec.json.decode(text, type=kind) if text and text.strip() else None
-        except Exception:  # nested too deeply, no text at all
-            text = ""  # it may hold a token, and variables show in some tracebacks
-        # not taken for an empty store: the connection's own refresh token may have been spent long ago
+        except Exception:  # for example nested too deeply, or not a text
+            text = ""  # it may hold a token, and some tracebacks show variables
+        # does not count as an empty store: the connection's own refresh token may have been used long ago
         raise TokenStoreUnavailable(
             f"what is stored as the connection's {register} cannot be read; delete it to begin again"
         )
@@ -96,7 +97,7 @@ class TokenStore(abc.ABC):
 class MemoryTokenStore(TokenStore):
     """Shares the token within this process only.
 
-    :param name: stores of one name share one token.
+    :param name: stores with the same name share one token.
     """
 
     write_bound = None

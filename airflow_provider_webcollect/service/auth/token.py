@@ -1,4 +1,4 @@
-"""What the processes that use one connection share: the token, and how its renewal stands."""
+"""What the processes of a connection share: the token, and the state of its renewal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from airflow_provider_webcollect.service.api.records import TokenRecord
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
-    """An access token as it is shared. Its repr shows no token.
+    """An access token in the shared store. Its repr shows no token.
 
-    :ivar generation: its predecessor's + 1, so that records are ordered whatever the hosts' clocks say; 0 for
-        the connection's own token.
+    :ivar generation: that of the token before + 1, so the order of records does not depend on the hosts'
+        clocks; 0 for the connection's own token.
     :ivar obtained_at: Unix time by the clock of the host that obtained it.
-    :ivar expires_at: Unix time at which the access token ends, by the same clock; None if not known.
-    :ivar fingerprint: of the connection's own credential, from which this token was obtained.
+    :ivar expires_at: Unix time at which the access token expires, by the same clock; None if not known.
+    :ivar fingerprint: of the connection's credential that this token was obtained with.
     """
 
     access_token: str
@@ -46,17 +46,17 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         return self.generation > other.generation
 
     def age_share(self, now: float) -> float:
-        """Return how much of the token's life has passed; all of it where that is not known."""
+        """Return the share of the token's lifetime that has passed; 1.0 if that is not known."""
         if self.expires_at is None or self.expires_at <= self.obtained_at:
             return 1.0
         return (now - self.obtained_at) / (self.expires_at - self.obtained_at)
 
     def has_ended(self, now: float) -> bool:
-        """Return whether the token's life is known to be over."""
+        """Return whether the token is known to have expired."""
         return self.expires_at is not None and self.obtained_at < self.expires_at <= now
 
     def record(self, now: float) -> TokenRecord:
-        """Return the token as the service would hand it out at ``now``."""
+        """Return the token as the service's response would have it at ``now``."""
         return TokenRecord(
             access_token=self.access_token,
             expires_in=None if self.expires_at is None else self.expires_at - now,
@@ -66,7 +66,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenewalState(StrEnum):
-    """How the renewal of one generation of the token stands."""
+    """The state of the renewal of one generation of the token."""
 
     CLAIMED = "claimed"
     RELEASED = "released"
@@ -75,11 +75,11 @@ class RenewalState(StrEnum):
 
 
 class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Who renews which generation of the token, or what became of that. It holds no secret.
+    """Which process renews which generation of the token, or how that ended. It contains no secret.
 
     :ivar claimant: a random name for one attempt of one process.
-    :ivar generation: of the token that is to be replaced.
-    :ivar fingerprint: of the connection's own credential that the claimant has.
+    :ivar generation: of the token to be replaced.
+    :ivar fingerprint: of the claimant's connection credential.
     """
 
     claimant: str
