@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that closing waits for a renewal of the token that is under way.
+#: Seconds that closing waits for a renewal of the token that is in progress.
 RENEWAL_PATIENCE = 10.0
 
 
@@ -56,7 +56,7 @@ def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class AsyncClient:
-    """Sends calls to the service from one event loop. What could block the loop runs in a thread.
+    """Sends calls to the service from one event loop. Blocking functions run in threads.
 
     :param context: settings, credentials, rate limiters and the token.
     :param sleep: waits for a number of seconds.
@@ -76,7 +76,7 @@ class AsyncClient:
         self._renewals: set[asyncio.Task[str]] = set()
 
     async def send(self, call: Call[T]) -> T:
-        """Carry ``call`` out and return its result.
+        """Send ``call`` and return its result.
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
@@ -84,7 +84,7 @@ class AsyncClient:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a piece of client logic to its end and return its result."""
-        # first, since the rate limit counts from when a request may leave; a failure shows when it does
+        # opened first, since the rate limit counts from when a request may be sent; sending shows a failure
         with contextlib.suppress(Exception):
             await self._transport(self.context.settings.base_url)
         try:
@@ -92,7 +92,7 @@ class AsyncClient:
             while True:
                 try:
                     outcome = await self._perform(effect)
-                except BaseException as error:  # whatever happens is the logic's to judge
+                except BaseException as error:  # the client logic handles all errors
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(outcome)
@@ -131,7 +131,7 @@ class AsyncClient:
     async def _authorized(self, authorize: Authorize) -> str:
         """Get an access token, in a task of its own.
 
-        The caller may be cancelled; a renewal that the service has carried out must still be stored.
+        Even if the caller is cancelled, a token that the service has issued must be stored.
         """
         renewal = asyncio.create_task(self._renewal(authorize))
         self._renewals.add(renewal)
@@ -161,11 +161,11 @@ class AsyncClient:
     async def _begun(
         self, request: Request, headers: dict[str, str], content: bytes | MultipartEncoder | None
     ) -> httpx.Response:
-        """Send a request; return the answer as soon as it begins."""
+        """Send a request; return the response as soon as it begins."""
         import httpx
 
         settings = self.context.settings
-        # what fails before the request leaves has to show as that, so it fails before the whole time is over
+        # failures before the request is sent must be recognizable, so these timeouts are below the total one
         part = request.total_timeout * 0.45
         timeout = httpx.Timeout(
             settings.read_timeout,
@@ -174,7 +174,7 @@ class AsyncClient:
         )
         unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
         try:
-            # past a client, which would log each request and keep cookies
+            # the transport is used without a client, which would log each request and keep cookies
             return await (await self._transport(request.url)).handle_async_request(
                 httpx.Request(
                     request.method,
@@ -213,7 +213,7 @@ def _transport(base: str, settings: Settings) -> httpx.AsyncHTTPTransport:
 async def _content_of(
     request: Request,
 ) -> AsyncIterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
-    """Do what :func:`content_of` does, in a thread where there is a file to open."""
+    """Do the same as :func:`content_of`; a file is opened in a thread."""
     if request.file is None:
         yield {}, request.content
         return

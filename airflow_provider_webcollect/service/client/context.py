@@ -1,4 +1,4 @@
-"""What all calls of one client share."""
+"""The objects that all calls of one client share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Settings and credentials, the address's rate limiters, and the token at hand."""
+    """Settings and credentials, the address's rate limiters, and the token."""
 
     settings: Settings
     credentials: Credentials
@@ -27,7 +27,7 @@ class ClientContext:
     tokens: Tokens
 
     def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
-        """Return this context with fewer tries of a call, and none begun after ``deadline`` seconds."""
+        """Return this context with fewer attempts per call, and none after ``deadline`` seconds."""
         retries = self.settings.retries
         shorter = dataclasses.replace(
             retries, attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
@@ -42,10 +42,11 @@ def make_context(
     store: TokenStore,
     learned: Callable[[str], None] = lambda secret: None,
 ) -> ClientContext:
-    """Put together what a client needs.
+    """Create the context of a client.
 
-    :param name: names the connection; processes of a host with one name renew its token one at a time.
-    :param store: where the token is shared.
+    :param name: names the connection; processes of a host that use the same name renew its token one at a
+        time.
+    :param store: where the processes share the token.
     :param learned: called with every token obtained, for masking it in logs.
     """
     return ClientContext(

@@ -1,6 +1,6 @@
-"""Carrying a call out: credential, rate limit, sending, judging the answer, trying again. It does no I/O.
+"""The steps of a call: credential, rate limit, request, response, retries. This module does no I/O.
 
-``exchange`` is a generator of effects, run by ``Client`` and ``AsyncClient`` alike.
+``exchange`` is a generator of effects that both ``Client`` and ``AsyncClient`` run.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How often a rejected access token is replaced within one try of a call: another process may have lost its
-#: token at the same time, and so have handed on one that is rejected too.
+#: How often a rejected access token is replaced within one attempt of a call: the token that replaces it may
+#: come from another process and be rejected too.
 REPLACEMENTS = 3
-#: Tries of a token call, seconds after which none is begun, and seconds for its answer.
+#: Attempts of a token call, seconds after which none is made, and seconds for its response.
 TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 10.0, 20.0
-#: The attribute of an exception that has interrupted a call; it holds an OutcomeUnknown.
+#: An attribute that is set on an exception that interrupted a call; it holds an OutcomeUnknown.
 _UNKNOWN = "webcollect_unknown_outcome"
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
 def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
-    """Carry ``call`` out and return its result.
+    """Send ``call`` and return its result.
 
-    tenacity decides whether and when to try again; the waiting itself is left to the driver.
+    tenacity decides whether and when to retry; the driver does the waiting.
 
-    What interrupts it from outside (a signal's exception, a cancellation) stays what it is. If it came while
-    the answer to a call that must not be repeated blindly was outstanding, a note on it says so, and
-    :func:`unknown_outcome` tells.
+    An interruption from outside (a signal's exception, a cancellation) is raised unchanged. If a request
+    that is not safe to repeat was in flight, a note on the exception says so, and :func:`unknown_outcome`
+    returns the details.
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
@@ -70,7 +70,7 @@ def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
 
 
 def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
-    """Return what is unknown after ``error``, which is that itself or has interrupted a call; or None."""
+    """Return ``error`` if it is an OutcomeUnknown, else the one attached by an interrupted call; or None."""
     return error if isinstance(error, OutcomeUnknown) else getattr(error, _UNKNOWN, None)
 
 
@@ -107,7 +107,7 @@ def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
 
 
 def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
-    """Try once; a rejected access token is replaced and the request repeated, a few times."""
+    """Make one attempt; if the access token is rejected, replace it and repeat the request, a few times."""
     token = yield from _token(call, context, None)
     for _ in range(REPLACEMENTS):
         try:
@@ -120,9 +120,9 @@ def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
 
 
 def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
-    """Find out, with a call that changes nothing, whether the service takes an access token.
+    """Find out, with a call that changes nothing, whether the service accepts an access token.
 
-    Only its word counts: a service in trouble says nothing of the token.
+    Only an explicit rejection counts; any other error does not mean that the token is invalid.
     """
     try:
         yield from _send(endpoints.get_running_counts(), context, token)
@@ -134,7 +134,7 @@ def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
 
 
 def token_sender(context: ClientContext) -> Callable[[Call[TokenRecord]], Flow[TokenRecord]]:
-    """Return what carries a token call out, within the time for which a claim on the renewal lasts."""
+    """Return a function that sends a token call before a claim on the renewal expires."""
     short = context.short_retries(TOKEN_TRIES, TOKEN_DEADLINE)
     timeout = min(TOKEN_TIMEOUT, short.settings.total_timeout)
     settings = dataclasses.replace(short.settings, total_timeout=timeout)
@@ -142,7 +142,7 @@ def token_sender(context: ClientContext) -> Callable[[Call[TokenRecord]], Flow[T
 
 
 def _token(call: Call[Any], context: ClientContext, rejected: str | None) -> Flow[str | None]:
-    """Return the access token that the call goes with, or None if it goes with a key or nothing."""
+    """Return the access token for the call, or None if it is sent with a key or without a credential."""
     if not _needs_token(call, context.credentials):
         return None
     return context.tokens.current(rejected) or (yield Authorize(rejected, context.tokens.failures))
@@ -172,7 +172,7 @@ def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
 
 
 def _authorization(call: Call[Any], credentials: Credentials, token: str | None) -> dict[str, str]:
-    """Return the one header that proves who is calling; never two credentials at once."""
+    """Return the header with the credential; a request never has two credentials."""
     if token is not None:
         return {"Authorization": f"Bearer {_sendable('access token', token)}"}
     match call.endpoint.credential:
@@ -189,7 +189,7 @@ def _authorization(call: Call[Any], credentials: Credentials, token: str | None)
 
 
 def _sendable(name: str, secret: str) -> str:
-    """Return ``secret`` if a header can hold it; what HTTP libraries say about one that cannot, shows it."""
+    """Return ``secret`` if it is valid in a header; otherwise an HTTP library's error would show it."""
     if secret.isascii() and secret.isprintable() and " " not in secret:
         return secret
     raise ConnectionIncomplete(
@@ -209,7 +209,7 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
-            # the rate limit is everybody's, so what one answer asks for has a bound here too
+            # all calls share the rate limit, so the pause that one response asks for is bounded here too
             pause = min(error.retry_after or 0.0, context.settings.retries.longest_wait)
             context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
         if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
@@ -224,8 +224,8 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
 
 
 def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response | Exception]:
-    """Send a request in its turn; return the answer, or what the driver raised instead."""
-    # a token call is rare, and its claim would not outlast a queue
+    """Send a request when the rate limit allows it; return the response, or the driver's exception."""
+    # token calls are rare, and the claim could expire while one waits for the rate limit
     is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
     for limiter in () if is_token_call else context.rate_limiters.of(call.endpoint.rate_limit):
         if wait := limiter.reserve():
@@ -241,8 +241,8 @@ def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> 
 
 
 def _note(call: Call[Any], interruption: BaseException) -> None:
-    """Have an interruption say that the outcome of ``call`` is unknown, if that matters."""
-    # what an unfinished renewal of the token means for the next one is its own matter, not the caller's
+    """Add a note to an interruption that the outcome of ``call`` is unknown, if that matters."""
+    # the renewal of the token handles its own interruptions; they do not concern the caller
     if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
         return
     unknown = OutcomeUnknown(
@@ -282,7 +282,7 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
 
 
 def _redirected(request: Request, answer: Response) -> Request:
-    """Return the request that a redirect asks for, if it stays at this service and changes nothing else.
+    """Return the redirected request, if it goes to the same service and keeps its method.
 
     :raises RedirectRefused: otherwise; the credential must not go elsewhere, nor a POST become a GET.
     """

@@ -1,4 +1,4 @@
-"""What both drivers need to put a request on the wire and to take its answer from it."""
+"""Functions of both drivers for sending a request and reading its response."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.flow import Request
     from airflow_provider_webcollect.service.settings import Settings
 
-#: Bytes of a file that are sent, or of an answer that are read, at a time.
+#: Bytes of a file that are sent, and of a response that are read, at a time.
 SENT_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
-#: Bytes of an answer that are shown to who wants to know early what it says.
+#: Bytes of a response that a caller can read before the rest has arrived.
 HEAD_BYTES = 1024
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def base_of(url: str) -> str:
-    """Return scheme, host and port of ``url``: what connections are kept by."""
+    """Return scheme, host and port of ``url``, the key for connections that are kept open."""
     return "/".join(url.split("/", 3)[:3])
 
 
 def trust(url: str, settings: Settings) -> ssl.SSLContext:
-    """Return what verifies TLS connections to ``url``; it trusts nobody where there is no TLS.
+    """Return the context that verifies TLS connections to ``url``; for http it trusts no certificates.
 
-    :raises InvalidArgument: if there is no such file, or folder, of certificate authorities.
-    :raises TlsError: if it holds none.
+    :raises InvalidArgument: if the file or folder of certificate authorities does not exist.
+    :raises TlsError: if it has no certificate authorities.
     """
     from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
@@ -61,11 +61,11 @@ def trust(url: str, settings: Settings) -> ssl.SSLContext:
 
 
 def proxy_for(url: str, socks_library: str) -> str | None:
-    """Return the URL of the proxy that the environment names for ``url``, or None to ask directly.
+    """Return the URL of the proxy that the environment names for ``url``, or None for a direct connection.
 
-    :param socks_library: the module that the driver's HTTP library takes for a SOCKS proxy.
-    :raises ProxyUnusable: if it is no address of a proxy, or a SOCKS one without that module; it may hold a
-        password, so it is not shown.
+    :param socks_library: the module that the driver's HTTP library needs for a SOCKS proxy.
+    :raises ProxyUnusable: if the URL is not a proxy's address, or that of a SOCKS proxy without that module.
+        The message does not show the URL, which may have a password.
     """
     import urllib3.util
     from requests.utils import get_environ_proxies, select_proxy
@@ -93,24 +93,24 @@ def proxy_for(url: str, socks_library: str) -> str | None:
 
 
 class Body:
-    """The body of an answer, unpacked as it comes in.
+    """The body of a response, decompressed while it arrives.
 
-    :param headers: the answer's; with names in lower case.
-    :param most: bytes that it may hold.
+    :param headers: of the response, with names in lower case.
+    :param most: size limit of the decompressed body, in bytes.
     """
 
     def __init__(self, headers: Mapping[str, str], most: int) -> None:
         packed = headers.get("content-encoding", "").strip().lower() in {"gzip", "x-gzip", "deflate"}
-        # 32: gzip or zlib, as its head says
+        # 32: detect gzip or zlib by the header
         self._unpacking = zlib.decompressobj(32 + zlib.MAX_WBITS) if packed else None
         self._most = self._left = most
         self._pieces: list[bytes] = []
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece of what came over the wire.
+        """Add the next piece that was received.
 
-        :raises AnswerTooLarge: if there is more than there may be.
-        :raises EOFError: if something follows what is packed.
+        :raises AnswerTooLarge: if the body exceeds the limit.
+        :raises EOFError: if more bytes follow the compressed data.
         """
         if self._unpacking:
             piece = self._unpacking.decompress(piece, self._left + 1)
@@ -122,13 +122,13 @@ class Body:
         self._pieces.append(piece)
 
     def so_far(self) -> bytes:
-        """Return what has come so far."""
+        """Return the bytes that have arrived so far."""
         return b"".join(self._pieces)
 
     def read(self) -> bytes:
         """Return the whole body.
 
-        :raises EOFError: if it ended before its time.
+        :raises EOFError: if the compressed data is incomplete.
         """
         if self._unpacking and self._pieces and not self._unpacking.eof:
             raise EOFError("the packed answer is cut")
@@ -137,7 +137,7 @@ class Body:
 
 @contextlib.contextmanager
 def content_of(request: Request) -> Iterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
-    """Give the content of a request and the headers that go with it; a file is streamed as multipart."""
+    """Yield the headers of a request's content, and the content; a file is streamed as multipart."""
     if request.file is None:
         yield {}, request.content
         return

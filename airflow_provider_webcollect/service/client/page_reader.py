@@ -1,4 +1,4 @@
-"""The rows of a source, page by page: the logic for both drivers, and a reader on the sync one."""
+"""Reading the rows of a source page by page: the logic for both drivers, and a reader on the sync driver."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 #: Attempts at a page that may be too large, before half of it is requested.
 TRIES_PER_SIZE = 3
-#: Seconds after which such a page is not tried again: what takes so long to fail is halved at once.
+#: Seconds of failing after which such a page is not requested again at its size, but halved at once.
 LONG_FAILURE = 10.0
-#: Good pages after which twice as many rows are requested again.
+#: Successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
-#: Seconds that an answer must take for another thread to be worth its while.
+#: Seconds that a response must take before prefetching in another thread pays off.
 SLOW_ANSWER = 0.05
-#: Attempts at a page before a cursor that stands still is an error.
+#: Attempts at a page before a cursor that does not advance is an error.
 STUCK_TRIES = 5
 #: Seconds before a page is requested again.
 STUCK_WAIT = 1.0
@@ -53,10 +53,10 @@ def read_page(
 ) -> Flow[DataPage]:
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
-    A page after which the read could not go on (rows are left, but none came or the cursor did not move on)
-    is requested again a few times.
+    A page after which the read could not continue (rows are left, but none came or the cursor did not
+    advance) is requested again a few times.
 
-    :raises PagingError: if it stays like that.
+    :raises PagingError: if the read still cannot continue.
     """
     for tries in range(STUCK_TRIES):
         if tries:
@@ -79,19 +79,19 @@ def _page_call(task_id: str, lotno: str | None, offset: int, size: int) -> Call[
 
 
 def _can_go_on_after(page: DataPage, offset: int) -> bool:
-    """Return whether the read can go on, or end, with the page at ``offset``."""
+    """Return whether the read can continue, or end, after the page at ``offset``."""
     return page.rest_total <= 0 or (bool(page.rows) and page.offset > max(offset, 0))
 
 
 class PageReader:
     """Reads pages of one source: the whole history of a task or, with ``lotno``, one batch.
 
-    Where answers take long, one page is prefetched: an answer mostly says before its rows where the next page
-    begins. Its answer is received in a thread; all else is done in the caller's, once the page is read. Only
-    a good answer counts: after any other, the page is read as if nothing had been prefetched.
+    If responses are slow, the next page is prefetched, since a response usually has the next offset before
+    its rows. A thread receives the prefetched response; the caller's thread does everything else, when it
+    reads that page. If prefetching fails, the page is read as if it had not been prefetched.
 
-    :param size: rows per page at most; fewer while pages fail for their size.
-    :param sent: called for every request that is sent, retries included.
+    :param size: rows per page at most; fewer while pages fail because of their size.
+    :param sent: called for every request that is sent, including retries.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class PageReader:
         self._seconds = 0.0
 
     def read(self, offset: int) -> DataPage:
-        """Return the page at ``offset``: 0, or what the page before returned as its own.
+        """Return the page at ``offset``: 0, or the ``offset`` of the page before.
 
-        :raises PagingError: if the cursor stands still though rows are left.
-        :raises WebCollectError: if the service does not give the page, however few rows are requested.
+        :raises PagingError: if the cursor does not advance although rows are left.
+        :raises WebCollectError: if the service does not return the page, however few rows are requested.
         """
         page = self._take_prefetched(offset)
         if page is None:
@@ -131,13 +131,13 @@ class PageReader:
         return page
 
     def forget(self) -> None:
-        """Drop a page that was prefetched: it is requested again."""
+        """Drop a prefetched page, so that it is requested again."""
         if self._prefetched is not None:
             self._drop(self._prefetched)
             self._prefetched = None
 
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
-        """Yield the pages from ``offset`` to the end, each read at the offset that the one before returned.
+        """Yield the pages from ``offset`` to the end; each is read at the offset in the page before.
 
         Errors are those of :meth:`read`.
         """
@@ -148,7 +148,7 @@ class PageReader:
             offset, left = page.offset, page.rest_total
 
     def _take_prefetched(self, offset: int) -> DataPage | None:
-        """Return the page if it was prefetched, and the read can go on from it.
+        """Return the page if it was prefetched and the read can continue after it.
 
         :raises WebCollectError: if it failed and another request cannot help.
         """
@@ -169,20 +169,20 @@ class PageReader:
         return None
 
     def _drop(self, prefetched: _Prefetched) -> None:
-        """Drop a page, and prefetch none for a while: a bad link has enough to do."""
+        """Drop a page, and prefetch none for a while, to spare a connection in trouble."""
         prefetched.flow.close()
         self._pages_without = GOOD_PAGES
 
     def _perform(self, effect: Effect) -> Any:
-        """Perform an effect as the client does; count its requests, and prefetch while answers arrive."""
+        """Perform an effect as the client does; count the requests, and prefetch while responses arrive."""
         outcome = self._client.perform(self._begun(effect.request) if isinstance(effect, Send) else effect)
         if isinstance(outcome, Response):
             self._seconds = outcome.seconds
         return outcome
 
     def _begun(self, request: Request) -> Effect:
-        """Return what gives the answer to a request; one that may take long is sent at once."""
-        # if the page is requested again, the next may be another one
+        """Return the effect that yields the response to a request; a request that may be slow is sent now."""
+        # if this page is requested again, the next one may have another offset
         self.forget()
         self._sent()
         if self._seconds < SLOW_ANSWER:
@@ -194,13 +194,13 @@ class PageReader:
         return receiving.answer.result()
 
     def _prefetch(self, offset: int | None) -> None:
-        """Request the page at ``offset``, if now is the time for it."""
+        """Prefetch the page at ``offset``, if the rate limit allows it now."""
         if offset is None or self._pages_without:
             return
         with contextlib.suppress(WebCollectError):
             call = _page_call(self._task_id, self._lotno, offset, self._size.now)
             limiters = self._client.context.rate_limiters.of(call.endpoint.rate_limit)
-            # a turn that is waited for later would be taken at any time
+            # a turn that is reserved now, but used later, could exceed the rate limit
             if all(limiter.is_free() for limiter in limiters):
                 flow = exchange(call, self._once)
                 effect = next(flow)
@@ -213,14 +213,14 @@ class PageReader:
 
 
 def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
-    """Wait as long as the service wants it, within the connection's bound."""
+    """Wait as long as the service asks, up to the connection's limit."""
     pause = min(wanted or 0.0, context.settings.retries.longest_wait)
     Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
     yield Sleep(pause)
 
 
 class _Prefetched(NamedTuple):
-    """A page that was prefetched: its flow, and the effect that this waits for."""
+    """A prefetched page: its flow, and the effect that the flow waits for."""
 
     offset: int
     flow: Flow[DataPage]
@@ -229,9 +229,10 @@ class _Prefetched(NamedTuple):
 
 @dataclass
 class PageSize:
-    """How many rows a page is requested with: fewer after failures for size, then more again.
+    """The number of rows to request: fewer after failures because of size, then more again.
 
-    Finding out that more rows still fail may take a timeout, so it takes twice as many good pages each time.
+    An attempt with more rows that still fails may take a whole timeout, so each such failure doubles the
+    number of successful pages before the next attempt.
 
     :param most: the size to return to.
     """
@@ -254,7 +255,7 @@ class PageSize:
             self._wanted *= 2
 
     def worked(self) -> None:
-        """Request twice as many rows, once a few pages have come."""
+        """Count a successful page; after enough of them, request twice as many rows."""
         self._good += 1
         if self._raised and self._good >= GOOD_PAGES:
             self._raised = False
@@ -268,14 +269,14 @@ class PageSize:
 def read_fitting_page(
     context: ClientContext, short: ClientContext, task_id: str, lotno: str | None, offset: int, size: PageSize
 ) -> Flow[DataPage]:
-    """Read the page at ``offset`` with as many rows as the service manages to send.
+    """Read the page at ``offset`` with as many rows as the service can send.
 
-    A page that is refused or cut, or fails in the service, may be too large: half of it is requested, after a
-    few tries or at once if the failure took long. That goes down to a single row, however long it takes;
-    what is tried as often as any call is that row, and a page whose failure has nothing to do with its size.
+    A page that is refused, cut, or fails in the service may be too large: half as many rows are requested,
+    after a few attempts, or at once if the failure took long. That continues down to a single row. A single
+    row gets the full number of attempts of a call, as does a page whose failure is not related to its size.
 
-    :param short: ``context`` with fewer tries, for pages that may be too large.
-    :raises WebCollectError: the last one, if nothing helps.
+    :param short: ``context`` with fewer attempts, for pages that may be too large.
+    :raises WebCollectError: the last error, if nothing helps.
     """
     patient = False
     while True:

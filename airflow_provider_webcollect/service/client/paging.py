@@ -1,4 +1,4 @@
-"""Reads of lists that take several calls, as client logic for both drivers."""
+"""Reading lists that take several calls, as client logic for both drivers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def all_subtasks(context: ClientContext, task_id: str) -> Flow[list[SubTask]]:
         subtasks = yield from exchange(endpoints.get_subtasks(task_id, page), context)
         known = len(found)
         found.update((subtask.sub_task_id, subtask) for subtask in subtasks)
-        # a service that ignores `page` would go on for ever
+        # if the service ignored `page`, the loop would not end
         if len(subtasks) < endpoints.MAX_SUBTASK_SIZE or len(found) == known:
             return list(found.values())
         page += 1

@@ -1,8 +1,8 @@
-"""Keeping within the service's rate limits.
+"""Rate limiting of requests to the service.
 
-The service counts per caller address, so the limiters are shared by all clients of a process that talk to one
-address, on whatever thread or event loop. Requests are spread evenly, a little slower than the limit: a late
-connection bunches requests up on their way, and that needs a margin.
+The service counts requests per client address, so all clients of a process that use one address share its
+limiters, across threads and event loops. Requests are spread evenly, at a rate a little below the limit:
+delays on the network can bunch requests together, and the margin allows for that.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two requests (contract.md, Limits: v1 1 per 5 s, v2 5 per s), with a margin for bunching:
-#: of queries sent so far apart, four leave in any second, and one that is late joins them as the fifth.
+#: at this interval four queries are sent in any second, and a delayed one may arrive with them as the fifth.
 STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
 #: Share of the general rate that is used.
 GENERAL_SHARE = 0.9
-#: A limiter that met a 429 is this much slower at most.
+#: After responses 429, a limiter is at most this many times slower.
 SLOWEST = 8.0
-#: Seconds without a 429 after which it halves its slowness.
+#: Seconds without a 429 after which a limiter halves that factor.
 RECOVERY = 10.0
 
 
 class RateLimiter:
-    """Hands out the moments at which requests may be sent.
+    """Assigns the moments at which requests may be sent.
 
-    :param interval: seconds between two of them; 0 for no limit.
+    :param interval: seconds between two requests; 0 for no limit.
     """
 
     def __init__(self, interval: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -46,11 +46,11 @@ class RateLimiter:
         self._next = 0.0
         self._slowness = 1.0
         self._recovers_at = 0.0
-        #: Says in the log that requests have to wait.
+        #: Logs that requests have to wait.
         self.notice = Notice(log)
 
     def reserve(self) -> float:
-        """Take the next moment and return the seconds until it."""
+        """Reserve the next moment and return the seconds until it."""
         with self._lock:
             now = self._now()
             while self._slowness > 1.0 and now >= self._recovers_at:
@@ -66,7 +66,7 @@ class RateLimiter:
             return self._next <= self._now()
 
     def slow_down(self, seconds: float | None = None) -> None:
-        """Take a 429 into account: pause for ``seconds`` (at least an interval), then be slower a while."""
+        """React to a 429: pause for ``seconds`` (at least an interval), then be slower for a while."""
         with self._lock:
             now = self._now()
             self._slowness = min(SLOWEST, self._slowness * 2)
@@ -77,15 +77,15 @@ class RateLimiter:
 class RateLimiters:
     """The rate limiters of one address.
 
-    :param general: the one that all requests are under.
-    :param status: the ones that some are under as well.
+    :param general: the limiter of all requests.
+    :param status: further limiters, of the status endpoints.
     """
 
     def __init__(self, general: RateLimiter, status: Mapping[RateLimit, RateLimiter]) -> None:
         self._limiters: Mapping[RateLimit, RateLimiter] = {RateLimit.GENERAL: general, **status}
 
     def of(self, limit: RateLimit) -> tuple[RateLimiter, ...]:
-        """Return the limiters to pass, the special one first, since the wait for it is longer."""
+        """Return the limiters that apply; that of a status endpoint first, since its wait is longer."""
         general = self._limiters[RateLimit.GENERAL]
         return (general,) if limit is RateLimit.GENERAL else (self._limiters[limit], general)
 
@@ -103,8 +103,8 @@ def status_rate_limiters(now: Callable[[], float] = time.monotonic) -> Mapping[R
 def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
     """Return the limiters that all clients of this process share for the address in ``base_url``.
 
-    :param requests_per_second: the general limit; 0 for none, which leaves those of the status endpoints in
-        force. Clients with different ones still share the latter.
+    :param requests_per_second: the general limit; 0 for none. The limits of the status endpoints always
+        apply, and clients with different general limits share them.
     """
     address = urlsplit(base_url).netloc.lower()
     interval = 1 / (requests_per_second * GENERAL_SHARE) if requests_per_second else 0.0

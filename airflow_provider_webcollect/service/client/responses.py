@@ -1,7 +1,7 @@
-"""Judging what came back, or did not: a result, or an error of the tree. Nothing else leaves ``send``.
+"""Conversion of a response, or of a failed request, to a result or a :class:`WebCollectError`.
 
-An ``error`` member decides, whatever the HTTP status (assumptions.md, Errors). An answer without one that is
-no success is not the service's word: something on the way has answered, and trying again may help.
+An ``error`` member means failure under any HTTP status (assumptions.md, Errors). An error response without
+one did not come from the service, but from something in between, such as a gateway, so a retry may help.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", covariant=True)
 
-#: Seconds that an answer may ask to wait, at most: a day.
+#: Upper bound of ``Retry-After`` in seconds: a day.
 LONGEST_RETRY_AFTER = 86_400.0
-#: What both libraries say of a proxy that wants a login.
+#: The message of both libraries about a proxy that requires a login.
 _LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
 
 
 class NotConnected(Exception):
-    """What a driver raises, from its cause, if it had no connection to send the request over."""
+    """Raised by a driver, from the cause, if there was no connection to send the request over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP answer, read to its end. Header names are in lower case.
+    """An HTTP response, read to its end. Header names are in lower case.
 
-    :ivar seconds: from sending the request to the end of the answer.
+    :ivar seconds: from sending the request to the end of the response.
     """
 
     status: int
     headers: Mapping[str, str]
-    # the answer of the token endpoint is a secret
+    # the response of the token endpoint is a secret
     body: bytes = field(repr=False)
     seconds: float = 0.0
 
 
 def read_response(call: Call[T], came: Response | Exception, timezone: str | None = None) -> T:
-    """Return what the answer says.
+    """Return the result in a response.
 
-    :param came: the answer, or what a driver raised instead.
+    :param came: the response, or the driver's exception.
     :param timezone: the zone of the service's times; None leaves them naive.
-    :raises WebCollectError: of the class that fits, if there is no result.
+    :raises WebCollectError: of the matching class, if there is no result.
     """
     if isinstance(came, WebCollectError):
         raise came
@@ -90,11 +90,11 @@ def read_response(call: Call[T], came: Response | Exception, timezone: str | Non
 
 
 def _envelope(call: Call[Any], answer: Response, ok: bool) -> Envelope[Any]:
-    """Return the answer's envelope; an empty one if there is none and the status is an error's."""
+    """Return the response's envelope; an empty one if there is none and the status is an error."""
     try:
         return decoded(call.result.decode if ok else any_data, answer.body)
     except Exception as undecodable:
-        # an error under HTTP 200 has no rows, so the decoder for pages may stumble over it
+        # an error under HTTP 200 has no rows, so the decoder for pages may fail on it
         with contextlib.suppress(Exception):
             envelope = decoded(any_data, answer.body)
             if envelope.error is not None:
@@ -113,7 +113,7 @@ def _malformed(answer: Response, why: str) -> MalformedAnswer:
 
 
 def _no_envelope(answer: Response) -> WebCollectError:
-    """Return the error for an answer that is no success and not the service's."""
+    """Return the error for an error response without the service's envelope."""
     challenge = answer.headers.get("www-authenticate", "").lower()
     if answer.status == 407:
         return ProxyUnusable("the proxy wants a login, or another one", **_facts(answer))
@@ -151,7 +151,7 @@ def _text(value: Any) -> str | None:
 
 
 def retry_after(answer: Response) -> float | None:
-    """Return the seconds that the answer asks to wait; ``Retry-After`` may be seconds or an HTTP date."""
+    """Return ``Retry-After`` in seconds; the header may have seconds or an HTTP date."""
     value = answer.headers.get("retry-after", "").strip()
     try:
         if value.isdecimal():
@@ -163,7 +163,7 @@ def retry_after(answer: Response) -> float | None:
 
 
 def _not_answered(error: Exception) -> TransportError:
-    """Say whether a request that was not answered surely did not reach the service."""
+    """Return the error for a request without a response; its class says whether the request was sent."""
     if not isinstance(error, NotConnected):
         return NoAnswer(f"no complete answer: {str(error) or type(error).__name__}")
     causes = list(_causes(error))
@@ -176,7 +176,7 @@ def _not_answered(error: Exception) -> TransportError:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield what led to ``error``; urllib3 names some of it in the arguments alone."""
+    """Yield the causes of ``error``; urllib3 has some of them only in the exception's arguments."""
     for cause in (*error.args, error.__cause__):
         if isinstance(cause, BaseException):
             yield cause
@@ -184,6 +184,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_untrusted(error: BaseException) -> bool:
-    """Return whether TLS itself failed. A connection that just breaks off shows as an SSL error too."""
+    """Return whether TLS itself failed; a connection that is closed too early also raises an SSL error."""
     broken = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     return isinstance(error, ssl.SSLError) and not isinstance(error, broken)

@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Receiving:
-    """An answer that comes in another thread.
+    """A response that another thread receives.
 
-    :ivar head: its first bytes, unpacked; empty if it fails before them.
-    :ivar answer: the answer, or what went wrong.
+    :ivar head: its first bytes, decompressed; empty if the request fails before they arrive.
+    :ivar answer: the response, or the error.
     """
 
     head: Future[bytes] = field(default_factory=Future)
@@ -54,12 +54,12 @@ class Receiving:
 
 
 class Client:
-    """Sends calls to the service and waits for their results. May be shared by threads.
+    """Sends calls to the service and waits for their results. Threads can share it.
 
     :param context: settings, credentials, rate limiters and the token.
-    :param stop: once it is set, no call sends anything any more, and none waits any longer.
-    :param connections: connections that are kept open at most; the default is two for each of as many sources
-        as are landed at once.
+    :param stop: once it is set, calls send no more requests, and their waits end.
+    :param connections: the most connections that are kept open; the default is two for each source that can
+        be landed at once.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Client:
         self._pools: dict[tuple[str, float], urllib3.HTTPConnectionPool] = {}
 
     def send(self, call: Call[T]) -> T:
-        """Carry ``call`` out and return its result.
+        """Send ``call`` and return its result.
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
@@ -91,11 +91,11 @@ class Client:
     ) -> T:
         """Run a piece of client logic to its end and return its result.
 
-        :param effect: the one that it waits for, if it has begun.
+        :param effect: the effect that ``flow`` waits for, if it has already begun.
         :param perform: performs an effect; the default is :meth:`perform`.
         """
         perform = perform or self.perform
-        # first, since the rate limit counts from when a request may leave; a failure shows when it does
+        # opened first, since the rate limit counts from when a request may be sent; sending shows a failure
         with contextlib.suppress(Exception):
             settings = self.context.settings
             self._pool(network.base_of(settings.base_url), settings.total_timeout)
@@ -104,7 +104,7 @@ class Client:
             while True:
                 try:
                     outcome = perform(effect)
-                except BaseException as error:  # whatever happens is the logic's to judge
+                except BaseException as error:  # the client logic handles all errors
                     effect = flow.throw(error)
                 else:
                     effect = flow.send(outcome)
@@ -114,16 +114,16 @@ class Client:
             flow.close()
 
     def begin(self, request: Request) -> Receiving:
-        """Send a request in a thread of its own, which neither the caller nor the process's end waits for."""
+        """Send a request in a daemon thread; neither the caller nor the end of the process waits for it."""
         receiving = Receiving()
         threading.Thread(target=self._receive, args=(request, receiving), daemon=True).start()
         return receiving
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
-        """Renew the access token and share it, if at least this share of its life has passed.
+        """Renew the access token and store it, if at least this share of its lifetime has passed.
 
-        See contract.md, endpoint 1. With a share above 0, the service is asked whether it still takes a
-        token that is young enough (endpoint 16); one that it rejects is renewed.
+        See contract.md, endpoint 1. With a share above 0, a younger token is tested with a call
+        (endpoint 16), and renewed if the service rejects it.
 
         :return: the token that is valid now, new or not.
         :raises ConnectionIncomplete: if no credential of the connection leads to a new token.
@@ -157,7 +157,7 @@ class Client:
         self.close()
 
     def perform(self, effect: Effect) -> Any:
-        """Do what a piece of client logic asks, and return the outcome."""
+        """Perform an effect, and return its outcome."""
         match effect:
             case Send(request):
                 return self._exchange_bytes(request)
@@ -165,7 +165,7 @@ class Client:
                 return self._stop.sleep(seconds)
             case Authorize():
                 with self._renewing:
-                    # a renewal that is not begun leaves no claim that others would wait for
+                    # once stopped, begin no renewal: it would leave a claim that other processes wait for
                     self._stop.check()
                     return self.run(self.context.tokens.obtain(effect, token_sender(self.context)))
             case Blocking(function):
@@ -174,7 +174,7 @@ class Client:
     def _receive(self, request: Request, receiving: Receiving) -> None:
         try:
             receiving.answer.set_result(self._exchange_bytes(request, receiving.head.set_result))
-        except BaseException as error:  # whatever happens is for who takes the answer to judge
+        except BaseException as error:  # raised where the response is used
             receiving.answer.set_exception(error)
         finally:
             if not receiving.head.done():
@@ -191,7 +191,7 @@ class Client:
             raise
         except Exception as error:
             raise NotConnected from error
-        # a proxy without a tunnel takes the whole address
+        # for a proxy without a tunnel, the request line has the whole URL
         through_proxy = pool.proxy is not None and base.startswith("http:")
         with network.content_of(request) as (headers, content):
             self._stop.check()
@@ -239,7 +239,7 @@ def _new_pool(
     from requests.utils import get_auth_from_url
 
     proxy = network.proxy_for(base, "socks")
-    # without a tunnel, the connection is the proxy's
+    # without a tunnel, the connection is to the proxy
     end = proxy if proxy and base.startswith("http:") else base
     options: dict[str, Any] = {"maxsize": connections, "ssl_context": network.trust(end, settings)}
     if proxy is None:
@@ -259,10 +259,12 @@ def _new_pool(
 
 
 def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
-    """Return the connection class ``kind``, made to tell what was not sent and to bound an answer's time.
+    """Return a subclass of the connection class ``kind`` with a time limit for responses.
 
-    :param seconds: time for an answer, from when its request has been sent.
-    :param stop: keeps a request from being sent over a connection that has come too late.
+    It raises :class:`NotConnected` if no connection was made, so that nothing was sent.
+
+    :param seconds: time for a response, counted from when its request was sent.
+    :param stop: once it is set, no request is sent over a new connection.
     """
 
     class Connection(kind):  # type: ignore[misc]
@@ -281,17 +283,17 @@ def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
 
 
 class _FinalResponse(http.client.HTTPResponse):
-    """Skips interim answers (102, 103), of which http.client knows 100 alone."""
+    """Skips interim responses (such as 102 and 103); http.client itself skips only 100."""
 
     def begin(self) -> None:
         super().begin()
         while 100 <= self.status < 200 and self.status != 101:
-            self.headers = self.msg = None  # type: ignore[assignment]  # so that it begins again
+            self.headers = self.msg = None  # type: ignore[assignment]  # lets begin() read the next one
             super().begin()
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket until a moment: a read timeout alone never ends while a byte comes now and then."""
+    """Reads from a socket until a deadline; a read timeout alone starts again with every byte."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         self._sock = sock
