@@ -1,4 +1,4 @@
-"""What the arguments of sensors mean, checked. They are given with their templates rendered."""
+"""Checks of the sensors' arguments, after their templates are rendered, and conversion to conditions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOW = "now"
 
 
 def refuse_none(arguments: Mapping[str, Any]) -> None:
-    """Refuse an argument that was given and is None once rendered, such as a result that is not there.
+    """Refuse an argument that was given but is None after rendering, such as a missing result.
 
-    Without it, the wait would be for something else.
+    Otherwise the wait would be for something else.
 
     :raises InvalidArgument: if one of them is None.
     """
@@ -31,9 +31,9 @@ def refuse_none(arguments: Mapping[str, Any]) -> None:
 
 
 def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
-    """Return the tasks that are named, each once.
+    """Return the ids of the tasks, each once.
 
-    :raises InvalidArgument: unless one of both is given, and is not empty.
+    :raises InvalidArgument: unless exactly one argument is given, and is not empty.
     """
     if (collection_task_id is None) == (collection_task_ids is None):
         raise InvalidArgument(
@@ -47,7 +47,7 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
 
 
 def one_or_all(collection_task_ids: Any, records: Records) -> Any:
-    """Return the result of a wait for tasks: the list of statuses if a list was named, else the only one."""
+    """Return the result of a wait for tasks: all statuses if a list of tasks was given, else the only one."""
     return next(iter(records), None) if collection_task_ids is None else records
 
 
@@ -62,7 +62,7 @@ def task_states(
     settle: Any,
     missing_timeout: Any,
 ) -> TaskStates:
-    """Return what ``WebCollectTaskStatusSensor`` waits for; with :data:`NOW`, as if without ``after``.
+    """Return the condition of ``WebCollectTaskStatusSensor``; :data:`NOW` as ``after`` is ignored here.
 
     :raises InvalidArgument: if an argument breaks a rule.
     """
@@ -89,7 +89,7 @@ def subtask_states(
     failure_states: Any,
     missing_timeout: Any,
 ) -> SubTaskStates:
-    """Return what ``WebCollectSubTaskStatusSensor`` waits for.
+    """Return the condition of ``WebCollectSubTaskStatusSensor``.
 
     :raises InvalidArgument: if an argument breaks a rule.
     """
@@ -106,9 +106,9 @@ def subtask_states(
 
 
 def capacity(**limits: Any) -> Capacity:
-    """Return what ``WebCollectCapacitySensor`` waits for.
+    """Return the condition of ``WebCollectCapacitySensor``.
 
-    :param limits: ``max_active_tasks`` and ``max_active_sub_tasks``, each may be None.
+    :param limits: ``max_active_tasks`` and ``max_active_sub_tasks``; each may be None.
     :raises InvalidArgument: if an argument breaks a rule.
     """
     given = {name: limit for name, limit in limits.items() if limit is not None}
@@ -120,14 +120,14 @@ def capacity(**limits: Any) -> Capacity:
 
 
 def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
-    """Read ``after``, what the start operator returned, once or as a list: what was seen of each task."""
+    """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
     given = _decoded(after)
     try:
         starts = [_start(each) for each in ([given] if isinstance(given, Mapping) else given)]
     except (KeyError, TypeError, InvalidArgument, msgspec.ValidationError):
         starts = []
     if not starts:
-        # without any, a final state of whichever run would end the wait
+        # without a baseline, the final state of any run would end the wait
         raise InvalidArgument(
             "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
         )
@@ -140,13 +140,13 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
 
 def _start(start: Any) -> tuple[str, Baseline]:
     start = _decoded(start)
-    # every field of a baseline has a default: an empty mapping would pass for one
+    # every field of a baseline has a default, so an empty mapping would be accepted
     seen = msgspec.convert(start["after"] or None, Baseline)
     return validation.text("collection_task_id", start["collection_task_id"]), seen
 
 
 def _decoded(value: Any) -> Any:
-    """Return what a JSON text says: a template gives a text, unless the DAG renders native objects."""
+    """Decode a JSON text: a template renders to a text, unless the DAG renders native objects."""
     if isinstance(value, str):
         try:
             return msgspec.json.decode(value)

@@ -1,9 +1,9 @@
-"""Which run a status belongs to: the one that is waited for, or the one before.
+"""Which run a status belongs to: the one that is waited for, or the previous one.
 
-A run that has just been started may still show the status of the run before it for a minute, in part or as a
-whole, and ``executedTimes`` may count starts or ends (assumptions.md, Status). So a final state counts as the
-end of this run only on evidence. The table of docs/reference/waiting.md, "This run, not the one before", is
-:func:`is_end`.
+For about a minute after a start, the status may still show the previous run, in part or as a whole, and
+``executedTimes`` may count starts or ends (assumptions.md, Status). So a final state counts as the end of
+this run only with evidence. :func:`is_end` is the table in docs/reference/waiting.md, "This run, not the one
+before".
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import msgspec
 from airflow_provider_webcollect.service.api.records import TaskStatus
 from airflow_provider_webcollect.service.api.states import ACTIVE_STATES, FINAL_STATES, TaskState
 
-#: Seconds for which a status may still be that of the run before.
+#: Seconds for which a status may still be that of the previous run.
 SETTLE = 90.0
-#: Seconds after which a status that contradicts itself is all that the service is going to show.
+#: Seconds after which a status that contradicts itself is accepted as final.
 LONGEST_CONTRADICTION = 600.0
 
 
 class Evidence(Enum):
-    """What a status in a final state says about whose end it shows."""
+    """What a status in a final state proves about the run that has ended."""
 
-    #: An end after the baseline's.
+    #: The end time is later than the baseline's.
     LATER_END = "later end"
-    #: No end, or nothing to compare it with.
+    #: There is no end time, or none to compare it with.
     UNKNOWN_END = "no end to compare"
-    #: The end of the baseline, or one before it; with no end, the start of the baseline's run, or one before.
+    #: The end time is the baseline's, or earlier; without an end time, the same goes for the start time.
     SAME_END = "same end"
-    #: An end before its own start: the state is of the run before the one that the start is of.
+    #: The end time is before the start time: the state is that of the run before the one that has started.
     CONTRADICTION = "end before its start"
 
 
 def is_end(evidence: Evidence, *, active: bool, unchanged_for: float, settle: float = SETTLE) -> bool:
     """Return whether a final state is the end of the run that began after the baseline.
 
-    :param active: an active state was seen since the run was started.
-    :param unchanged_for: seconds from when the wait began, or an active state was seen last, to this status.
-    :param settle: seconds for which a status may still be that of the run before.
+    :param active: whether an active state was seen since the run was started.
+    :param unchanged_for: seconds since the wait began, or since an active state was last seen.
+    :param settle: seconds for which a status may still be that of the previous run.
     """
     match evidence:
         case Evidence.LATER_END:
@@ -56,12 +56,12 @@ def is_end(evidence: Evidence, *, active: bool, unchanged_for: float, settle: fl
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task's status showed before a start.
+    """A task's status before a start.
 
-    :ivar start_execute_time: ISO 8601, as all times here.
-    :ivar end_execute_time: when the latest run that had ended did so; of a run that goes on, the status may
-        show the end of the run before.
-    :ivar running: a run is going on, and what is started joins it: that run's end counts.
+    :ivar start_execute_time: ISO 8601, as are all times here.
+    :ivar end_execute_time: when the last ended run ended; while a run is active, the status may show the end
+        of the previous run.
+    :ivar running: whether a run was active. The sub-tasks that are started then join it, so its end counts.
     """
 
     executed_times: int | None = None
@@ -70,16 +70,16 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     running: bool = False
 
     def __post_init__(self) -> None:
-        """Check the times, which may be an argument of a user.
+        """Check the times, which may come from a user's argument.
 
-        :raises ValueError: if one cannot be read.
+        :raises ValueError: if one cannot be parsed.
         """
         _clock(self.start_execute_time)
         _clock(self.end_execute_time)
 
     @classmethod
     def of(cls, status: TaskStatus | None) -> Baseline:
-        """Return what to remember of ``status``; a task without one has never run."""
+        """Return the baseline from ``status``; a task without a status has never run."""
         if status is None:
             return cls(executed_times=0)
         started, ended = status.start_execute_time, status.end_execute_time
@@ -92,7 +92,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def evidence(self, status: TaskStatus) -> Evidence:
-        """Return what ``status`` says about whose end it shows."""
+        """Return what ``status`` proves about the run that has ended."""
         began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
         before_began, before_ended = _clock(self.start_execute_time), _clock(self.end_execute_time)
         if status.status not in FINAL_STATES:
@@ -110,24 +110,24 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             return Evidence.LATER_END
         if before_began is not None and before_ended is not None and before_began <= before_ended:
             return Evidence.LATER_END
-        # the run before had begun, and its end is not known
+        # the previous run had begun, and its end is not known
         if began_later is None:
             return Evidence.UNKNOWN_END
         return Evidence.LATER_END if began_later else Evidence.SAME_END
 
     def differs_from(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows a sign of another run: a count, start or end, or a first run."""
+        """Return whether ``status`` shows another run: another count, start or end, or a first run."""
         return self._is_first(status) or any(before != now for before, now in self._changes(status))
 
     def is_before(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows a sign of a later run; an answer from before shows none."""
+        """Return whether ``status`` shows a later run; an outdated response does not."""
         return self._is_first(status) or any(before < now for before, now in self._changes(status))
 
     def _is_first(self, status: TaskStatus) -> bool:
         return self.executed_times == 0 and status.status in FINAL_STATES
 
     def _changes(self, status: TaskStatus) -> Iterator[tuple[Any, Any]]:
-        """Yield the count, the start and the end, here and in ``status``, as far as both have them."""
+        """Yield the count, the start and the end, from here and from ``status``, if both have them."""
         for before, now in (
             (self.executed_times, status.executed_times),
             (_clock(self.start_execute_time), _clock(status.start_execute_time)),
@@ -138,9 +138,10 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunEnd:
-    """Finds the end of the run after a baseline in statuses that are seen one after the other.
+    """Finds the end of the run after a baseline, in a sequence of statuses.
 
-    :param since: Unix time of the start; None if nothing was started: then a sign of another run comes first.
+    :param since: Unix time of the start; None if nothing was started: then a status must first show another
+        run.
     """
 
     __slots__ = ("_active", "_baseline", "_since", "_was_started")
@@ -152,10 +153,10 @@ class RunEnd:
         self._active = baseline.running
 
     def belongs(self, status: TaskStatus, now: float, settle: float) -> bool:
-        """Return whether ``status`` is of the run after the baseline; to be called with each that is seen.
+        """Return whether ``status`` is of the run after the baseline; must be called with every status.
 
         :param now: Unix time.
-        :param settle: seconds for which a status may still be that of the run before.
+        :param settle: seconds for which a status may still be that of the previous run.
         """
         if status.status in ACTIVE_STATES:
             self._active, self._since = True, now
@@ -176,6 +177,6 @@ def _contradicts(status: TaskStatus) -> bool:
 
 
 def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
-    """Return a time without its zone: a change of the connection's `timezone` changes no run."""
+    """Return a time without its zone, so that a new `timezone` of the connection makes no difference."""
     moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
     return moment.replace(tzinfo=None) if moment else None

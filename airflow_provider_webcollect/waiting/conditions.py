@@ -1,4 +1,4 @@
-"""What is waited for. A condition knows its query, its verdict on what a query has shown, and its result."""
+"""The conditions of waits. A condition has a query, judges what it returns, and makes the wait's result."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from airflow_provider_webcollect.waiting.queries import (
 )
 from airflow_provider_webcollect.waiting.wait import Condition, Polls, Verdict
 
-#: Seconds that something may be missing from the answers before waiting on is pointless.
+#: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0
-#: `settle` of waits for the next run, as versions up to 0.2 wrote it.
+#: The value of `settle` by which versions up to 0.2 marked waits for the next run.
 _NEVER = 1e9
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
-    """States of tasks.
+    """A wait for the states of tasks.
 
     :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
-    :ivar after: what was seen of each task before it was started, by id; empty to take any final state.
-    :ivar was_started: the tasks were started when the wait began; else the next run of each counts.
-    :ivar settle: seconds for which a status may still be that of the run before.
+    :ivar after: the baseline of each task, by id; empty to accept any final state.
+    :ivar was_started: whether the tasks were started when the wait began; otherwise the next run of each
+        counts.
+    :ivar settle: seconds for which a status may still be that of the previous run.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
     """
 
@@ -59,12 +60,12 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         return self.task_ids
 
     def absent(self, key: str, state: TaskStatus | None) -> Collection[str]:
-        """Return the task if it is missing, or Unexecuted unless that is waited for."""
+        """Return the task if it is missing, or if it is Unexecuted and that state is not waited for."""
         is_there = state and (state.status != TaskState.UNEXECUTED or self._is_wanted(state))
         return () if is_there else (key,)
 
     def judge(self, key: str, state: TaskStatus | None, polls: Polls) -> Verdict:
-        """Return how a task stands."""
+        """Return the verdict on one task."""
         if state is None:
             return self._judge_absent("is missing from the service's answers", polls.seconds_absent(key))
         shown = f"is {state.status}"
@@ -82,7 +83,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
-        """Return how the wait stands; a failure that cannot be helped ends it, whatever else is missing."""
+        """Return the verdict on the wait; it fails once the condition can no longer be met."""
         each = {task_id: verdicts.get(task_id, _NOT_POLLED) for task_id in self.task_ids}
         outcomes = [verdict.outcome for verdict in each.values()]
         reason = "; ".join(f"{task_id} {verdict.reason}" for task_id, verdict in _worst_first(each))
@@ -114,13 +115,13 @@ _NOT_POLLED = Verdict(None, "was not polled yet")
 
 
 def _worst_first(verdicts: Mapping[str, Verdict], most: int = 5) -> Sequence[tuple[str, Verdict]]:
-    """Return the verdicts that fit into a line of log."""
+    """Return up to ``most`` verdicts for a log message, failures first."""
     rank = {Outcome.FAILED: 0, None: 1, Outcome.DONE: 2}
     return sorted(verdicts.items(), key=lambda item: rank[item[1].outcome])[:most]
 
 
 class SubTaskStates(Condition, frozen=True, kw_only=True):
-    """States of sub-tasks of a task's latest batch.
+    """A wait for the states of sub-tasks of a task's latest batch.
 
     :ivar subtask_ids: the sub-tasks; None for all of the batch.
     :ivar missing_timeout: seconds after which a missing sub-task, or an empty batch, ends the wait.
@@ -146,7 +147,7 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in there]
 
     def judge(self, key: str, state: list[SubTask] | None, polls: Polls) -> Verdict:
-        """Return how the wait stands; a failure ends it, whatever else is missing."""
+        """Return the verdict on the wait; a failure ends it even if sub-tasks are missing."""
         states = Counter(subtask.status for subtask in self._wanted(state or ()))
         failures = set(self.failure_states).difference(self.target_states)
         done = sum(states[state] for state in self.target_states)
@@ -185,11 +186,12 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
 
 
 class Capacity(Condition, frozen=True, kw_only=True):
-    """Capacity of the account for more runs, by its running counts (contract.md, endpoint 16).
+    """A wait until the account has capacity for more runs, by its running counts (contract.md, endpoint 16).
 
-    :ivar max_active_tasks: the wait ends once fewer tasks than this extract or wait; None for no limit.
-    :ivar max_active_sub_tasks: the same for sub-tasks. Which of the service's two counts of them is which is
-        ambiguous (contract.md, Task running counts); the sum is not.
+    :ivar max_active_tasks: the wait ends once fewer tasks than this are extracting or waiting; None for no
+        limit.
+    :ivar max_active_sub_tasks: the same for sub-tasks. The meaning of the service's two counts is ambiguous
+        (contract.md, Task running counts), but that of their sum is not.
     """
 
     query = RUNNING_COUNTS
@@ -202,11 +204,11 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return (ACCOUNT,)
 
     def absent(self, key: str, state: RunningCounts | None) -> Collection[str]:
-        """Return what the service does not say the number of."""
+        """Return the limited things ("tasks", "sub-tasks") whose count is missing."""
         return [what for what, active, _ in self._limits(state) if active is None]
 
     def judge(self, key: str, state: RunningCounts | None, polls: Polls) -> Verdict:
-        """Return how the wait stands."""
+        """Return the verdict on the wait."""
         verdicts = [self._judge_one(*each, polls) for each in self._limits(state)]
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
@@ -217,7 +219,7 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return [counts for counts in seen.values() if counts]
 
     def _limits(self, counts: RunningCounts | None) -> Iterator[tuple[str, int | None, int]]:
-        """Yield what is limited, how many of it are active, and the limit."""
+        """Yield the name of each limited thing, the active number, and the limit."""
         counts = counts or RunningCounts()
         if self.max_active_tasks is not None:
             yield "tasks", _sum(counts.extracting_count, counts.waiting_count), self.max_active_tasks

@@ -1,4 +1,4 @@
-"""The polls that all who wait on one connection share."""
+"""The polls that all waits on one connection share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tries of a call: one more, for the lost connection that the next try does not have.
+#: Attempts of a call: one retry, for example after a lost connection.
 TRIES = 2
 
 
 class FeedClient(Protocol):
-    """What a feed needs of an ``AsyncClient``."""
+    """The part of ``AsyncClient`` that a feed uses."""
 
     @property
     def context(self) -> ClientContext:
@@ -36,7 +36,7 @@ class FeedClient(Protocol):
 class StatusFeed:
     """The polls on one client, one for each query. Only task statuses are queried for many keys at once.
 
-    :param client: the client to ask with; the feed closes it.
+    :param client: the client that sends the queries; the feed closes it.
     :param batch_size: tasks per status query.
     """
 
@@ -50,7 +50,7 @@ class StatusFeed:
     def until(
         self, query: Query, keys: Sequence[str], interval: float, judge: Judge[Any, T]
     ) -> Coroutine[Any, Any, T]:
-        """Poll in a moment and every ``interval`` seconds, until ``judge`` returns something; return that.
+        """Poll shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
 
         See :meth:`Poll.until`.
         """
@@ -63,5 +63,5 @@ class StatusFeed:
         await self._client.aclose()
 
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
-        # a poll repeats what fails by itself
+        # few attempts, since a poll repeats a failed query later
         return await self._client.run(query.ask(self._client.context.short_retries(TRIES), keys))

@@ -1,9 +1,9 @@
-"""Which runs of a task have ended, by its statuses, each run once.
+"""Finds the ended runs of a task in its statuses, and reports each run once.
 
-Runs are distinguished by their number (``executedTimes``), and by their start where numbers do not help: some
-begin and end between two polls, an answer may be older than the one before, and a count may begin again at 0.
-A number may be counted when a run starts, and a status may lag behind, so the end of a run takes the same
-evidence as for a wait (:mod:`~airflow_provider_webcollect.waiting.baseline`).
+Runs are distinguished by their number (``executedTimes``), and by their start time if numbers are not enough:
+a run may begin and end between two polls, a response may be older than the previous one, and the count may
+restart at 0. The number may be counted when a run starts, and a status may be late, so the end of a run needs
+the same evidence as in a wait (:mod:`~airflow_provider_webcollect.waiting.baseline`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline, is_en
 
 
 class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last run that was seen of a task: all that has to be remembered, also over a restart.
+    """The last run seen of a task: the whole state to keep, also across restarts.
 
-    Times are ISO 8601 without a zone, as the service gives them: a change of the connection's ``timezone``
-    must not make a run another one.
+    Times are ISO 8601 without a zone, as the service sends them: a run must stay the same run if the
+    connection's ``timezone`` changes.
 
     :ivar run: number of the latest run seen; 0 before the first.
     :ivar started: when it began.
-    :ivar ended: the state that it ended in, or Unexecuted; None while it goes on.
-    :ivar finished: when it ended, or while it goes on, when the run before did.
-    :ivar reported: of a run that goes on: the number, if another run's end was reported under it before; of
-        one that has ended: the number that was shown with its end, if that may be the next run's.
-    :ivar is_first: it went on at the first poll: its number may be that of a run that had ended before.
+    :ivar ended: the state that it ended in, or Unexecuted; None while it is active.
+    :ivar finished: when it ended; while it is active, when the previous run ended.
+    :ivar reported: for an active run: its number, if another run's end was already reported under it; for an
+        ended run: the number shown with its end, if that may be the next run's.
+    :ivar is_first: whether it was active at the first poll; its number may then be that of an earlier run.
     """
 
     run: int | None = None
@@ -42,7 +42,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, status: TaskStatus | None) -> LastRun:
-        """Return where a task stands; one missing from the answers never ran (assumptions.md, Status)."""
+        """Return the run in ``status``; a task without a status never ran (assumptions.md, Status)."""
         if status is None:
             return cls(run=0, ended=TaskState.UNEXECUTED)
         started, finished = status.start_execute_time, status.end_execute_time
@@ -55,7 +55,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def baseline(self) -> Baseline:
-        """What a later end is compared with."""
+        """The baseline that a later end is compared with."""
         return Baseline(
             executed_times=self.run,
             start_execute_time=self.started,
@@ -64,33 +64,33 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def goes_on_as(self, later: LastRun) -> bool:
-        """Return whether ``later`` is of the run that goes on here, by its start."""
+        """Return whether this run is active and ``later`` has the same start."""
         is_same = self.started is not None and self.started == later.started
-        # if ends are counted, the number of a run that goes on is that of the one before
+        # if the service counts ends, an active run has the number of the previous one
         return self.ended is None and is_same and self.run not in (self.reported, 0)
 
     def is_shown_again_by(self, later: LastRun) -> bool:
-        """Return whether ``later`` is the same end, with the number that it was shown with."""
+        """Return whether ``later`` is the same end with the number in ``reported``."""
         shown = msgspec.structs.replace(self, run=self.reported, reported=None)
         return self.ended is not None and self.reported is not None and later == shown
 
     def is_before(self, later: LastRun) -> bool:
-        """Return whether ``later`` is of a later run."""
+        """Return whether ``later`` is a later run."""
         if self.run is not None and later.run is not None and later.run > self.run:
             return True
-        # A run that goes on may get its start late; else a later start is a later run, whatever the number.
+        # An active run may get its start time late; else a later start is a later run, under any number.
         began_later = bool(self.started and later.started and later.started > self.started)
         return began_later and (self.ended is not None or later.run != self.run)
 
 
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has ended, or several that did between two polls.
+    """A run that has ended, or several runs that ended between two polls.
 
     :ivar collection_task_id: the task.
-    :ivar run: number of the latest of them; None if the service gives no numbers.
+    :ivar run: number of the latest of them; None if the service sends no numbers.
     :ivar first_run: number of the first of them: ``run``, unless there are several.
-    :ivar status: the state that ``run`` ended in; None if its end was not seen, since the next one was
-        already going on.
+    :ivar status: the state that ``run`` ended in; None if its end was not seen because the next run was
+        already active.
     :ivar rows: what ``run`` collected, before the service removes duplicates.
     :ivar started_at: when ``run`` began, ISO 8601.
     :ivar finished_at: when ``run`` ended, ISO 8601.
@@ -105,7 +105,7 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return the fields as plain JSON."""
         return msgspec.structs.asdict(self)
 
 
@@ -116,12 +116,12 @@ def follow(
     states: Collection[str],
     unchanged_for: float = 0.0,
 ) -> tuple[LastRun, EndedRun | None]:
-    """Return the last run after a poll, and what has ended since the poll before.
+    """Return the last run after a poll, and what has ended since the previous poll.
 
-    :param last: the last run after the poll before; None for the first poll, which finds nothing ended.
-    :param status: what was seen; None if the task is missing from the answers.
+    :param last: the last run after the previous poll; None for the first poll, which reports no end.
+    :param status: the task's status; None if the response leaves the task out.
     :param states: final states that count as an end.
-    :param unchanged_for: seconds for which the status has been shown as it is.
+    :param unchanged_for: seconds for which the status has not changed.
     """
     now = LastRun.of(status)
     if last is None:
@@ -129,21 +129,21 @@ def follow(
     if status is None:
         return last, None
     if last.is_shown_again_by(now):
-        # what is shown for so long is no number of a next run: ends are counted
+        # a number shown for so long is not the next run's: the service counts ends
         return (now if unchanged_for >= SETTLE else last), None
     if now.ended is not None and now.run != last.run and last.goes_on_as(now):
-        # a number that has grown is that of the next run, which the status does not show yet
+        # a higher number is that of the next run, which the status does not show yet
         now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)
     is_later = last.is_before(now)
     if not is_later and now.run != last.run and last.run is not None:
-        return last, None  # an answer from before
+        return last, None  # an outdated response
     if now.ended not in FINAL_STATES and is_later:
         reported = last.run if last.ended and last.run == now.run else None
         ended = _ended(task_id, status, now, _first_unseen(last, now), states)
         finished = _later(now.finished, last.finished)
         return msgspec.structs.replace(now, reported=reported, finished=finished), ended
     if not is_later and now.ended in (None, TaskState.UNEXECUTED, last.ended):
-        # a run that was reported to have ended is not reported again, though an old answer shows it going on
+        # a reported end is not reported again, even if an outdated response shows the run as active
         finished = _later(now.finished, last.finished) if now.ended == last.ended else last.finished
         started = _later(now.started, last.started)
         return msgspec.structs.replace(last, run=now.run, started=started, finished=finished), None
@@ -162,7 +162,7 @@ def _first_unseen(last: LastRun, now: LastRun) -> int | None:
     if last.run is None or now.run is None:
         return now.run
     if now.run < last.run:
-        return 1  # the count began again
+        return 1  # the count has restarted
     was_unfinished = last.ended is None and last.reported != last.run
     return max(1, last.run if was_unfinished else min(last.run + 1, now.run))
 

@@ -1,4 +1,4 @@
-"""How a wait ends, whichever way it is run: poked, rescheduled, deferred, or without any worker slot."""
+"""The end of a wait in any mode: poked, rescheduled, deferred, or without any worker slot."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 
 
 class Outcome(StrEnum):
-    """How a wait has ended. The values stand in the events of triggers, which outlive an upgrade."""
+    """How a wait has ended. The values are stored in trigger events, so an upgrade must not change them."""
 
-    #: What was waited for has happened.
+    #: The condition is met.
     DONE = "done"
-    #: It cannot happen any more: a failure state, or something is missing for too long.
+    #: The condition cannot be met any more: a failure state, or something has been missing for too long.
     FAILED = "failed"
-    #: The time for it is over.
+    #: The wait has timed out.
     TIMEOUT = "timeout"
-    #: The service, or the connection to it, refuses to be queried.
+    #: The service refuses the queries, or the connection cannot be used.
     ERROR = "error"
-    #: An argument is wrong, which shows once its templates are rendered.
+    #: An argument is invalid after its templates are rendered.
     INVALID_ARGUMENT = "refused"
-    #: It has not begun: only a worker can begin it.
+    #: The wait has not begun, since only a worker can begin it.
     NEEDS_WORKER = "left"
 
 
@@ -32,9 +32,9 @@ Records = list[dict[str, Any]]
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a wait; as plain JSON, it is the payload of a trigger's event.
 
-    :ivar reason: a line that says why.
+    :ivar reason: one line that explains the outcome.
     :ivar records: the last records seen; None if there were none.
-    :ivar permanent: of :attr:`Outcome.ERROR`: a retry cannot help until a person acts.
+    :ivar permanent: for :attr:`Outcome.ERROR`: a retry cannot help until a person acts.
     """
 
     outcome: Outcome

@@ -1,13 +1,13 @@
-"""One poll for all waits of an event loop: keys are queried in batches, whoever waits for them.
+"""One poll for all waits of an event loop: it queries their keys together, in batches.
 
-A query that fails does not show whether the service or one of its keys is the reason:
+When a query fails, the cause may be the service or one of the query's keys:
 
-- Its keys are put off, while other queries go on. Then half as many are queried at a time, until the key
-  that fails on its own is found. That one is queried alone, with pauses that double.
-- If two queries in a row fail, or one meets a rate limit or no connection, the whole poll pauses. After the
-  pause a single key is queried. If that fails, the pause doubles.
-- A refusal for good ends waits only if it has come three times in a row, with a pause before each repetition:
-  the waits for a key that was refused alone, or else all waits of the poll.
+- The keys of the query are postponed, while other queries continue. Then half as many are queried at a time,
+  until the key that fails on its own is found. That key is queried alone, with pauses that double.
+- If two queries in a row fail, or one hits a rate limit or gets no connection, the whole poll pauses. After
+  the pause a single key is queried. If that fails, the pause doubles.
+- A permanent refusal ends waits only after three in a row, with a pause before each repetition. It ends the
+  waits for a key that was refused alone, or else all waits of the poll.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Half of the longest pause after a first failure, in seconds; doubles with every further failure.
+#: Half of the longest pause after the first failure, in seconds; doubles with every further failure.
 FIRST_BACKOFF = 2.0
 LONGEST_BACKOFF = 300.0
-#: Refusals for good in a row, with pauses between them, that end a wait.
+#: Permanent refusals in a row, with pauses between them, that end a wait.
 CONFIRMED = 3
-#: Queries in flight at once, so that an answer that takes long to arrive does not delay the others.
+#: Queries in flight at once, so a slow response does not delay the others.
 QUERIES_AT_ONCE = 4
-#: Seconds between two queries. The service allows 5 status queries a second for one address. This makes at
-#: most 2 in any second, so two triggerers stay below that at whatever moments each of them sends its own.
+#: Seconds between two queries. The service allows 5 status queries per second from one address. With this
+#: spacing at most 2 fall into any second, so two triggerers together stay below the limit.
 SPACING = 0.55
-#: Share of their interval over which queries are spread if SPACING would take longer than that; the rest is
-#: for queries that are repeated.
+#: Share of the interval over which queries are spread if SPACING would take longer; the rest is for queries
+#: that are repeated.
 SPREAD = 0.8
-#: A key that is due within this share of its interval goes along with those that are due now, up to the batch
-#: size: so waits that began at different times come to fill batches together.
+#: A key that is due within this share of its interval is queried together with keys that are due now, up to
+#: the batch size; so waits that began at different times fill batches together.
 EARLY_SHARE = 0.5
-#: Seconds that a new wait is held back, so that waits that begin together are queried together.
+#: Seconds that the first query of a new wait is delayed, so that waits that begin together share a query.
 GATHERING = 0.25
-#: Seconds of judging after which the rest of the event loop has its turn.
+#: Seconds of judging after which other tasks of the event loop may run.
 LONGEST_TURN = 0.01
-#: Refusals that keys of the query are the reason for, surely or possibly.
+#: Refusals that are caused by keys of the query: always, or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
-#: Refusals of this side, which need no confirmation.
+#: Refusals by the client itself, which need no confirmation.
 _LOCAL = (InvalidArgument, ConnectionIncomplete)
 
 Judge: TypeAlias = Callable[[Mapping[str, T | None]], R | None]
 
 
 class _Wait(Generic[T]):
-    """One wait. There may be tens of thousands, so it holds no more than it needs."""
+    """One wait. There may be tens of thousands, so it stores as little as possible."""
 
     __slots__ = ("context", "future", "interval", "judge", "keys")
 
@@ -76,41 +76,41 @@ class _Wait(Generic[T]):
         self.keys = keys
         self.interval = interval
         self.judge = judge
-        # what a waiter logs belongs to it, though it is run by the poll
+        # the poll runs `judge`, but its log messages belong to the waiter's context
         self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def show(self, states: Mapping[str, T | None]) -> None:
-        """Have the states of some keys judged."""
+        """Pass the states of some keys to ``judge``."""
         try:
             if (result := self.context.run(self.judge, states)) is not None:
                 self.future.set_result(result)
-        except Exception as error:  # it is the waiter's, and ends its wait alone
+        except Exception as error:  # an error of `judge` ends only this wait
             self.future.set_exception(error)
 
 
 @dataclass(slots=True)
 class _Failures:
-    """Failures in a row, of all queries or of those about one key; ``refusals`` are the last of them."""
+    """Failures in a row, of all queries or of one key; ``refusals`` counts those at the end of the row."""
 
-    batch_size: int  # keys per query with this one, until it succeeds
+    batch_size: int  # keys per query that has this key, until it succeeds
     count: int = 0
     refusals: int = 0
 
     def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
-        """Count one more; return whether it is a refusal that is confirmed."""
+        """Count a failure; return whether it is a confirmed refusal."""
         self.count += 1
         self.refusals = self.refusals + 1 if is_refusal else 0
         return is_refusal and (self.refusals >= CONFIRMED or isinstance(error, _LOCAL))
 
 
 class _Watched(Generic[T]):
-    """A key that somebody waits for.
+    """A key that at least one wait needs.
 
-    :ivar due: when to query it; infinity while nothing is planned.
-    :ivar in_flight: while a query of it is in flight, the waits that were there when it was sent: its
-        answer may be older than what a later wait is to see.
-    :ivar answered: a query of it was answered before: it is not somebody else's.
+    :ivar due: when to query it; infinity while no query is planned.
+    :ivar in_flight: while a query of it is in flight, the waits that existed when it was sent. Its response
+        may be too old for a later wait.
+    :ivar answered: whether a query of it has succeeded before, so the key belongs to this account.
     """
 
     __slots__ = ("answered", "due", "failures", "in_flight", "waits")
@@ -131,12 +131,12 @@ _Batch: TypeAlias = dict[str, _Watched[T]]
 
 
 class Poll(Generic[T]):
-    """Queries all keys that are waited for, in batches, and shows each wait the states of its own.
+    """Queries the keys of all waits in batches, and passes the states to the waits.
 
-    It runs while somebody waits. If waits for a key have different intervals, the shortest decides.
+    It runs while there are waits. If waits for a key have different intervals, the shortest is used.
 
-    :param query: queries a batch of keys. What its answer leaves out is seen as None; an error in place of a
-        state counts against that key alone.
+    :param query: queries a batch of keys. A key that its response leaves out has the state None; an error in
+        place of a state affects only that key.
     :param batch_size: keys per query.
     """
 
@@ -155,10 +155,10 @@ class Poll(Generic[T]):
         self._reset()
 
     async def until(self, keys: Sequence[str], interval: float, judge: Judge[T, R]) -> R:
-        """Poll in a moment and every ``interval`` seconds, until ``judge`` returns something; return that.
+        """Poll shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
 
-        :param judge: called with the states of the keys that were just answered.
-        :raises WebCollectError: if the service refuses for good (credential, plan, id), which was confirmed.
+        :param judge: called with the states of the keys in the latest response.
+        :raises WebCollectError: after a confirmed permanent refusal (credential, plan, id).
         :raises ValueError: if there is no key.
         """
         if not keys:
@@ -167,7 +167,7 @@ class Poll(Generic[T]):
         for key in wait.keys:
             self._watch(key, wait)
         if self._runner is None or self._runner.done():
-            # in a context of its own: it outlives the waiter that happened to come first
+            # in a new context, since the poll may outlive the wait that started it
             self._runner = asyncio.create_task(self._run(), context=contextvars.Context())
         try:
             return await wait.future  # type: ignore[no-any-return]
@@ -189,11 +189,11 @@ class Poll(Generic[T]):
             self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
 
     def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
-        """Plan to query ``key``; an earlier plan stays."""
+        """Plan a query of ``key``, unless an earlier one is planned."""
         if due >= watched.due:
             return
         watched.due = due
-        if not watched.in_flight:  # two queries of one key could be answered in the wrong order
+        if not watched.in_flight:  # responses to two queries of one key could arrive in the wrong order
             heapq.heappush(self._due, (due, key))
             if self._due[0] == (due, key):
                 self._changed.set()
@@ -213,19 +213,19 @@ class Poll(Generic[T]):
                 self._changed.set()
 
     async def _run(self) -> None:
-        """Query what is due while somebody waits."""
+        """Send the queries that are due, while there are waits."""
         while self._watched or self._queries:
             try:
                 await self._query_next()
             except Exception as error:
-                # nobody must wait for what is not queried any more
+                # no wait may depend on queries that are not sent any more
                 log.exception("The poll broke down.")
                 self._due.clear()
                 self._reset()
                 for watched in self._watched.values():
                     watched.due, watched.failures = math.inf, None
                 await _end_with([wait for watched in self._watched.values() for wait in watched.waits], error)
-                await asyncio.sleep(0)  # for them to leave
+                await asyncio.sleep(0)  # lets the waits end
         self._due.clear()
         self._reset()
 
@@ -241,14 +241,14 @@ class Poll(Generic[T]):
                 await self._changed.wait()
 
     def _next_moment(self) -> float:
-        """Return when to send the next query; infinity if something has to happen before."""
+        """Return when to send the next query; infinity if another event has to come first."""
         first = self._first_due()
         if first is None or len(self._queries) >= QUERIES_AT_ONCE or self._probe:
             return math.inf
         return max(self._earliest, self._pause_ends if self._paused else first[0])
 
     def _first_due(self) -> tuple[float, str] | None:
-        """Return the earliest plan, after dropping those that hold no more."""
+        """Return the earliest planned query, after dropping outdated ones."""
         while self._due:
             due, key = self._due[0]
             if key in self._watched and self._watched[key].due == due:
@@ -257,7 +257,7 @@ class Poll(Generic[T]):
         return None
 
     def _take_due(self) -> _Batch[T]:
-        """Return what to query: the first key that is due, and others that are or will be soon."""
+        """Return the next batch: the first key that is due, and others that are due now or soon."""
         now = _now()
         batch: _Batch[T] = {}
         size = self._batch_size
@@ -273,7 +273,7 @@ class Poll(Generic[T]):
         return batch
 
     def _take_probe(self) -> _Batch[T]:
-        """Return a key to query after a pause, due or not: best one that is known to be in order."""
+        """Return the key to query after a pause, due or not; preferably one that succeeded before."""
         *_, self._probe = min(
             (not watched.answered, watched.failures.count if watched.failures else 0, watched.due, key)
             for key, watched in self._watched.items()
@@ -282,7 +282,7 @@ class Poll(Generic[T]):
         return {self._probe: self._watched[self._probe]}
 
     def _begin(self, batch: _Batch[T]) -> None:
-        """Send a query, and plan the earliest moment of the next one."""
+        """Send a query, and set the earliest time for the next one."""
         interval = min(watched.interval for watched in batch.values())
         batches = math.ceil(len(self._watched) / self._batch_size)
         self._earliest = _now() + min(SPACING, SPREAD * interval / batches)
@@ -302,7 +302,7 @@ class Poll(Generic[T]):
             await self._not_answered(batch, error, sent_at)
         except (Exception, asyncio.CancelledError) as error:
             if (task := asyncio.current_task()) and task.cancelling():
-                raise  # it is the poll that is closed; else something inside the query was cancelled
+                raise  # the poll is being closed; otherwise something inside the query was cancelled
             log.exception("A status query failed in a way that is not foreseen.")
             await self._not_answered(batch, WebCollectError(type(error).__name__), sent_at)
         else:
@@ -324,7 +324,7 @@ class Poll(Generic[T]):
         await _each(states, lambda wait: wait.show(states[wait]))
 
     def _answered(self, sent_at: float) -> None:
-        """Note that the service answers; that proves nothing if it has failed since the query was sent."""
+        """Reset the failures after a success, unless the service has failed since the query was sent."""
         if sent_at >= self._failed_at:
             self._reset()
 
@@ -337,17 +337,17 @@ class Poll(Generic[T]):
         self._probe = None
 
     async def _not_answered(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
-        """Deal with a query that was not answered."""
+        """Handle a failed query."""
         ends_all = False
         if isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and not all(watched.answered for watched in batch.values())
         ):
             self._answered(sent_at)
         elif sent_at < self._pause_ends:
-            self._paused = True  # two in a row, though this one was sent too early to confirm the first
+            self._paused = True  # two in a row, but this one was sent too early to confirm the first
         else:
             self._failed_at = _now()
-            # a batch may be denied because one of its keys has become somebody else's
+            # a batch may be denied because one of its keys now belongs to another account
             is_refusal = error.permanent and (len(batch) == 1 or not isinstance(error, PermissionDenied))
             ends_all = self._failures.add(error, is_refusal=is_refusal)
             self._paused = self._failures.count > 1 or (error.unsent and not error.permanent)
@@ -355,7 +355,7 @@ class Poll(Generic[T]):
         await self._plan_again(batch, error, ends_all=ends_all)
 
     async def _plan_again(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
-        """Plan when to query again the keys that a query failed for; end the waits that are refused."""
+        """Plan the next query of the keys of a failed query; end the waits that are refused."""
         due = max(now := _now(), self._pause_ends)
         alone, probed = len(batch) == 1, self._probe in batch
         refused: list[_Wait[T]] = []
@@ -377,7 +377,7 @@ class Poll(Generic[T]):
 
 
 def _backoff(failures: int, error: WebCollectError) -> float:
-    # the exponent has a bound, since a service may fail for weeks
+    # the exponent is bounded, since a service may fail for weeks
     longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(failures, 30))
     return max(min(error.retry_after or 0.0, LONGEST_BACKOFF), random.uniform(longest / 2, longest))
 
@@ -392,13 +392,13 @@ async def _end_with(waits: Iterable[_Wait[Any]], error: Exception) -> None:
 
 
 async def _each(waits: Iterable[_Wait[T]], act: Callable[[_Wait[T]], None]) -> None:
-    """Do something about each wait that has not ended, and let others of the event loop have their turns."""
+    """Call ``act`` for each wait that has not ended, and let other tasks of the event loop run in between."""
     turn_ends = _now() + LONGEST_TURN
     for wait in waits:
         if wait.future.done():
             continue
         act(wait)
-        # who has ended goes on at once: thousands of them in one turn would make it a long one
+        # a wait that has ended continues at once; thousands of them in one turn would block the event loop
         if wait.future.done() or _now() >= turn_ends:
             await asyncio.sleep(0)
             turn_ends = _now() + LONGEST_TURN

@@ -1,4 +1,4 @@
-"""The queries of waits, as client logic for both drivers; results are by key."""
+"""The queries of waits, as client logic for both drivers; each returns its results by key."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.errors import MalformedAnswer
     from airflow_provider_webcollect.service.flow import Flow
 
-#: The one key of the account's running counts.
+#: The only key of the account's running counts.
 ACCOUNT = "account"
 
 
 @dataclass(frozen=True)
 class Query:
-    """What waits ask the service about keys, such as tasks.
+    """A query for the state of keys, such as tasks.
 
-    :ivar ask: gives what is known of some keys; an error in place of a state counts against that key alone.
-    :ivar is_batched: many keys fit into a request.
+    :ivar ask: returns the states of some keys; an error in place of a state affects only that key.
+    :ivar is_batched: whether one request can have many keys.
     """
 
     ask: Callable[[ClientContext, Sequence[str]], Flow[Mapping[str, Any]]]
     is_batched: bool = False
 
     def batch_size(self, status_batch_size: int) -> int:
-        """Return how many keys to ask about at once.
+        """Return the number of keys per query.
 
-        :param status_batch_size: as the connection says.
+        :param status_batch_size: the connection's setting.
         """
         return status_batch_size if self.is_batched else 1
 
@@ -48,7 +48,7 @@ def _task_statuses(
     call: Call[Any] = endpoints.get_task_statuses_v2(list(task_ids))
     call = dataclasses.replace(call, result=STATUSES_BY_TASK)
     found = yield from exchange(call, context)
-    # the service may spell an id in another letter case than the caller
+    # the service may return an id in another letter case
     by_id = {task_id.lower(): status for task_id, status in found.items()}
     return {task_id: by_id[task_id.lower()] for task_id in task_ids if task_id.lower() in by_id}
 
@@ -56,7 +56,7 @@ def _task_statuses(
 def _subtasks(context: ClientContext, task_ids: Sequence[str]) -> Flow[Mapping[str, list[SubTask]]]:
     found = {}
     for task_id in task_ids:
-        # a batch without sub-tasks is as good as none
+        # an empty batch counts as missing
         if batch := (yield from paging.all_subtasks(context, task_id)):
             found[task_id] = batch
     return found

@@ -1,4 +1,4 @@
-"""A wait: what is waited for, what its polls have shown so far, and how it stands."""
+"""A wait: its condition, the results of its polls so far, and its verdict."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ C = TypeVar("C", bound="Condition")
 
 
 class Verdict(NamedTuple):
-    """How a wait has ended, None if it goes on; and a line that says why."""
+    """The outcome of a wait, None while it continues; and one line that explains it."""
 
     outcome: Outcome | None
     reason: str
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is waited for.
+    """What a wait is for.
 
-    ``gc=False``: there may be tens of thousands, and none is part of a cycle.
+    ``gc=False``: there may be tens of thousands of conditions, and none is part of a reference cycle.
 
     :cvar query: the query that shows the state of the :attr:`keys`.
     """
@@ -36,34 +36,34 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What the query is about, such as the ids of tasks."""
+        """The keys of the query, such as the ids of tasks."""
         raise NotImplementedError
 
     def absent(self, key: str, state: Any) -> Collection[str]:
-        """Return what the service's answer about ``key`` lacks."""
+        """Return what is missing from the service's response about ``key``."""
         raise NotImplementedError
 
     def judge(self, key: str, state: Any, polls: Polls) -> Verdict:
-        """Return how the wait stands as far as ``key`` is concerned.
+        """Return the verdict for ``key``.
 
-        :param state: what the latest poll of it has shown; None if the answer left it out.
+        :param state: the key's state in the latest poll; None if the response left it out.
         """
         raise NotImplementedError
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
-        """Return how the wait stands.
+        """Return the verdict on the wait.
 
-        :param verdicts: of each key that was polled by now; of the only one, unless this is overridden.
+        :param verdicts: of the keys polled so far; this default requires exactly one.
         """
         (verdict,) = verdicts.values()
         return verdict
 
     def records(self, seen: Mapping[str, Any]) -> Iterable[Record]:
-        """Return what the wait's result consists of."""
+        """Return the records of the wait's result."""
         raise NotImplementedError
 
     def as_json(self) -> dict[str, Any]:
-        """Return the condition as plain JSON, for a trigger's arguments; what has its default is left out."""
+        """Return the condition as plain JSON, for a trigger's arguments; defaults are left out."""
         defaults = {
             field.name: field.default
             if field.default_factory is msgspec.NODEFAULT
@@ -88,10 +88,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Polls:
-    """What the polls of a key have shown, one after the other.
+    """The history of the polls of one key.
 
-    What a single answer lacks does not count yet. What the first answer lacks has been absent since the wait
-    began: another process may have made the polls before it.
+    Something counts as absent only if two responses in a row leave it out. If the first response leaves it
+    out, it counts as absent since the wait began, since another process may have made earlier polls.
 
     :param began: Unix time at which the wait began.
     """
@@ -105,9 +105,9 @@ class Polls:
         self._end: RunEnd | None = None
 
     def note(self, absent: Collection[str]) -> None:
-        """Take an answer into account.
+        """Record a response.
 
-        :param absent: what it lacks.
+        :param absent: what is missing from it.
         """
         now = time.time()
         new = _Absence(self._began if self._now is None else now, 0)
@@ -119,21 +119,21 @@ class Polls:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether something is absent from a single answer only."""
+        """Whether something is absent from only one response so far."""
         return any(absence.answers < 2 for absence in self._absent.values())
 
     def seconds_absent(self, name: str) -> float | None:
-        """Return for how long ``name`` has been absent; None if it is not, or from a single answer only."""
+        """Return for how long ``name`` has been absent; None if it is not, or only from one response."""
         absence = self._absent.get(name)
         if absence is None or absence.answers < 2 or self._now is None:
             return None
         return self._now - absence.since
 
     def is_new_run(self, status: TaskStatus, baseline: Baseline, *, settle: float, was_started: bool) -> bool:
-        """Return whether ``status`` is of the run after ``baseline``; to be called with each that is seen.
+        """Return whether ``status`` is of the run after ``baseline``; must be called with every status.
 
-        :param settle: seconds for which a status may still be that of the run before.
-        :param was_started: a run was started right before the wait; else the next one counts, whenever it is.
+        :param settle: seconds for which a status may still be that of the previous run.
+        :param was_started: whether a run was started right before the wait; otherwise the next run counts.
         """
         if self._end is None:
             self._end = RunEnd(baseline, self._began if was_started else None)
@@ -141,7 +141,7 @@ class Polls:
 
 
 class Wait:
-    """Judges what the polls of a wait show, one after the other. It logs changes only.
+    """Judges the results of a wait's polls, in their order. It logs only changes.
 
     :param began: Unix time at which the wait began.
     :param log: a logger.
@@ -158,15 +158,15 @@ class Wait:
         self._reason = ""
 
     def judge(self, polled: Mapping[str, Any]) -> Ended | None:
-        """Return the end of the wait, or None if it goes on.
+        """Return the end of the wait, or None if it continues.
 
-        A key is judged when it was polled: while others are, no time passes for it.
+        A key is judged only after a poll of that key; polls of other keys do not count as time for it.
 
-        :param polled: the states of those of the condition's keys that were polled just now; None for one
-            that the answer left out.
+        :param polled: the states of the condition's keys that were just polled; None for a key that the
+            response left out.
         """
         seen, verdicts = self._known or ({}, {})
-        if len(self.condition.keys) > 1:  # else every poll shows all there is to know
+        if len(self.condition.keys) > 1:  # with one key, every poll is complete
             self._known = seen, verdicts
         for key, state in polled.items():
             if (polls := self._polls.get(key)) is None:
@@ -184,5 +184,5 @@ class Wait:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether something is missing that another answer may have."""
+        """Whether something is missing that another response may have."""
         return any(polls.unconfirmed for polls in self._polls.values())
