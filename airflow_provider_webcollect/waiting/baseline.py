@@ -31,9 +31,9 @@ class Evidence(Enum):
     LATER_END = "later end"
     #: There is no end time, or none to compare it with.
     UNKNOWN_END = "no end to compare"
-    #: The end time is the baseline's, or earlier; without an end time, the same goes for the start time.
+    #: The end time, or the start time if there is no end time, is not later than the baseline's.
     SAME_END = "same end"
-    #: The end time is before the start time: the state is that of the run before the one that has started.
+    #: The end time is before the start time: the state is still that of the previous run.
     CONTRADICTION = "end before its start"
 
 

@@ -34,7 +34,7 @@ def flattened(text: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
     """
     mark = f"0.{random.getrandbits(128):039d}".encode()
     taken: list[bytes] = []
-    # the text so far, the value that is being replaced in it, the one being replaced inside that, and so on
+    # a stack: the text so far, and the values being replaced, each nested in the one before
     layers, start, copied = [bytearray()], 0, 0
     for bracket, level in _brackets(text):
         opens = bracket[0] in b"[{"

@@ -44,7 +44,7 @@ T = TypeVar("T")
 REPLACEMENTS = 3
 #: Attempts of a token call, seconds after which none is made, and seconds for its response.
 TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 10.0, 20.0
-#: An attribute that is set on an exception that interrupted a call; it holds an OutcomeUnknown.
+#: The attribute, of an exception that interrupted a call, with an OutcomeUnknown.
 _UNKNOWN = "webcollect_unknown_outcome"
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 

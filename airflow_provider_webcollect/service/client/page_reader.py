@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 #: Attempts at a page that may be too large, before half of it is requested.
 TRIES_PER_SIZE = 3
-#: Seconds of failing after which such a page is not requested again at its size, but halved at once.
+#: Seconds after which such a page is not requested again with the same size, but with half of it.
 LONG_FAILURE = 10.0
 #: Successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
