@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
 
+LAST_PORT = 65535
+
 
 class Sandbox:
     """
@@ -35,7 +37,7 @@ class Sandbox:
     :param allow_remote: allow a ``host`` other than this machine's loopback; control commands then accept any
         ``Host``. Everyone who can reach the sandbox can control it, and make it serve the rows of any table
         on this machine.
-    :raises ValueError: ``host`` is not loopback, or a setting is invalid.
+    :raises ValueError: ``host`` is not loopback, ``port`` is out of range, or a setting is invalid.
     """
 
     username = demo.USERNAME
@@ -54,6 +56,8 @@ class Sandbox:
     ) -> None:
         if not allow_remote and not is_loopback(host):
             raise ValueError(f"{host} is not a loopback address; the sandbox has no secrets worth the name")
+        if not 0 <= port <= LAST_PORT:
+            raise ValueError(f"port {port} is not from 0 to {LAST_PORT}")
         self._state = State(settings or Settings())
         self._host = host
         self._port = port

@@ -186,6 +186,7 @@ def test_its_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> N
     ("options", "message"),
     [
         (["--host", "0.0.0.0"], "not a loopback address"),
+        (["--port", "99999"], "port 99999 is not from 0 to 65535"),
         (["--speed", "fast"], "speed"),
         (["--stale-shows", "end_time"], "stale_shows"),
         (["--data", "/nowhere.csv"], "nowhere.csv"),
