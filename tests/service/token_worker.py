@@ -20,9 +20,6 @@ from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 
-# The tests drop tokens within seconds, and any process may be the one that renews each time.
-renewal.YOUTH = 0.0
-
 
 class FileTokenStore(TokenStore):
     """A token shared by processes, as the Airflow Variable shares it: whole, but without compare-and-set."""
@@ -58,6 +55,8 @@ def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -
 
 
 def main() -> None:
+    # the tests drop tokens within seconds, and any process may be the one that renews each time
+    renewal.YOUTH = 0.0
     url, refresh_token, path, *what = sys.argv[1:]
     client = client_for(url, refresh_token, path, dies="die" in what)
     # each line that comes is a round: all processes of the fleet call at once
