@@ -348,9 +348,9 @@ class TestErrors:
         sandbox.control.fail(PATHS["copy_task"], kind="slow", seconds=4)
         count = in_group(sandbox)
         with make_dag() as dag:
-            MAKE["copy_task"](task, task_id="copy", **RETRIES)
-        shutdown = threading.Timer(2, shut_down, [dag.dag_id, marked])
-        shutdown.start()
+            shutdown = threading.Timer(2, shut_down, [dag.dag_id, marked])
+            # while the answer is awaited
+            MAKE["copy_task"](task, task_id="copy", pre_execute=lambda _: shutdown.start(), **RETRIES)
         # `dag.test()` of Airflow 2 ends with it
         with contextlib.suppress(*INTERRUPTS):
             run_dag(dag)
