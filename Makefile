@@ -35,7 +35,7 @@ pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the docu
 
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
-test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the whole test suite on Airflow 3.3
+test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
