@@ -14,20 +14,20 @@ if found=$(command -v chromium); then
     exit
 fi
 
-rm -rf "$folder/packages" "$folder/root"
+rm -rf "$folder/packages" "$folder/unpacked"
 mkdir "$folder/packages"
 cd "$folder/packages"
 # what is missing of Chromium and all it needs
 apt-get install --simulate --no-install-recommends chromium | awk '$1 == "Inst" {print $2}' | xargs apt-get download -qq
 for package in *.deb; do
-    dpkg-deb --extract "$package" "$folder/root"
+    dpkg-deb --extract "$package" "$folder/unpacked"
 done
 cd "$folder"
 rm -r packages
-libraries=$(find "$folder/root" -name '*.so*' -printf '%h\n' | sort -u | paste -s -d :)
+libraries=$(find "$folder/unpacked" -name '*.so*' -printf '%h\n' | sort -u | paste -s -d :)
 cat >"$target" <<END
 #!/bin/sh
-LD_LIBRARY_PATH="$libraries" exec "$folder/root/usr/lib/chromium/chromium" "\$@"
+LD_LIBRARY_PATH="$libraries" exec "$folder/unpacked/usr/lib/chromium/chromium" "\$@"
 END
 chmod +x "$target"
 "$target" --version

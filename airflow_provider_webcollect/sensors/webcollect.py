@@ -127,7 +127,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param wait_for: ``all`` tasks (default), or ``any``.
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
-    :param after: the status before the awaited run, so that Finished of an earlier run does not count: the
+    :param after: the status before the run to wait for, so Finished of an earlier run does not count: the
         result of ``WebCollectStartSubTasksOperator``, or a list of them. With ``"now"`` the sensor queries
         the status when it starts; it then waits for the active run or, if there is none, for the next one,
         whenever that begins. None (default) for any run. (templated)

@@ -349,7 +349,7 @@ class TestErrors:
         count = in_group(sandbox)
         with make_dag() as dag:
             shutdown = threading.Timer(2, shut_down, [dag.dag_id, marked])
-            # while the answer is awaited
+            # during the request
             MAKE["copy_task"](task, task_id="copy", pre_execute=lambda _: shutdown.start(), **RETRIES)
         # `dag.test()` of Airflow 2 ends with it
         with contextlib.suppress(*INTERRUPTS):
