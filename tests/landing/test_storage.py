@@ -7,10 +7,11 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -325,6 +326,8 @@ class Relay(ThreadingHTTPServer):
         self.removed = {"expect", *(each.lower() for each in removed)}
         #: headers that are refused, as some stores do that do not know them
         self.refused: set[str] = set()
+        #: what others do before a write arrives, one after another
+        self.others: list[Callable[[], object]] = []
         #: how many writes are refused since they have met others
         self.conflicts = 0
         #: methods of requests whose answers get lost, one after another
@@ -353,6 +356,8 @@ class _Relayed(BaseHTTPRequestHandler):
             self._answer(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
             return
         upstream = HTTPConnection(self.server.server)
+        if self.command == "PUT" and self.server.others:
+            self.server.others.pop()()
         upstream.request(self.command, self.path, body, headers)
         answer = upstream.getresponse()
         content = answer.read()
@@ -459,6 +464,24 @@ class TestS3:
             version = folder.replace(MANIFEST, b"one", None)
             getattr(relay, so).add("if-match")
             assert not folder.remove(MANIFEST, version)
+            assert folder.files() == {MANIFEST: 3}
+
+    def test_a_file_that_a_killed_process_has_left_is_removed_by_the_next_test(self, s3: Storage) -> None:
+        folder = Folder(s3.fs, s3.new_folder())
+        s3.fs.pipe_file(f"{folder.root}/.tmp-probe", b"probe")
+        folder.try_out()
+        assert folder.files() == {}
+
+    def test_a_test_is_not_misled_by_others_that_remove_their_file(
+        self, s3: Storage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with relayed(s3) as (storage, relay):
+            folder = Folder(storage.fs, storage.new_folder())
+            relay.others = [partial(s3.fs.rm_file, f"{folder.root}/.tmp-probe")] * 3
+            folder.try_out()
+            assert relay.others == []
+            folder.replace(MANIFEST, b"one", None)
+            assert "cannot replace a file on a condition" not in caplog.text
             assert folder.files() == {MANIFEST: 3}
 
     def test_what_a_store_can_do_is_found_out_once(self, s3: Storage) -> None:

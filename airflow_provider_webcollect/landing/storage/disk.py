@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_provider_webcollect.landing.background import drop
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
+from airflow_provider_webcollect.landing.storage.remote import PROBE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +28,8 @@ class Disk:
     def try_out(self, folder: str) -> bool:
         """Create a file and remove it, in the folder or the nearest existing parent."""
         there = next(each for each in (Path(folder), *Path(folder).parents) if os.path.lexists(each))
-        # permissions alone do not show what a mounted disk allows; the next test removes a file left by a
-        # kill
-        probe = there / ".tmp-probe"
+        # permissions alone do not show what a mounted disk allows
+        probe = there / PROBE
         probe.touch()
         probe.unlink(missing_ok=True)
         return True

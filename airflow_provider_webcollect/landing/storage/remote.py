@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import io
 import logging
-import secrets
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
@@ -28,8 +27,11 @@ log = logging.getLogger(__name__)
 
 #: Bytes sent to an object store at a time.
 BLOCK_BYTES = 8 * 1024 * 1024
-#: The content of a file that tests a folder; not empty, since some servers fail on empty files.
-PROBE = b"probe"
+#: The name of a file that tests a folder. It is always the same, so that the next test removes a file left by
+#: a process that was killed.
+PROBE = ".tmp-probe"
+#: Its content; not empty, since some servers fail on empty files.
+PROBE_CONTENT = b"probe"
 
 
 class Remote:
@@ -101,8 +103,8 @@ class Conditional(Remote, abc.ABC):
 
     def try_out(self, folder: str) -> bool:
         """Send a write that must be refused; raises if writing is not allowed or there is no bucket."""
-        probe = probe_in(folder)
-        if self._refuses(lambda: self.replace(probe, PROBE, self.impossible)):
+        probe = f"{folder}/{PROBE}"
+        if self._refuses(lambda: self.replace(probe, PROBE_CONTENT, self.impossible)):
             return True
         self.delete(probe)
         return False
@@ -127,10 +129,9 @@ class Unconditional(Remote):
 
     def try_out(self, folder: str) -> bool:
         """Write a file and remove it, in the folder or the nearest existing parent."""
-        # always the same name, so that a file left by a killed process is removed by the next test
-        probe = f"{folder}/.tmp-probe"
+        probe = f"{folder}/{PROBE}"
         try:
-            self.fs.pipe_file(probe, PROBE)
+            self.fs.pipe_file(probe, PROBE_CONTENT)
         except FileNotFoundError as error:
             if not folder:
                 raise BucketNotFound from error
@@ -227,11 +228,6 @@ class Memory(Unconditional):
         buffer = io.BytesIO()
         yield buffer
         self.fs.pipe_file(path, buffer.getvalue())
-
-
-def probe_in(folder: str) -> str:
-    """Return the path of a file that tests the folder."""
-    return f"{folder}/.tmp-probe-{secrets.token_hex(4)}"
 
 
 def _version(content: bytes) -> str:

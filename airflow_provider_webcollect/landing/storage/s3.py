@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from airflow_provider_webcollect.landing.storage.conditional import Stored
 from airflow_provider_webcollect.landing.storage.errors import answer_in, refusals
-from airflow_provider_webcollect.landing.storage.remote import PROBE, Conditional, probe_in
+from airflow_provider_webcollect.landing.storage.remote import PROBE, PROBE_CONTENT, Conditional
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+#: How often a file is created before a store counts as one that creates it although it is there.
+CREATIONS = 5
 
 
 class Respected(NamedTuple):
@@ -67,20 +70,21 @@ class S3(Conditional):
     def _respected(self, folder: str) -> Respected:
         bucket, _, _ = self.fs.split_path(folder)
         if (self.fs, bucket) not in self.known:
-            self.known[self.fs, bucket] = self._tried(probe_in(folder))
+            self.known[self.fs, bucket] = self._tried(f"{folder}/{PROBE}")
         return self.known[self.fs, bucket]
 
     def _tried(self, probe: str) -> Respected:
         """Send requests that must be refused: many stores, and older clients, ignore some conditions."""
 
         def create() -> str:
-            return self.replace(probe, PROBE, None)
+            return self.replace(probe, PROBE_CONTENT, None)
 
-        # may be refused even the first time, if the client sends the request twice
-        self._refuses(create)
+        # the first one creates the file, if a killed process has not left it; another landing that tests the
+        # same folder may remove it before the next one
+        refuses_to_create = any(self._refuses(create) for _ in range(CREATIONS))
         respected = Respected(
-            by_writes=self._refuses(create)
-            and self._refuses(lambda: self.replace(probe, PROBE, self.impossible)),
+            by_writes=refuses_to_create
+            and self._refuses(lambda: self.replace(probe, PROBE_CONTENT, self.impossible)),
             by_deletes=self._refuses(lambda: self._delete(probe, self.impossible)),
         )
         self.delete(probe)
