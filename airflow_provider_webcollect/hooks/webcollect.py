@@ -116,8 +116,20 @@ class WebCollectHook(BaseHook):
         connection = self.connection
         store = make_token_store(connection.conn_id)
         return make_context(
-            connection.settings, connection.credentials, connection.conn_id, store, learned=_mask
+            connection.settings,
+            connection.credentials,
+            connection.conn_id,
+            store,
+            learned=_mask,
+            is_outdated=self._is_outdated,
         )
+
+    def _is_outdated(self) -> bool:
+        try:
+            return self._read_alone() != self.connection
+        except Exception as error:  # for example from the secrets backend
+            self.log.warning("The connection cannot be read again. %s", error)
+            return False
 
     def test_connection(self) -> tuple[bool, str]:
         """Test the connection with a harmless call, and say what is wrong if it fails.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.manifest import (
@@ -51,6 +51,20 @@ def check_partition(value: object) -> str | None:
             "dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
         )
     return partition
+
+
+def check_mode(mode: object, on_reset: object, if_exists: object) -> None:
+    """Check what a landing does with rows and commits that are already there; see :class:`Job`.
+
+    :raises InvalidArgument: if an argument is wrong, or does not go with the mode.
+    """
+    validation.one_of("if_exists", if_exists, get_args(IfExists))
+    validation.one_of("mode", mode, get_args(Mode))
+    validation.one_of("on_reset", on_reset, get_args(OnReset))
+    if mode == "incremental" and if_exists != "fail":
+        raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
+    if mode == "full" and on_reset != "fail":
+        raise InvalidArgument("on_reset", on_reset, "it goes with mode='incremental' alone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

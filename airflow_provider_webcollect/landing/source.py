@@ -115,14 +115,17 @@ class SourceReader:
         return self._to_the_end(self._waits("all rows to be shown: there are none, or fewer than were read"))
 
     def late_pages(self) -> Iterator[Page]:
-        """Yield the pages of rows that appear within ``settle`` seconds.
+        """Wait ``settle`` seconds, and yield the pages of rows that have appeared meanwhile.
 
         The source may show older batches while rows of a run that has just finished are still missing; the
         service does not announce those.
         """
-        before = self._rows_so_far
-        for wait in self._waits("rows that a run which has just finished may still add"):
-            self._job.stop.sleep(wait)
+        before, settle = self._rows_so_far, self._job.settle
+        if settle:
+            Notice(log).give(
+                settle, "Waiting %.0f s for rows that a run which has just finished may still add.", settle
+            )
+            self._job.stop.sleep(settle)
             yield from self._to_the_end(iter(()), late=True)
         self.settled = self._rows_so_far == before
 

@@ -25,10 +25,13 @@ CONN_ID = "webcollect_default"
 DEFAULTS = Settings(speed=60.0)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser: options of the server, and one option for each setting."""
+def make_parser(program: str = "python -m airflow_provider_webcollect.sandbox") -> argparse.ArgumentParser:
+    """Return the parser: options of the server, and one option for each setting.
+
+    :param program: how the program is called.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m airflow_provider_webcollect.sandbox",
+        prog=program,
         description="A local stand-in for the web data collection service.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -109,9 +112,9 @@ All the rest, such as other credentials, is in docs/reference/sandbox.md and `--
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
     """Serve until SIGINT or SIGTERM."""
-    parser = make_parser()
+    parser = parser or make_parser()
     arguments = parser.parse_args(argv)
     # Blocked in every thread, so that sigwait below receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

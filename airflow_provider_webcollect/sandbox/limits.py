@@ -1,4 +1,4 @@
-"""Rate limits per caller, counted in real time over a sliding window."""
+"""Rate limits per caller, counted over a sliding window."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_webcollect.sandbox.errors import ServiceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.sandbox.settings import Settings
 
 STATUS_V1 = "status_v1"
@@ -16,9 +18,14 @@ STATUS_V2 = "status_v2"
 
 
 class Limits:
-    """Stores when each caller address sent requests; refused requests do not count."""
+    """
+    Stores when each caller address sent requests; refused requests do not count.
 
-    def __init__(self) -> None:
+    :param now: a monotonic clock, in seconds; by default that of real time.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
 
     def check(self, settings: Settings, caller: str, status_limit: str | None) -> None:
@@ -37,7 +44,7 @@ class Limits:
             windows.append((STATUS_V1, 1, settings.status_v1_period))
         elif status_limit == STATUS_V2:
             windows.append((STATUS_V2, settings.status_v2_rate, 1.0))
-        now = time.monotonic()
+        now = self._now()
         for name, allowed, seconds in windows:
             times = self._times[caller, name]
             while times and times[0] <= now - seconds:

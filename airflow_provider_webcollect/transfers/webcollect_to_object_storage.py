@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
@@ -14,7 +14,14 @@ from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, IfExists, Job, OnReset, check_partition
+from airflow_provider_webcollect.landing.job import (
+    MAX_PART_BYTES,
+    IfExists,
+    Job,
+    OnReset,
+    check_mode,
+    check_partition,
+)
 from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
@@ -209,19 +216,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         validation.integer("max_part_bytes", self.max_part_bytes, 1)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         validation.seconds("settle", self.settle, may_be_zero=True)
-        self._check_mode()
-
-    def _check_mode(self) -> None:
-        validation.one_of("if_exists", self.if_exists, get_args(IfExists))
-        validation.one_of("mode", self.mode, get_args(Mode))
-        validation.one_of("on_reset", self.on_reset, get_args(OnReset))
+        check_mode(self.mode, self.on_reset, self.if_exists)
         validation.boolean("mark_exported", self.mark_exported)
-        validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new)
-        if self.mode == "incremental" and self.if_exists != "fail":
-            raise InvalidArgument("if_exists", self.if_exists, "it goes with mode='full' alone")
-        if self.mode == "full" and self.on_reset != "fail":
-            raise InvalidArgument("on_reset", self.on_reset, "it goes with mode='incremental' alone")
-        if self.mode == "full" and self.skip_if_nothing_new:
+        if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
 
     def _places(self) -> list[Place]:

@@ -16,7 +16,13 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.api import endpoints, records
 from airflow_provider_webcollect.service.client.sync import Client
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, NotFound
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    InvalidArgument,
+    NotFound,
+    TokenUnavailable,
+    WebCollectError,
+)
 from airflow_provider_webcollect.service.flow import Blocking
 
 if TYPE_CHECKING:
@@ -250,6 +256,36 @@ def test_an_api_key_is_used_where_the_service_takes_it(
     ):
         hook.get_running_counts()
     assert len(sandbox.control.requests()) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "extra", "password"),
+    [
+        (lambda hook: hook.mark_exported(demo.TASK_ID), {"api_key": "spent"}, ""),
+        (lambda hook: hook.get_running_counts(), {"access_token": "spent"}, ""),
+        (lambda hook: hook.get_running_counts(), {}, "wrong"),
+        (lambda hook: hook.refresh_token(), {}, "wrong"),
+    ],
+    ids=["key", "access token", "password", "renewal"],
+)
+def test_a_refused_credential_that_has_been_replaced_is_no_permanent_error(
+    set_connection: Callable[..., None],
+    sandbox: Sandbox,
+    call: Callable[[WebCollectHook], Any],
+    extra: dict[str, str],
+    password: str,
+) -> None:
+    set_connection(login=sandbox.username, password=password, extra=extra)
+    hook = WebCollectHook()
+    with pytest.raises(WebCollectError) as refused:
+        call(hook)
+    assert refused.value.permanent
+
+    set_connection(login=sandbox.username, password=sandbox.password, extra={"api_key": sandbox.api_key})
+    with pytest.raises(TokenUnavailable, match="the connection has changed since it was read") as replaced:
+        call(hook)
+    assert not replaced.value.permanent
+    call(WebCollectHook())
 
 
 async def test_an_async_client_works_in_a_context_and_bare(hook: WebCollectHook) -> None:

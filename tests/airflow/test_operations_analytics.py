@@ -135,6 +135,22 @@ class TestQuery:
         }
         assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "there.jsonl", "there.parquet"]
 
+    @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+    def test_a_query_that_fails_leaves_the_file_of_an_earlier_run(
+        self, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
+    ) -> None:
+        file = tmp_path / "report"
+        file.write_text("of an earlier run")
+        monkeypatch.setattr(endpoints, "MAX_ANALYTICS_SIZE", 20)
+        sandbox.control.fail(PATH, after=1, kind="status", status=403, code="PermissionDenied")
+        start = TODAY.subtract(days=34).isoformat()
+        run = query(start=start, destination=f"file://{file}", file_format=file_format)
+
+        assert run.states == {"query": "failed"}
+        assert len(sandbox.control.requests(PATH)) == 2
+        assert file.read_text() == "of an earlier run"
+        assert list(tmp_path.iterdir()) == [file]
+
     def test_no_row_is_a_file_with_a_header(self, tmp_path: Path) -> None:
         run = query(
             collection_task_ids=["no-such-task"],

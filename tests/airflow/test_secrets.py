@@ -39,6 +39,7 @@ pytestmark = [
 ]
 
 VARIABLE = "webcollect_token__webcollect_default"
+RENEWAL = "webcollect_renewal__webcollect_default"
 
 
 @pytest.fixture
@@ -47,11 +48,16 @@ def token_in_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE")
 
 
-def stored_token() -> StoredToken:
-    """Return what the Variable holds, decrypted."""
+def stored(key: str) -> str:
+    """Return what a Variable holds, decrypted."""
     with Session() as session:
-        variable = session.scalar(select(Variable).where(Variable.key == VARIABLE))
-        return msgspec.json.decode(variable.val, type=StoredToken)
+        text: str = session.scalar(select(Variable).where(Variable.key == key)).val
+    return text
+
+
+def stored_token() -> StoredToken:
+    """Return the token in its Variable."""
+    return msgspec.json.decode(stored(VARIABLE), type=StoredToken)
 
 
 def test_a_dag_run_needs_one_token_for_all_its_tasks(
@@ -86,6 +92,18 @@ def test_the_variable_holds_the_token_encrypted(
     assert "refresh_token" not in value
 
 
+def test_the_variable_that_says_who_renews_holds_no_secret(connected: None, sandbox: Sandbox) -> None:
+    WebCollectHook().get_running_counts()
+    sandbox.control.expire_tokens()
+    WebCollectHook().get_running_counts()
+
+    token = stored_token()
+    state = stored(RENEWAL)
+    for secret in (token.access_token, token.refresh_token, sandbox.refresh_token, sandbox.access_token):
+        assert secret
+        assert secret not in state
+
+
 def test_no_token_is_left_in_the_database(
     connected: None, sandbox: Sandbox, task: dict[str, Any], airflow_home: str
 ) -> None:
@@ -98,11 +116,11 @@ def test_no_token_is_left_in_the_database(
             deferrable=True,
         ),
     )
-    stored = stored_token()
+    token = stored_token()
 
     with sqlite3.connect(Path(airflow_home) / "airflow.db") as database:
         everything = "\n".join(database.iterdump())
-    for secret in (stored.access_token, stored.refresh_token, sandbox.refresh_token, sandbox.datahub_api_key):
+    for secret in (token.access_token, token.refresh_token, sandbox.refresh_token, sandbox.datahub_api_key):
         assert secret
         assert secret not in everything
 

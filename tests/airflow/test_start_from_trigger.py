@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
-from demo.real_airflow import RealAirflow, TaskInstance
+from demo.airflow_api import TaskInstance
+from demo.real_airflow import RealAirflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,8 @@ from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.all_formats import FORMATS, named
-from tests.landing.conftest import OTHER_RUN, Folder, Landed, listed
+from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
+from tests.landing.object_store import big_pages
 from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
@@ -189,6 +191,27 @@ def test_csv_that_is_made_safe_for_spreadsheets_has_the_columns_of_the_manifest(
     safe = make_format("csv", sanitize_formulas=True)
     landing("t", fetch=listed([page([{"=a": "x", "b\nc": "+1"}], 0, 1)]), file_format=safe)
     assert list(opened(folder).iter_rows()) == [{"=a": "x", "b\nc": "'+1"}]
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+# the other kinds of storage keep the files themselves in memory
+@pytest.mark.parametrize("folder", ["local"], indirect=True)
+def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, file_format: str) -> None:
+    def peak(megabytes: int) -> int:
+        run = msgspec.structs.replace(OTHER_RUN, run_id=str(megabytes))
+        fetch = in_order(big_pages(megabytes))
+        landing("t", fetch=fetch, file_format=make_format(file_format), if_exists="overwrite", run=run)
+        tracemalloc.start()
+        try:
+            # tracemalloc does not see what Arrow allocates
+            arrow = max(pa.total_allocated_bytes() for _ in opened(folder).iter_rows())
+            return tracemalloc.get_traced_memory()[1] + arrow
+        finally:
+            tracemalloc.stop()
+
+    peak(1)
+    # a row group of Parquet has up to 16 MB
+    assert peak(60) < 1.5 * peak(20)
 
 
 class TestDeepRows:

@@ -1,0 +1,164 @@
+"""How a command reaches the service: an Airflow connection, or an address and environment variables."""
+
+from __future__ import annotations
+
+import os
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from airflow_provider_webcollect.cli.output import log_to_stderr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.hooks.connection import WebCollectConnection
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.service.auth.store import TokenStore
+    from airflow_provider_webcollect.service.client.context import ClientContext
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+DEFAULT_CONN_ID = "webcollect_default"
+#: The environment variables of a connection without Airflow begin with this, before an extra's name.
+PREFIX = "WEBCOLLECT_"
+
+
+@dataclass(frozen=True)
+class ServiceAccess:
+    """A way to the service.
+
+    :ivar context: for clients of the service.
+    :ivar store: where the processes that use the connection share its token.
+    :ivar hook: of the Airflow connection; None without Airflow.
+    """
+
+    connection: WebCollectConnection
+    context: ClientContext
+    store: TokenStore
+    hook: WebCollectHook | None = None
+
+
+def url_option(command: F) -> F:
+    """Add the option ``--url``; :func:`connect` takes its value."""
+    return click.option(
+        "--url",
+        envvar=f"{PREFIX}URL",
+        show_envvar=True,
+        metavar="URL",
+        help="The service's base URL, to go without Airflow; credentials are environment variables.",
+    )(command)
+
+
+def connection_options(command: F) -> F:
+    """Add the options ``--conn-id`` and ``--url``; :func:`connect` takes their values."""
+    return click.option(
+        "--conn-id",
+        metavar="ID",
+        help=f"The Airflow connection; {DEFAULT_CONN_ID} if there is no --url either.",
+    )(url_option(command))
+
+
+def storage_option(command: F) -> F:
+    """Add the option ``--storage-conn-id``; :func:`storage_location` takes its value."""
+    return click.option(
+        "--storage-conn-id",
+        metavar="ID",
+        help="The Airflow connection of the storage; by default the storage's own environment variables and "
+        "files give the credentials.",
+    )(command)
+
+
+def storage_location(path: str, storage_conn_id: str | None) -> Any:
+    """Return a landing's path as the functions of ``landing/`` take it.
+
+    :param storage_conn_id: the Airflow connection of the storage; None to go without Airflow.
+    :raises InvalidArgument: if Airflow cannot reach the path with this connection.
+    """
+    if storage_conn_id is None:
+        return path
+    from airflow_provider_webcollect.service.errors import InvalidArgument
+
+    use_airflow()
+    try:
+        from airflow_provider_webcollect.common.storage import folder_at, storage_path
+
+        found = storage_path(path, storage_conn_id)
+        folder_at(found)
+    except Exception as error:  # of Airflow or of the storage's own package
+        raise InvalidArgument(
+            "--storage-conn-id", storage_conn_id, f"{path} cannot be reached: {error}"
+        ) from error
+    return found
+
+
+def connect(conn_id: str | None, url: str | None) -> ServiceAccess:
+    """Return the way to the service that the options of a command name.
+
+    :raises UsageError: if both are on the command line.
+    :raises ConnectionIncomplete: if Airflow has no such connection, or it has no host.
+    :raises InvalidArgument: naming the field, if a field of the connection is invalid.
+    """
+    if conn_id is None and url is not None:
+        return _without_airflow(url)
+    if click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"the connection {conn_id} and --url cannot both be given")
+    return _through_airflow(conn_id or DEFAULT_CONN_ID)
+
+
+def use_airflow() -> None:
+    """Let Airflow find what its database and its secrets backends have, as in its own commands.
+
+    Without the variable, Airflow takes this process for a task's, and looks in neither.
+    """
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    import airflow.settings  # noqa: F401  # configures logging
+
+    log_to_stderr()
+
+
+def _through_airflow(conn_id: str) -> ServiceAccess:
+    from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
+
+    use_airflow()
+    try:
+        from airflow_provider_webcollect.hooks.token_store import make_token_store
+        from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+        hook = WebCollectHook(conn_id)
+        connection = hook.connection
+    except WebCollectError:
+        raise
+    except Exception as error:  # Airflow has several classes for it
+        raise ConnectionIncomplete(
+            f"Airflow gives no connection {conn_id}: {error}. Name another with --conn-id, or go without "
+            f"Airflow with --url"
+        ) from error
+    return ServiceAccess(connection, hook.client.context, make_token_store(conn_id), hook)
+
+
+def _without_airflow(url: str) -> ServiceAccess:
+    from airflow_provider_webcollect.hooks.connection import Extras, read_connection
+    from airflow_provider_webcollect.service.auth.store import FileTokenStore
+    from airflow_provider_webcollect.service.client.context import make_context
+
+    given: Any = types.SimpleNamespace(
+        conn_id=url,
+        host=url,
+        schema=None,
+        port=None,
+        login=os.environ.get(f"{PREFIX}USERNAME"),
+        password=os.environ.get(f"{PREFIX}PASSWORD"),
+    )
+    extras = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in Extras.__struct_fields__}
+    connection = read_connection(given, extras)
+    name = connection.credentials.fingerprint_at(connection.settings.base_url)
+    # a refresh token works once: without its successor, the next command would be locked out
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    store = FileTokenStore(state / "webcollect" / name)
+    context = make_context(connection.settings, connection.credentials, name, store)
+    return ServiceAccess(connection, context, store)

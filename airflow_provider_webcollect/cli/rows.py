@@ -1,0 +1,278 @@
+"""The commands that read and land a task's rows."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import os
+import secrets
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from airflow_provider_webcollect.cli.connecting import (
+    connect,
+    connection_options,
+    storage_location,
+    storage_option,
+)
+from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_option, show, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider_webcollect.landing.job import Job, Landed
+    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.client.sync import Client
+
+#: What a terminal is sent to show its cursor, which rich hides beside a bar.
+SHOW_CURSOR = b"\x1b[?25h"
+SUMMARY = ("folder", "new_rows", "new_parts", "rows", "parts", "bytes", "finished_at", "exported_at")
+
+
+@click.command()
+@click.argument("task")
+@click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
+@click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
+@click.option(
+    "--offset",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Where to begin: the cursor of an earlier command.",
+)
+@connection_options
+def read(
+    task: str, lotno: str | None, rows: int | None, offset: int, conn_id: str | None, url: str | None
+) -> None:
+    """Write a task's rows as JSON lines.
+
+    They go to standard output as they come. The cursor to go on from is said on standard error at the end.
+    Nothing is marked as exported.
+    """
+    from airflow_provider_webcollect.service.client.sync import Client
+
+    count, left, cursor = 0, 0, offset
+    try:
+        with Client(connect(conn_id, url).context) as client:
+            for page in _pages(client, task, lotno, offset, rows):
+                # a whole page, so that the cursor is right also after an interrupt
+                with _interrupt_put_off():
+                    write(b"".join(bytes(row) + b"\n" for row in page.rows))
+                    sys.stdout.buffer.flush()
+                    count, left, cursor = count + len(page.rows), page.rest_total, page.offset
+    except KeyboardInterrupt:
+        click.echo(f"{count:,} rows; go on with --offset {cursor}", err=True)
+        raise
+    click.echo(f"{count:,} rows, {left:,} are left; go on with --offset {cursor}", err=True)
+
+
+@contextlib.contextmanager
+def _interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Put off an interrupt (Ctrl-C) until the block has ended; a second one ends the process at once.
+
+    :param on_first: called at the first one.
+    :raises KeyboardInterrupt: after the block, if there was one.
+    """
+    interrupts: list[int] = []
+
+    def handle(signum: int, frame: object) -> None:
+        if interrupts:
+            if sys.stderr.isatty():
+                os.write(2, SHOW_CURSOR)
+            os._exit(INTERRUPTED)
+        interrupts.append(signum)
+        on_first()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
+
+
+def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int | None) -> Iterator[DataPage]:
+    from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
+    from airflow_provider_webcollect.service.client.page_reader import PageReader
+
+    if rows is None:
+        yield from PageReader(client, task, lotno).pages(offset)
+        return
+    while rows > 0:
+        page = PageReader(client, task, lotno, size=min(rows, MAX_DATA_SIZE)).read(offset)
+        yield page
+        if page.rest_total <= 0:
+            return
+        offset, rows = page.offset, rows - len(page.rows)
+
+
+@click.command()
+@click.argument("task")
+@click.argument("destination")
+@click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    default="jsonl",
+    help="Of the parts.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "zstd", "snappy"]),
+    help="Of the parts; by default snappy for Parquet, else none.",
+)
+@click.option(
+    "--column", "columns", metavar="NAME", multiple=True, help="Only this one; may be repeated, in order."
+)
+@click.option("--mode", type=click.Choice(["full", "incremental"]), default="full")
+@click.option(
+    "--on-reset",
+    type=click.Choice(["fail", "full"]),
+    default="fail",
+    help="incremental: what to do if the source has lost rows.",
+)
+@click.option(
+    "--if-exists",
+    type=click.Choice(["fail", "overwrite", "skip"]),
+    default="fail",
+    help="full: what to do if another landing is complete there.",
+)
+@click.option("--partition", metavar="NAME=VALUE", help="A folder in DESTINATION for the new parts.")
+@click.option("--mark-exported", is_flag=True, help="Confirm the export to the service after the commit.")
+@click.option("--settle", type=click.FloatRange(min=0), default=15.0, help="Seconds to wait for late rows.")
+@click.option("--page-size", type=click.IntRange(1, 1000), default=1000, help="Rows per request.")
+@click.option(
+    "--max-part-bytes", type=click.IntRange(min=1), help="A part ends at this size; 128 MiB without it."
+)
+@click.option(
+    "--run-id",
+    metavar="NAME",
+    help="A name for this landing: with the same one, a landing that is complete is left as it is.",
+)
+@storage_option
+@connection_options
+@output_option
+def land(
+    task: str, destination: str, conn_id: str | None, url: str | None, output: str, **options: Any
+) -> None:
+    """Land a task's rows in a folder, exactly once.
+
+    DESTINATION is on disk, or on object storage, such as s3://bucket/prices. The same landing as that of
+    WebCollectToObjectStorageOperator: interrupt it, and the same command goes on after the last finished
+    part. The rows count once _manifest.json is there, which is written last.
+    """
+    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.stop import Stop
+
+    stop = Stop()
+    location = storage_location(destination, options.pop("storage_conn_id"))
+    with Client(connect(conn_id, url).context, stop=stop) as client, _progress() as on_progress:
+        job = _job(client, task, location, stop=stop, on_progress=on_progress, **options)
+        landed = _until_interrupted(job)
+    manifest = landed.manifest
+    row = {
+        "folder": job.folder.root,
+        "new_rows": sum(part.rows for part in landed.new),
+        "new_parts": len(landed.new),
+        "rows": manifest.rows,
+        "parts": len(manifest.parts),
+        "bytes": manifest.bytes,
+        "finished_at": manifest.finished_at,
+        "exported_at": manifest.exported_at,
+    }
+    show([row], output, SUMMARY)
+
+
+def _job(
+    client: Client,
+    task: str,
+    location: Any,
+    *,
+    lotno: str | None,
+    file_format: str,
+    compression: str | None,
+    columns: tuple[str, ...],
+    mode: Any,
+    on_reset: Any,
+    if_exists: Any,
+    partition: str | None,
+    mark_exported: bool,
+    page_size: int,
+    max_part_bytes: int | None,
+    run_id: str | None,
+    **options: Any,
+) -> Job:
+    from airflow_provider_webcollect.landing.formats import make_format
+    from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, Job, check_mode, check_partition
+    from airflow_provider_webcollect.landing.manifest import Run, Source
+    from airflow_provider_webcollect.landing.reader import locate
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.api import endpoints, validation
+    from airflow_provider_webcollect.service.client.page_reader import PageReader
+
+    check_mode(mode, on_reset, if_exists)
+    reader = PageReader(client, task, lotno, size=page_size)
+    mark = functools.partial(client.send, endpoints.mark_exported(task))
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Job(
+        source=Source(collection_task_id=validation.text("TASK", task), lotno=lotno or None),
+        folder=Folder(*locate(location, None)),
+        run=Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
+        fetch=reader.read,
+        on_replan=reader.forget,
+        file_format=make_format(file_format, compression, columns or None),
+        mode=mode,
+        on_reset=on_reset,
+        if_exists=if_exists,
+        partition=check_partition(partition),
+        mark=mark if mark_exported else None,
+        max_part_bytes=max_part_bytes or MAX_PART_BYTES,
+        **options,
+    )
+
+
+def _until_interrupted(job: Job) -> Landed:
+    """Land; an interrupt ends the landing where the next command can go on at once."""
+    from concurrent.futures import wait
+
+    from airflow_provider_webcollect.landing.background import in_background
+    from airflow_provider_webcollect.landing.run import land as land_rows
+    from airflow_provider_webcollect.service.errors import Stopped
+
+    def end() -> None:
+        job.stop.set()
+        click.echo("Ending; the same command goes on from what is finished.", err=True)
+
+    with contextlib.suppress(KeyboardInterrupt), _interrupt_put_off(end):
+        landing = in_background(functools.partial(land_rows, job), "webcollect-land")
+        wait([landing])
+    try:
+        return landing.result()  # also after an interrupt, if all was committed already
+    except Stopped as stopped:
+        raise KeyboardInterrupt from stopped
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], object]]:
+    """Show a bar on a terminal; yield what takes the rows so far and all rows."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda rows, total: None
+        return
+    columns = (
+        TextColumn("Landing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=shown, transient=True) as progress:
+        bar = progress.add_task("landing", total=None)
+        yield lambda rows, total: progress.update(bar, completed=rows, total=total)

@@ -1,0 +1,212 @@
+"""The commands that show what the service says of its tasks."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from airflow_provider_webcollect.cli.connecting import connect, connection_options
+from airflow_provider_webcollect.cli.output import output_option, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_provider_webcollect.cli.connecting import ServiceAccess
+    from airflow_provider_webcollect.service.api.records import AnalyticsRow, TaskStatus
+
+#: The days of analytics in which `status` looks for the account's tasks.
+RECENT_DAYS = 30
+STATUS = ("task", "name", "status", "rows", "sub_tasks", "runs", "started", "ended", "next_run")
+COUNTS = (
+    "extracting_count",
+    "waiting_count",
+    "finished_count",
+    "waiting_sub_task_count",
+    "executing_sub_task_count",
+)
+METRICS = ("rows", "rows_without_duplicates", "runs", "succeeded", "seconds_per_run", "cost")
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@click.command(no_args_is_help=False)
+@click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@connection_options
+@output_option
+def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output: str) -> int:
+    """Show the state of tasks.
+
+    Rows, sub-tasks, start and end are those of the latest run. Without ids: the tasks that the account's
+    analytics name for the last 30 days, and, through Airflow, those of its webcollect assets of the
+    connection.
+
+    Exit code 1: the service does not know one of the tasks.
+    """
+    from airflow_provider_webcollect.service.client.sync import Client
+
+    access = connect(conn_id, url)
+    with Client(access.context) as client:
+        names = {} if tasks else _recent_tasks(client)
+        ids = list(dict.fromkeys([*(tasks or names), *(() if tasks else _tasks_of_assets(access))]))
+        found = statuses(client, ids, access.connection.status_batch_size)
+    show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
+    return int(any(task_id not in found for task_id in tasks))
+
+
+def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
+    """Return the row of a task for :data:`STATUS`; without a status all but the id is None."""
+    return {
+        "task": task_id,
+        "name": name,
+        "status": status and status.status,
+        "rows": status and status.current_total_extract_count,
+        "sub_tasks": status and status.sub_task_count,
+        "runs": status and status.executed_times,
+        "started": status and status.start_execute_time,
+        "ended": status and status.end_execute_time,
+        "next_run": status and status.next_execute_time,
+    }
+
+
+def statuses(client: Any, ids: Sequence[str], batch_size: int) -> dict[str, TaskStatus]:
+    """Return the statuses by the ids that were given; a task that the service does not know has none."""
+    from airflow_provider_webcollect.waiting.queries import TASK_STATUSES
+
+    found: dict[str, TaskStatus] = {}
+    for first in range(0, len(ids), batch_size):
+        answer = client.run(TASK_STATUSES.ask(client.context, ids[first : first + batch_size]))
+        for task_id, status in answer.items():
+            if isinstance(status, Exception):
+                raise status
+            found[task_id] = status
+    return found
+
+
+def _recent_tasks(client: Any) -> dict[str, str | None]:
+    """Return the names of the account's tasks by id."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    rows = _analytics(client, today - datetime.timedelta(days=RECENT_DAYS), today)
+    return {row.task_id: row.task_name for row in rows}
+
+
+def _tasks_of_assets(access: ServiceAccess) -> list[str]:
+    """Return the tasks of Airflow's webcollect assets that name this connection."""
+    if access.hook is None:
+        return []
+    from urllib.parse import unquote, urlsplit
+
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+    from sqlalchemy.exc import SQLAlchemyError
+
+    module, name = ("asset", "AssetModel") if AIRFLOW_V_3_0_PLUS else ("dataset", "DatasetModel")
+    model = getattr(importlib.import_module(f"airflow.models.{module}"), name)
+    try:
+        with create_session() as session:
+            uris = session.scalars(select(model.uri).where(model.uri.startswith("webcollect://"))).all()
+    except SQLAlchemyError as error:  # for example of a database that is not set up
+        click.echo(f"Without Airflow's assets: {error}", err=True)
+        return []
+    parts = [urlsplit(uri) for uri in sorted(uris)]
+    conn_id = access.hook.webcollect_conn_id
+    return [unquote(each.path.split("/")[1]) for each in parts if unquote(each.netloc) == conn_id]
+
+
+@click.command()
+@connection_options
+@output_option
+def capacity(conn_id: str | None, url: str | None, output: str) -> None:
+    """Count the running and waiting tasks and sub-tasks of the account."""
+    from airflow_provider_webcollect.service.api.endpoints import get_running_counts
+    from airflow_provider_webcollect.service.client.sync import Client
+
+    with Client(connect(conn_id, url).context) as client:
+        counts = client.send(get_running_counts())
+    show([counts.as_dict()], output, COUNTS)
+
+
+@click.command()
+@click.option("--from", "start", metavar="DATE", help="The first day; by default 30 days ago.")
+@click.option("--to", "end", metavar="DATE", help="The last day; by default today.")
+@click.option("--by", type=click.Choice(["day", "week", "month"]), help="A row for each; else one per task.")
+@click.option("--task", "tasks", metavar="TASK", multiple=True, help="Only this task; may be repeated.")
+@connection_options
+@output_option
+def analytics(
+    start: str | None,
+    end: str | None,
+    by: str | None,
+    tasks: tuple[str, ...],
+    conn_id: str | None,
+    url: str | None,
+    output: str,
+) -> None:
+    """Show rows, runs, success and cost per task.
+
+    `succeeded` is a share of the runs. A table has a row for each task, with bars of the rows per day, week
+    or month; JSON and CSV have a row for each task and day, week or month.
+    """
+    from airflow_provider_webcollect.service.client.sync import Client
+
+    today = datetime.datetime.now(datetime.UTC).date()
+    first = start or today - datetime.timedelta(days=RECENT_DAYS)
+    with Client(connect(conn_id, url).context) as client:
+        rows = _analytics(
+            client,
+            first,
+            end or today,
+            task_ids=list(tasks) or None,
+            time_granularity=by and by.capitalize(),
+        )
+    if by and output != "table":
+        show([{by: row.day_key} | _sum([row]) for row in rows], output, (by, "task", "name", *METRICS))
+        return
+    grouped = defaultdict(list)
+    for row in rows:
+        grouped[row.task_id].append(row)
+    chart = (f"rows per {by}",) if by else ()
+    days = sorted({row.day_key for row in rows})
+    sums = [_sum(group) | {each: _bars(group, days) for each in chart} for group in grouped.values()]
+    show(sums, output, ("task", "name", *METRICS, *chart))
+
+
+def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[AnalyticsRow]:
+    from airflow_provider_webcollect.service.client.paging import all_analytics
+
+    rows: list[AnalyticsRow] = client.run(all_analytics(client.context, start=start, end=end, **query))
+    return rows
+
+
+def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
+    """Return the metrics of a task's rows together; None where no row has a number."""
+    runs = _total(row.execution_metrics.run_count for row in rows)
+    successes = _total(row.execution_metrics.success_count for row in rows)
+    seconds = _total(row.execution_metrics.total_execution_seconds for row in rows)
+    return {
+        "task": rows[0].task_id,
+        "name": rows[0].task_name,
+        "rows": _total(row.data_volume_metrics.total_collected for row in rows),
+        "rows_without_duplicates": _total(row.data_volume_metrics.deduplicated_volume for row in rows),
+        "runs": runs,
+        "succeeded": round(successes / runs, 4) if runs and successes is not None else None,
+        "seconds_per_run": round(seconds / runs, 1) if runs and seconds is not None else None,
+        "cost": _total(row.resource_usage_metrics.balance for row in rows),
+    }
+
+
+def _total(numbers: Iterable[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    total = round(sum(known), 6)
+    return (int(total) if total == int(total) else total) if known else None
+
+
+def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:
+    """Return a bar for the rows of each day, week or month; the highest is the most, a blank is no row."""
+    counts = {row.day_key: row.data_volume_metrics.total_collected or 0 for row in rows}
+    most = max(counts.values()) or 1
+    bars = {day: BARS[round(count / most * (len(BARS) - 1))] for day, count in counts.items()}
+    return "".join(bars.get(day, " ") for day in days)

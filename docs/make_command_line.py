@@ -1,0 +1,74 @@
+"""Writes ``docs/reference/command-line.md`` from the commands' own help; ``make docs`` runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from airflow_provider_webcollect.cli.main import webcollect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = Path(__file__).parent / "reference" / "command-line.md"
+
+HEAD = """# The command line
+
+`webcollect` shows, reads and lands what the service collects. From Airflow 3.2 on, the same commands are
+`airflow webcollect …`, where the options of the sandbox follow `--`; Airflow before 3.2 has no commands of
+providers. What needs no Airflow does not wait for it: everything with `--url`, and `landing` without
+`--storage-conn-id`.
+
+## Connections
+
+- Through Airflow, `--conn-id`: any connection that Airflow finds, in its database, its secrets backends or
+  the environment. Its token is shared with Airflow's tasks.
+- Without Airflow, `--url` or `WEBCOLLECT_URL`. The credentials are environment variables, so that no secret
+  is on a command line: `WEBCOLLECT_REFRESH_TOKEN`, `WEBCOLLECT_ACCESS_TOKEN`, `WEBCOLLECT_USERNAME` and
+  `WEBCOLLECT_PASSWORD`, `WEBCOLLECT_API_KEY`. The other [extras of a connection](connection.md) are set in
+  the same way, for example `WEBCOLLECT_TIMEZONE`.
+
+A refresh token works once. Without Airflow, its successor is kept in `~/.local/state/webcollect` (or
+`$XDG_STATE_HOME/webcollect`), in files that only you can read. Do not use the refresh token of an Airflow
+connection there: one of the two would be locked out.
+
+## Output and exit codes
+
+`--output json` and `csv` are for programs. A table is for people: it leaves out columns without a value, and
+its columns may change. What is said beside the result (progress, cursors, errors) goes to standard error.
+
+| Exit code | Means |
+|---|---|
+| 0 | done |
+| 1 | the answer is no: a landing is damaged, a followed run was stopped, a task or token is not there |
+| 2 | a wrong option or argument, or a missing extra; nothing was sent |
+| 3 | refused: it fails again until somebody acts |
+| 4 | failed: another try may help |
+| 130 | interrupted; what was begun goes on with the same command |
+
+## Commands
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    return HEAD + "".join(
+        f"\n### {path}\n\n```text\n{text}\n```\n" for path, text in _helps(webcollect, "webcollect")
+    )
+
+
+def _helps(
+    command: click.Command, path: str, parent: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
+    context = click.Context(
+        command, parent, info_name=path.split()[-1], terminal_width=90, **command.context_settings
+    )
+    yield path, command.get_help(context)
+    for name in sorted(getattr(command, "commands", {})):
+        yield from _helps(command.commands[name], f"{path} {name}", context)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,174 @@
+"""The command ``webcollect``, run in this process, or in one of its own as a person does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import tests.airflow.conftest  # noqa: F401  # gives Airflow a home before anything imports it
+from airflow_provider_webcollect.cli.main import main
+from airflow_provider_webcollect.service.stop import Stop
+from tests.cli.processes import Started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+
+class Ended(NamedTuple):
+    """What a command has left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        """The JSON lines of its output."""
+        return [json.loads(line) for line in self.out.split("\n") if line]
+
+    @property
+    def json(self) -> list[dict[str, Any]]:
+        """The rows of ``--output json``."""
+        rows: list[dict[str, Any]] = json.loads(self.out)
+        return rows
+
+    @property
+    def csv(self) -> list[dict[str, str]]:
+        """The rows of ``--output csv``."""
+        return list(csv.DictReader(io.StringIO(self.out, newline="")))
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def log_settings() -> Iterator[None]:
+    """Put back the log's level and handlers, and begin without handlers: a command sets them for its whole
+    process, where Airflow may have set up logging before.
+    """
+    log = logging.getLogger("airflow_provider_webcollect")
+    level, handlers = log.level, _output_handlers()
+    _replace(handlers, [])
+    yield
+    log.setLevel(level)
+    _replace(_output_handlers(), handlers)
+
+
+def _replace(handlers: list[logging.Handler], others: list[logging.Handler]) -> None:
+    """Give the root logger other handlers."""
+    for handler in handlers:
+        logging.root.removeHandler(handler)
+    for handler in others:
+        logging.root.addHandler(handler)
+
+
+def _output_handlers() -> list[logging.Handler]:
+    """Return those that write the log to an output, and not pytest's."""
+    return [each for each in logging.root.handlers if not type(each).__module__.startswith("_pytest")]
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variables of the person who runs the tests, and a folder of their own for what commands remember."""
+    for name in [name for name in os.environ if name.startswith("WEBCOLLECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def connected(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sandbox is the service of all commands, and its access token their credential."""
+    monkeypatch.setenv("WEBCOLLECT_URL", sandbox.url)
+    monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", sandbox.access_token)
+    monkeypatch.setenv("WEBCOLLECT_REQUESTS_PER_SECOND", "0")
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 1,800 rows in two batches."""
+    return str(sandbox.control.add_task(lots=[1500, 300])["task_id"])
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts take no time; gives their seconds."""
+    pauses: list[float] = []
+
+    def sleep(stop: Stop, seconds: float) -> None:
+        pauses.append(seconds)
+        stop.check()
+
+    monkeypatch.setattr(Stop, "sleep", sleep)
+    return pauses
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process."""
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Started]]:
+    """Starts the installed command in a process of its own; see :class:`Started` for the options."""
+    started: list[Started] = []
+
+    def start(*arguments: object, **options: Any) -> Started:
+        started.append(Started([str(argument) for argument in arguments], **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(params=["table", "json", "csv"])
+def output(request: pytest.FixtureRequest) -> str:
+    """Each way of showing a result."""
+    return str(request.param)
+
+
+def shown(ended: Ended, output: str) -> list[dict[str, str]]:
+    """Return the rows that a command has shown, in whichever way, as texts by the columns' names.
+
+    What is unknown is left out.
+    """
+    if output == "json":
+        found = [{name: as_text(value) for name, value in row.items()} for row in ended.json]
+    elif output == "csv":
+        found = ended.csv
+    else:
+        header, *lines = [cells(line) for line in ended.out.splitlines()]
+        names = [name.replace(" ", "_") for name in header]
+        found = [dict(zip(names, line, strict=True)) for line in lines]
+        found = [{name: cell.replace(",", "") for name, cell in row.items()} for row in found]
+    return [{name: value for name, value in row.items() if value not in {"", "–"}} for row in found]
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def as_text(value: object) -> str:
+    """Return a value as tables and CSV have it."""
+    return "" if value is None else str(value)

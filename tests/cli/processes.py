@@ -1,0 +1,111 @@
+"""The installed command in a process of its own: its output in pipes, or on a terminal; and Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+WEBCOLLECT = Path(sys.executable).with_name("webcollect")
+#: Whoever has started the tests in the background has them ignore SIGINT; and a terminal has to be taken.
+_AS_IN_A_SHELL = """
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if os.isatty(0):
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+#: Seconds; far more than a loaded machine needs.
+PATIENCE = 90.0
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    """Wait for what happens in another process."""
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < until, "it has not happened"
+        time.sleep(0.01)
+
+
+class Started:
+    """A running command.
+
+    :param terminal: whether its input and its errors are a terminal's, whose text is in ``err``.
+    :param reading: whether what it writes is read as it comes; if not, `out` has to be read by the test.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, terminal: bool = False, reading: bool = True) -> None:
+        command = [sys.executable, "-ISc", _AS_IN_A_SHELL, str(WEBCOLLECT), *arguments]
+        self._keyboard = -1
+        self._readers: list[threading.Thread] = []
+        self._texts: dict[str, list[bytes]] = {"out": [], "err": []}
+        if terminal:
+            self._keyboard, screen = pty.openpty()
+            termios.tcsetwinsize(screen, (30, 120))
+            self.process = subprocess.Popen(
+                command, stdin=screen, stdout=subprocess.PIPE, stderr=screen, start_new_session=True
+            )
+            os.close(screen)
+            self._read("err", os.fdopen(os.dup(self._keyboard), "rb", buffering=0))
+        else:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+            assert self.process.stderr is not None
+            self._read("err", self.process.stderr)
+        assert self.process.stdout is not None
+        self.stdout: IO[bytes] = self.process.stdout
+        if reading:
+            self._read("out", self.stdout)
+
+    def _read(self, name: str, stream: IO[bytes]) -> None:
+        def read() -> None:
+            with contextlib.suppress(OSError), stream:  # a terminal whose program has ended gives EIO
+                while piece := os.read(stream.fileno(), 65536):
+                    self._texts[name].append(piece)
+
+        self._readers.append(threading.Thread(target=read))
+        self._readers[-1].start()
+
+    @property
+    def out(self) -> str:
+        """Its output so far."""
+        return b"".join(self._texts["out"]).decode()
+
+    @property
+    def err(self) -> str:
+        """What it has said on standard error so far."""
+        return b"".join(self._texts["err"]).decode()
+
+    def interrupt(self) -> None:
+        """Interrupt it, as Ctrl-C does on a terminal."""
+        if self._keyboard < 0:
+            self.process.send_signal(signal.SIGINT)
+        else:
+            os.write(self._keyboard, b"\x03")
+
+    def end(self) -> int:
+        """Wait for its end, and return its exit code."""
+        code = self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        return code
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        self.process.kill()
+        self.end()
+        self.stdout.close()
+        if self._keyboard >= 0:
+            os.close(self._keyboard)
+            self._keyboard = -1

@@ -1,0 +1,230 @@
+"""Tokens without Airflow: what commands remember for each other, and ``token status`` and ``refresh``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import time_machine
+
+from airflow_provider_webcollect.sandbox import demo
+from tests.cli.conftest import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False, refresh_reuse="revoke")
+
+
+@pytest.fixture(autouse=True)
+def refresh_token(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The credential is a refresh token; if it is sent twice, the service revokes all that came of it."""
+    monkeypatch.setenv("WEBCOLLECT_URL", sandbox.url)
+    monkeypatch.setenv("WEBCOLLECT_REFRESH_TOKEN", sandbox.refresh_token)
+    monkeypatch.setenv("WEBCOLLECT_REQUESTS_PER_SECOND", "0")
+
+
+@pytest.fixture
+def state() -> Path:
+    """The folder in which commands keep the token."""
+    return Path(os.environ["XDG_STATE_HOME"]) / "webcollect"
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """A user whose new files everybody may read and write."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def renewals(sandbox: Sandbox) -> int:
+    """Return how often a token was requested."""
+    return len(sandbox.control.requests("/token"))
+
+
+def stored(state: Path) -> dict[str, str]:
+    """Return the one token that is stored."""
+    [token] = [json.loads(path.read_text()) for path in state.iterdir() if not path.suffix]
+    assert isinstance(token, dict)
+    return token
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_commands_use_one_refresh_token_after_another(run: Run, sandbox: Sandbox) -> None:
+    task = sandbox.control.add_task(lots=[30])["task_id"]
+
+    assert run("capacity").code == 0
+    assert run("read", task).lines == sandbox.control.true_rows(task)
+    assert renewals(sandbox) == 1
+
+    sandbox.control.expire_tokens()
+    assert run("capacity").code == 0
+    assert run("read", task).code == 0
+    assert renewals(sandbox) == 2
+
+
+@pytest.mark.usefixtures("no_pauses", "open_umask")
+def test_only_the_user_can_read_what_is_remembered(run: Run, state: Path) -> None:
+    assert run("capacity").code == 0
+
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert len(list(state.iterdir())) == 2
+    assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
+    assert stored(state)["refresh_token"]
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_without_the_variable_for_it_the_state_is_in_the_usual_folder(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    assert run("capacity").code == 0
+    assert run("token", "status").code == 0
+
+    assert stored(tmp_path / "home" / ".local" / "state" / "webcollect")["access_token"]
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_another_credential_does_not_take_the_token_of_the_first(
+    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("capacity").code == 0
+    monkeypatch.delenv("WEBCOLLECT_REFRESH_TOKEN")
+    monkeypatch.setenv("WEBCOLLECT_USERNAME", demo.USERNAME)
+    monkeypatch.setenv("WEBCOLLECT_PASSWORD", demo.PASSWORD)
+
+    assert run("token", "status").code == 1
+    assert run("capacity").code == 0
+    assert run("capacity").code == 0
+
+    assert renewals(sandbox) == 2
+
+
+def secrets_in(*tokens: dict[str, str]) -> set[str]:
+    """Return what must not be said of stored tokens."""
+    return {token[name] for token in tokens for name in ("access_token", "refresh_token")}
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_no_token_is_ever_said(
+    run: Run, sandbox: Sandbox, state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    commands = [run("--verbose", "token", "refresh")]
+    before = stored(state)
+    sandbox.control.expire_tokens()
+    commands += [
+        run("--verbose", *command)
+        for command in (["capacity"], ["token", "status", "-o", "json"], ["read", "unknown"])
+    ]
+    after = stored(state)
+
+    secrets = {sandbox.refresh_token} | secrets_in(before, after)
+    assert len(secrets) == 5
+    said = "".join([caplog.text, *(each.out + each.err for each in commands)])
+    assert "no other process renews the token" in said
+    assert not [secret for secret in secrets if secret in said]
+
+
+def test_processes_of_a_person_use_one_refresh_token_after_another_and_say_none(
+    start: Callable[..., Started], sandbox: Sandbox, state: Path
+) -> None:
+    commands = []
+    for command in (["capacity"], ["token", "status"], ["capacity"]):
+        commands.append(start("--verbose", *command))
+        assert commands[-1].end() == 0
+
+    assert renewals(sandbox) == 1
+    said = "".join(each.out + each.err for each in commands)
+    assert "no other process renews the token" in said
+    assert not [secret for secret in {sandbox.refresh_token} | secrets_in(stored(state)) if secret in said]
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_the_status_of_the_token_says_since_when_and_until_when_it_is_there(
+    run: Run, sandbox: Sandbox, output: str
+) -> None:
+    began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    assert run("capacity").code == 0
+    sent = len(sandbox.control.requests())
+
+    ended = run("token", "status", "-o", output)
+
+    assert (ended.code, ended.err) == (0, "")
+    assert len(sandbox.control.requests()) == sent
+    [row] = shown(ended, output)
+    assert row["connection"] == sandbox.url
+    since, until = (datetime.datetime.fromisoformat(row[name]) for name in ("stored", "expires"))
+    lifetime = sandbox.control.configure()["token_lifetime"]
+    assert began <= since <= datetime.datetime.now(datetime.UTC)
+    assert abs((until - since).total_seconds() - lifetime) <= 2
+    assert abs(float(row["age_seconds"]) + float(row["seconds_left"]) - lifetime) <= 2
+    assert f"process {os.getpid()}" in row["stored_by"]
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_the_status_is_1_while_there_is_no_token_that_can_be_used(run: Run, sandbox: Sandbox) -> None:
+    none = run("token", "status")
+    assert (none.code, none.out) == (1, "")
+    assert "no token is stored" in none.err
+    assert renewals(sandbox) == 0
+
+    assert run("token", "refresh").code == 0
+    assert run("token", "status").code == 0
+    with time_machine.travel(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)):
+        assert run("token", "status").code == 1
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_refresh_renews_the_token_for_the_commands_that_follow(
+    run: Run, sandbox: Sandbox, state: Path, output: str
+) -> None:
+    assert run("capacity").code == 0
+    before = stored(state)
+
+    ended = run("token", "refresh", "-o", output)
+
+    assert ended.code == 0
+    [row] = shown(ended, output)
+    assert row["connection"] == sandbox.url
+    assert stored(state)["access_token"] != before["access_token"]
+    assert renewals(sandbox) == 2
+    assert run("capacity").code == 0
+    assert renewals(sandbox) == 2
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_where_a_new_token_cannot_be_kept_none_is_obtained(
+    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_webcollect.service.auth.renewal.STORE_PATIENCE", 0)
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+
+    assert run("capacity").code == 4
+
+    assert renewals(sandbox) == 0
+
+
+def test_without_a_credential_to_renew_it_a_refresh_is_refused(
+    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEBCOLLECT_REFRESH_TOKEN")
+    monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", sandbox.access_token)
+
+    ended = run("token", "refresh")
+
+    assert ended.code == 3
+    assert "refresh_token" in ended.err
+    assert renewals(sandbox) == 0

@@ -1,0 +1,240 @@
+"""Connections of Airflow: of the service (``--conn-id``, ``token CONN``) and of the storage."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.conftest import shown
+from tests.landing.storages import s3_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("airflow"),
+]
+
+CONN_ID = "my_service"
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> None:
+    """The database of the tests' Airflow, which is empty."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+@pytest.fixture
+def airflow(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Airflow with its usual token store; what commands tell it of themselves is forgotten."""
+    monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE", "variable")
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
+
+
+@pytest.fixture
+def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Defines a connection of Airflow in the environment; by default one to the sandbox."""
+
+    def set_connection(conn_id: str = CONN_ID, **fields: Any) -> None:
+        usual = {
+            "conn_type": "webcollect",
+            "host": sandbox.url,
+            "extra": {"access_token": sandbox.access_token, "requests_per_second": 0},
+        }
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(usual | fields))
+
+    return set_connection
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[dict[str, Any]]:
+    """A bucket ``landings``, and the connection of Airflow that opens it."""
+    with s3_server() as storage:
+        yield {
+            "conn_type": "aws",
+            "login": storage.options["key"],
+            "password": storage.options["secret"],
+            "extra": {"endpoint_url": storage.options["endpoint_url"], "region_name": "us-east-1"},
+        }
+
+
+@contextlib.contextmanager
+def stored(row: Any) -> Iterator[None]:
+    """Keep a row in Airflow's database while the block runs."""
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.add(row)
+        session.flush()
+        kind, key = type(row), row.id
+    yield
+    with create_session() as session:
+        session.delete(session.get(kind, key))
+
+
+def asset(uri: str) -> Any:
+    """Return the row of an asset, which Airflow 2 calls a dataset."""
+    if version("apache-airflow").startswith("2."):
+        return import_module("airflow.models.dataset").DatasetModel(uri=uri)
+    from airflow.models.asset import AssetModel
+
+    return AssetModel(name=uri, uri=uri, group="asset", extra={})
+
+
+class TestService:
+    def test_a_connection_of_airflow_leads_to_the_service(
+        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], output: str
+    ) -> None:
+        set_connection()
+        task = sandbox.control.add_task(lots=[30], subtasks=3)["task_id"]
+
+        ended = run("status", task, "--conn-id", CONN_ID, "-o", output)
+
+        assert ended.code == 0, ended.err
+        [row] = shown(ended, output)
+        assert (row["task"], row["status"], row["sub_tasks"]) == (task, "Finished", "3")
+        assert run("read", task, "--conn-id", CONN_ID).lines == sandbox.control.true_rows(task)
+
+    def test_a_connection_that_airflow_does_not_have_is_named(self, run: Run) -> None:
+        ended = run("capacity", "--conn-id", "forgotten")
+
+        assert (ended.code, ended.out) == (3, "")
+        assert "forgotten" in ended.err
+        assert "--conn-id" in ended.err
+
+    def test_without_options_it_is_the_usual_connection(
+        self, run: Run, set_connection: Callable[..., None]
+    ) -> None:
+        ended = run("capacity")
+        assert ended.code == 3
+        assert "webcollect_default" in ended.err
+
+        set_connection("webcollect_default")
+        assert run("capacity").code == 0
+
+    def test_a_connection_that_is_named_goes_before_an_address_in_the_environment(
+        self, run: Run, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        set_connection()
+        monkeypatch.setenv("WEBCOLLECT_URL", "ftp://elsewhere")
+
+        assert run("capacity").code == 2
+        assert run("capacity", "--conn-id", CONN_ID).code == 0
+
+    def test_a_connection_and_an_address_are_not_both_taken(
+        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]
+    ) -> None:
+        set_connection()
+
+        ended = run("capacity", "--conn-id", CONN_ID, "--url", sandbox.url)
+
+        assert ended.code == 2
+        assert "--url" in ended.err
+        assert sandbox.control.requests() == []
+
+    def test_a_field_of_the_connection_that_is_wrong_is_named(
+        self, run: Run, set_connection: Callable[..., None]
+    ) -> None:
+        set_connection(extra={"status_batch_size": 0})
+
+        ended = run("capacity", "--conn-id", CONN_ID)
+
+        assert ended.code == 2
+        assert "status_batch_size" in ended.err
+
+    def test_status_also_shows_the_tasks_of_the_connection_s_assets(
+        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None]
+    ) -> None:
+        set_connection()
+        in_analytics = {row["task"] for row in run("status", "--conn-id", CONN_ID, "-o", "json").json}
+        other = "webcollect://another/5a9d0b0e-0000-4000-8000-00000000000c"
+
+        with stored(asset(f"webcollect://{CONN_ID}/a%20task/000001")), stored(asset(other)):
+            found = run("status", "--conn-id", CONN_ID, "-o", "json").json
+
+        assert [row["task"] for row in found if row["task"] not in in_analytics] == ["a task"]
+
+    def test_the_token_is_the_one_that_airflow_s_tasks_share(
+        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], no_pauses: list[float]
+    ) -> None:
+        from airflow.models import Variable
+
+        set_connection(extra={"refresh_token": sandbox.refresh_token, "requests_per_second": 0})
+        try:
+            assert run("token", "status", CONN_ID).code == 1
+            assert run("token", "refresh", CONN_ID).code == 0
+            shared = json.loads(Variable.get(f"webcollect_token__{CONN_ID}"))
+            ended = run("token", "status", CONN_ID, "-o", "json")
+            assert run("capacity", "--conn-id", CONN_ID).code == 0
+        finally:
+            for name in ("token", "renewal"):
+                Variable.delete(f"webcollect_{name}__{CONN_ID}")
+
+        assert ended.code == 0
+        assert ended.json[0]["connection"] == CONN_ID
+        assert shared["access_token"] not in ended.out
+        assert len(sandbox.control.requests("/token")) == 1
+
+    def test_a_connection_in_airflow_s_database_is_found_and_its_log_is_not_among_the_rows(
+        self, start: Callable[..., Started], sandbox: Sandbox
+    ) -> None:
+        from airflow.models import Connection
+
+        task = sandbox.control.add_task(lots=[30])["task_id"]
+        # every command warns of the extra that there is not
+        extra = {"access_token": sandbox.access_token, "unknown_extra": 1}
+        kept = Connection(
+            conn_id="in_database", conn_type="webcollect", host=sandbox.url, extra=json.dumps(extra)
+        )
+        with stored(kept):
+            reading = start("read", task, "--conn-id", "in_database")
+            assert reading.end() == 0, reading.err
+
+        rows = [json.loads(line) for line in reading.out.split("\n") if line]
+        assert rows == sandbox.control.true_rows(task)
+        assert "unknown_extra" in reading.err
+
+
+class TestStorage:
+    def test_rows_land_in_a_bucket_that_a_connection_of_airflow_opens(
+        self,
+        run: Run,
+        sandbox: Sandbox,
+        connected: None,
+        set_connection: Callable[..., None],
+        bucket: dict[str, Any],
+    ) -> None:
+        set_connection("my_storage", **bucket)
+        task = sandbox.control.add_task(lots=[300])["task_id"]
+        place = ("s3://landings/cli", "--storage-conn-id", "my_storage")
+
+        landed = run("land", task, *place)
+
+        assert landed.code == 0, landed.err
+        [row] = run("landing", "verify", *place, "-o", "json").json
+        assert (row["folder"], row["rows"]) == ("s3://landings/cli", 300)
+        assert run("landing", "cat", *place).lines == sandbox.control.true_rows(task)
+        query = "select count(*) number from landing"
+        assert run("landing", "sql", *place, query, "-o", "json").json == [{"number": 300}]
+        assert run("landing", "clean", *place, "-o", "json").json == []
+        assert run("land", task, *place).code == 3
+
+    def test_a_storage_that_the_connection_does_not_open_is_named(self, run: Run) -> None:
+        ended = run("landing", "verify", "nowhere://there", "--storage-conn-id", "my_storage")
+
+        assert (ended.code, ended.out) == (2, "")
+        assert "--storage-conn-id" in ended.err
+        assert "nowhere://there" in ended.err

@@ -1,0 +1,175 @@
+"""How commands end: the exit code, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect import __version__
+from demo.ports import free_port
+from tests.cli.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+COMMANDS = [
+    ["status"],
+    ["capacity"],
+    ["analytics"],
+    ["read"],
+    ["land"],
+    ["landing", "verify"],
+    ["landing", "cat"],
+    ["landing", "sql"],
+    ["landing", "clean"],
+    ["token", "status"],
+    ["token", "refresh"],
+]
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+@pytest.mark.parametrize("command", [[], ["landing"], ["token"], *COMMANDS], ids=" ".join)
+def test_every_command_explains_itself(run: Run, command: list[str], option: str) -> None:
+    ended = run(*command, option)
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"Usage: {' '.join(['webcollect', *command])}")
+
+
+def test_the_version_is_that_of_the_package(run: Run) -> None:
+    assert __version__ in run("--version").out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> None:
+    ended = run(*command, "--colour")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "--colour" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["status", "--output", "xml"], "--output"),
+        (["nothing"], "nothing"),
+        (["read"], "TASK"),
+        (["read", ""], "task_id"),
+        (["read", "t", "-n", "0"], "--rows"),
+        (["read", "t", "--offset", "-1"], "--offset"),
+        (["read", "t", "--lotno", ""], "lotno"),
+        (["capacity", "--url", "ftp://host"], "ftp://host"),
+        (["analytics", "--from", "yesterday"], "yesterday"),
+        (["analytics", "--by", "year"], "--by"),
+        (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "2026-01-05"),
+        (["land", "t"], "DESTINATION"),
+        (["land", "t", "FOLDER", "--format", "xml"], "--format"),
+        (["land", "t", "FOLDER", "--format", "csv", "--compression", "snappy"], "compression"),
+        (["land", "t", "FOLDER", "--mode", "incremental", "--if-exists", "skip"], "if_exists"),
+        (["land", "t", "FOLDER", "--on-reset", "full"], "on_reset"),
+        (["land", "t", "FOLDER", "--partition", "today"], "partition"),
+        (["land", "t", "FOLDER", "--page-size", "1001"], "--page-size"),
+        (["land", "t", "FOLDER", "--max-part-bytes", "0"], "--max-part-bytes"),
+        (["land", "t", "FOLDER", "--settle", "-1"], "--settle"),
+        (["land", "t", "nowhere://there"], "nowhere"),
+        (["land", "t", ""], "path"),
+        (["landing", "verify", "nowhere://there"], "nowhere"),
+        (["landing", "cat", "FOLDER", "-n", "x"], "--rows"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_argument_is_named_and_nothing_is_sent(
+    run: Run, sandbox: Sandbox, tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    folder = str(tmp_path / "landed")
+
+    ended = run(*(folder if each == "FOLDER" else each for each in arguments))
+
+    assert (ended.code, ended.out) == (2, "")
+    assert named in ended.err
+    assert sandbox.control.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STATUS_BATCH_SIZE", "many"),
+        ("REQUESTS_PER_SECOND", "-1"),
+        ("TIMEZONE", "Mars/Olympus"),
+        ("API_KEY_EVERYWHERE", "perhaps"),
+    ],
+)
+def test_a_wrong_variable_of_the_environment_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
+
+    ended = run("capacity")
+
+    assert ended.code == 2
+    assert name.lower() in ended.err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ACCESS_TOKEN": "wrong"}, {"USERNAME": "demo", "PASSWORD": "wrong"}, {"REFRESH_TOKEN": "wrong"}, {}],
+    ids=lambda wrong: " ".join(wrong) or "none",
+)
+def test_wrong_credentials_are_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float], wrong: dict[str, str]
+) -> None:
+    monkeypatch.setattr("airflow_provider_webcollect.service.auth.renewal.ADOPTION", 0)
+    monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
+    for name, value in wrong.items():
+        monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
+
+    ended = run("capacity")
+
+    assert (ended.code, ended.out) == (3, "")
+    assert ended.err.startswith("Error: ")
+
+
+def test_a_service_that_cannot_be_reached_may_be_there_later(
+    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
+) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+
+    ended = run("capacity", "--url", address)
+
+    assert (ended.code, ended.out) == (4, "")
+    assert ended.err.startswith("Error: ")
+    assert len(no_pauses) > 1
+
+
+def test_a_service_that_fails_may_work_later(run: Run, sandbox: Sandbox, no_pauses: list[float]) -> None:
+    sandbox.control.fail("/cloudextraction/task/stats", times=None)
+
+    assert run("capacity").code == 4
+
+    sandbox.control.clear_faults()
+    assert run("capacity").code == 0
+
+
+def test_a_command_that_is_interrupted_ends_without_a_traceback(
+    start: Callable[..., Started], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail("/cloudextraction/task/stats", kind="drip", seconds=60)
+    waiting = start("capacity")
+    wait_until(lambda: sandbox.control.counters().get("/cloudextraction/task/stats"))
+
+    waiting.interrupt()
+
+    assert waiting.end() == 130
+    assert "Interrupted" in waiting.err
+    assert "Traceback" not in waiting.err

@@ -1,0 +1,138 @@
+"""``follow``: runs until their end, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import shown
+from tests.cli.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+STATUSES = "/cloudextraction/statuses/v2"
+#: Seconds that a run takes, of which nothing passes unless a test advances the time.
+LONG = 10_000
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(run_seconds=LONG, wait_seconds=0, stale_seconds=0, enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+
+@pytest.fixture
+def advancing(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> list[float]:
+    """Pauses between two queries take no time here, and a tenth of a run in the sandbox."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        sandbox.control.advance(LONG / 10)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    return pauses
+
+
+def queried(sandbox: Sandbox, path: str) -> int:
+    """Return how many requests for a path the sandbox has answered."""
+    return sum(sandbox.control.counters().get(path, {}).values())
+
+
+def test_runs_are_followed_to_their_end_with_one_status_query_for_all(
+    run: Run, sandbox: Sandbox, advancing: list[float], output: str
+) -> None:
+    ids = [sandbox.control.add_task(rows=120, state="Extracting")["task_id"] for _ in range(3)]
+
+    ended = run("follow", *ids, "--every", 7, "-o", output)
+
+    assert ended.code == 0
+    found = {row["task"]: row["status"] for row in shown(ended, output)}
+    assert found == dict.fromkeys(ids, "Finished")
+    assert advancing == [7.0] * len(advancing)
+    assert queried(sandbox, STATUSES) == len(advancing) + 1
+    assert f"{ids[0]} Extracting, 0/4 sub-tasks" in ended.err
+    assert f"{ids[0]} Finished, 4/4 sub-tasks" in ended.err
+
+
+def test_a_stopped_run_is_exit_code_1_after_the_others_have_ended(
+    run: Run, sandbox: Sandbox, advancing: list[float]
+) -> None:
+    stopped, other = (sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2))
+    sandbox.control.stop_task(stopped)
+
+    ended = run("follow", stopped, other, "-o", "json")
+
+    assert ended.code == 1
+    assert [row["status"] for row in ended.json] == ["Stopped", "Finished"]
+
+
+def test_the_run_after_the_one_that_is_shown_is_followed(
+    start: Callable[..., Started], sandbox: Sandbox
+) -> None:
+    task_id = sandbox.control.add_task(state="Finished")["task_id"]
+
+    following = start("follow", "--next", task_id, "--every", 1, "-o", "json")
+    wait_until(lambda: queried(sandbox, STATUSES) > 1)
+    sandbox.control.start_task(task_id)
+    wait_until(lambda: "Extracting" in following.err)
+    sandbox.control.advance(LONG)
+
+    assert following.end() == 0
+    assert sandbox.control.task(task_id)["executed_times"] == 2
+
+
+def test_an_error_that_may_pass_is_said_and_does_not_end_it(
+    run: Run, sandbox: Sandbox, advancing: list[float], no_pauses: list[float]
+) -> None:
+    task_id = sandbox.control.add_task(state="Extracting")["task_id"]
+    sandbox.control.fail(STATUSES, status=503, times=10)
+
+    ended = run("follow", task_id)
+
+    assert ended.code == 0
+    assert "HTTP 503" in ended.err
+
+
+def test_a_task_that_is_not_known_ends_it_after_a_minute(
+    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "time", lambda: now + sum(pauses))
+
+    ended = run("follow", "00000000-0000-4000-8000-000000000000", "--every", 5)
+
+    assert ended.code == 1
+    assert 60 <= sum(pauses) <= 70
+
+
+def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], sandbox: Sandbox) -> None:
+    ids = [sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2)]
+
+    following = start("follow", *ids, "--every", 1, "-o", "csv", terminal=True)
+    wait_until(lambda: all(f"{each} Extracting" in following.err for each in ids))
+    assert "━" in following.err
+    sandbox.control.advance(LONG)
+
+    assert following.end() == 0
+    assert following.out.count("Finished") == 2
+
+
+def test_ctrl_c_ends_it(start: Callable[..., Started], sandbox: Sandbox) -> None:
+    task_id = sandbox.control.add_task(state="Extracting")["task_id"]
+
+    following = start("follow", task_id, terminal=True)
+    wait_until(lambda: "Extracting" in following.err)
+    following.interrupt()
+
+    assert following.end() == 130
+    assert following.out == ""
+    assert "Interrupted" in following.err

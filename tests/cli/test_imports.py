@@ -1,0 +1,77 @@
+"""What commands import: Airflow only where it is asked for, and nothing heavy for help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+#: Runs commands one after another, and writes their exit codes and all that is imported then into a file.
+SCRIPT = """
+import json, pathlib, sys
+from airflow_provider_webcollect.cli.main import main
+
+codes = [main(arguments) for arguments in json.loads(sys.argv[2])]
+pathlib.Path(sys.argv[1]).write_text(json.dumps([codes, sorted(sys.modules)]))
+"""
+
+
+def imported_by(tmp_path: Path, *commands: list[str]) -> set[str]:
+    """Return the packages that commands import, all of them successful."""
+    found = tmp_path / "imported"
+    command = [sys.executable, "-c", SCRIPT, str(found), json.dumps(commands)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    codes, modules = json.loads(found.read_text())
+    assert codes == [0] * len(commands), ended.stderr
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_help_imports_nothing_that_takes_long(tmp_path: Path) -> None:
+    commands = [[], ["land"], ["read"], ["status"], ["landing"], ["landing", "sql"], ["token", "refresh"]]
+
+    packages = imported_by(tmp_path, *([*command, "--help"] for command in commands), ["--version"])
+
+    assert "click" in packages
+    assert not packages & {"airflow", "httpx", "requests", "urllib3", "pyarrow", "duckdb", "fsspec", "rich"}
+
+
+@pytest.mark.usefixtures("connected")
+def test_what_goes_without_airflow_does_not_import_it(tmp_path: Path, sandbox: Sandbox) -> None:
+    task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
+
+    packages = imported_by(
+        tmp_path,
+        ["capacity"],
+        ["status"],
+        ["analytics"],
+        ["read", task],
+        ["land", task, folder, "--format", "parquet"],
+        ["landing", "verify", folder],
+        ["landing", "cat", folder],
+        ["landing", "sql", folder, "select count(*) from landing"],
+        ["landing", "clean", folder],
+    )
+
+    assert "pyarrow" in packages
+    assert "airflow" not in packages
+
+
+@pytest.mark.usefixtures("connected")
+def test_what_reads_a_landing_sends_no_requests_and_needs_no_client(tmp_path: Path, sandbox: Sandbox) -> None:
+    task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
+    imported_by(tmp_path, ["land", task, folder])
+    sandbox.control.clear_requests()
+
+    packages = imported_by(tmp_path, ["landing", "verify", folder], ["landing", "cat", folder])
+
+    assert not packages & {"airflow", "httpx", "requests", "urllib3", "duckdb"}
+    assert sandbox.control.requests() == []

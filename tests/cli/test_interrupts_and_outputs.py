@@ -1,0 +1,127 @@
+"""Interrupts at bad moments, and outputs that are closed, full, or know few characters."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import termios
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.processes import WEBCOLLECT, wait_until
+from tests.cli.test_read import cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+
+@pytest.mark.parametrize("command", ["read", "cat"])
+def test_nobody_taking_the_rows_any_more_is_no_failure(
+    start: Callable[..., Started], run: Run, sandbox: Sandbox, tmp_path: Path, command: str
+) -> None:
+    task = sandbox.control.add_task(lots=[4000])["task_id"]
+    run("land", task, tmp_path / "landed")
+    arguments = ["read", task] if command == "read" else ["landing", "cat", tmp_path / "landed"]
+    reading = start(*arguments, reading=False)
+
+    row = json.loads(reading.stdout.readline())
+    reading.stdout.close()
+
+    assert (reading.end(), reading.err) == (0, "")
+    assert row == sandbox.control.true_rows(task)[0]
+
+
+def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go_on(
+    start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
+) -> None:
+    reading = start("read", task, reading=False)
+    waiting = [0]
+
+    def is_full() -> bool:
+        """Return whether the pipe has had no room for a while: rows come much faster."""
+        found = fcntl.ioctl(reading.stdout, termios.FIONREAD, b"\0" * 4)
+        waiting.append(struct.unpack("i", found)[0])
+        return waiting[-1] > 0 and len(set(waiting[-100:])) == 1
+
+    wait_until(is_full)
+    reading.interrupt()
+    taken = reading.stdout.read().decode()
+
+    assert reading.end() == 130
+    assert "Traceback" not in reading.err
+    rest = run("read", task, "--offset", cursor(reading.err))
+    assert taken.endswith("\n")
+    rows = [json.loads(line) for line in taken.split("\n") if line]
+    assert rows + rest.lines == sandbox.control.true_rows(task)
+
+
+def test_without_a_terminal_a_landing_says_nothing_on_standard_error(
+    run: Run, task: str, tmp_path: Path
+) -> None:
+    assert run("land", task, tmp_path / "landed").err == ""
+
+
+@pytest.mark.parametrize("command", [["status"], ["capacity"], ["read", "TASK"]], ids=lambda words: words[0])
+def test_an_output_that_cannot_be_written_gives_no_traceback(task: str, command: list[str]) -> None:
+    arguments = [task if word == "TASK" else word for word in command]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([WEBCOLLECT, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert ended.returncode == 4
+    assert "No space left" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", [["status"], ["cat"]], ids=lambda words: words[0])
+def test_a_terminal_that_knows_no_such_characters_gets_others(
+    run: Run, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    run("land", task, tmp_path / "landed")
+    arguments = ["status"] if command == ["status"] else ["landing", "cat", str(tmp_path / "landed")]
+    environment = os.environ | {"PYTHONIOENCODING": "iso-8859-1"}
+    ended = subprocess.run([WEBCOLLECT, *arguments], env=environment, capture_output=True)
+
+    assert ended.returncode == 0
+    assert b"Traceback" not in ended.stderr
+
+
+def test_a_status_without_airflow_s_database_gives_no_traceback(sandbox: Sandbox, tmp_path: Path) -> None:
+    connection = {
+        "conn_type": "webcollect",
+        "host": sandbox.url,
+        "extra": {"access_token": sandbox.access_token},
+    }
+    environment = os.environ | {
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_CONN_MY_SERVICE": json.dumps(connection),
+        "AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory",
+    }
+    command = [WEBCOLLECT, "status", "--conn-id", "my_service"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert "Without Airflow's assets: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 0
+
+
+def test_a_table_of_a_query_has_the_columns_of_the_query(run: Run, task: str, tmp_path: Path) -> None:
+    run("land", task, tmp_path / "landed")
+    query = "select 1 as my_number, null as nothing"
+
+    header, *_ = run("landing", "sql", tmp_path / "landed", query).out.splitlines()
+
+    assert header.split() == ["my_number", "nothing"]  # "my number" alone

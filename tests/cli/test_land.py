@@ -1,0 +1,321 @@
+"""``land``: exactly once, as with the operator; interrupted and gone on with; and what is shown meanwhile."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.conftest import shown
+from tests.cli.processes import wait_until
+from tests.landing.conftest import offsets_asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 400 rows in two batches."""
+    return str(sandbox.control.add_task(lots=[250, 150])["task_id"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that is not there yet."""
+    return tmp_path / "landed"
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest."""
+    found: dict[str, Any] = json.loads((folder / "_manifest.json").read_text())
+    return found
+
+
+def parts(folder: Path) -> list[str]:
+    """Return the names of the parts that the manifest lists."""
+    return [part["name"] for part in manifest(folder)["parts"]]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of the JSON lines that the manifest lists, read without the provider."""
+    found = [line for name in parts(folder) for line in (folder / name).read_text().split("\n") if line]
+    assert len(found) == manifest(folder)["rows"]
+    return [json.loads(line) for line in found]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return everything in a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_all_rows_land_and_the_summary_says_what_the_manifest_says(
+    run: Run, sandbox: Sandbox, task: str, folder: Path, output: str
+) -> None:
+    ended = run("land", task, folder, "--page-size", 100, "--max-part-bytes", 1, "-o", output)
+
+    assert (ended.code, ended.err) == (0, "")
+    assert rows(folder) == sandbox.control.true_rows(task)
+    assert shown(ended, output) == [
+        {
+            "folder": str(folder),
+            "new_rows": "400",
+            "new_parts": "4",
+            "rows": "400",
+            "parts": "4",
+            "bytes": str(sum((folder / name).stat().st_size for name in parts(folder))),
+            "finished_at": manifest(folder)["finished_at"],
+        }
+    ]
+
+
+def test_the_same_command_again_is_refused_and_changes_nothing(run: Run, task: str, folder: Path) -> None:
+    run("land", task, folder)
+    before = contents(folder)
+
+    again = run("land", task, folder)
+
+    assert (again.code, again.out) == (3, "")
+    assert str(folder) in again.err
+    assert contents(folder) == before
+
+
+def test_another_task_does_not_land_where_one_has_landed(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    run("land", task, folder)
+    before = contents(folder)
+    other = sandbox.control.add_task(lots=[10])["task_id"]
+
+    for options in ([], ["--if-exists", "overwrite"], ["--mode", "incremental"]):
+        assert run("land", other, folder, *options).code == 3
+    assert contents(folder) == before
+
+
+def test_a_landing_of_the_same_name_is_left_as_it_is(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    first = run("land", task, folder, "--run-id", "monday", "-o", "json")
+    before = contents(folder)
+    sandbox.control.grow(task, 5)
+    sandbox.control.clear_requests()
+
+    again = run("land", task, folder, "--run-id", "monday", "-o", "json")
+
+    assert (again.code, again.json) == (0, first.json)
+    assert contents(folder) == before
+    assert sandbox.control.requests() == []
+    assert run("land", task, folder, "--run-id", "tuesday").code == 3
+
+
+def test_incremental_landings_add_what_is_new(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
+    incremental = ("land", task, folder, "--mode", "incremental", "--settle", 0, "-o", "json")
+    [first] = run(*incremental).json
+    old = parts(folder)
+    sandbox.control.grow(task, 30)
+
+    [second] = run(*incremental).json
+    [third] = run(*incremental).json
+
+    assert [(each["new_rows"], each["rows"]) for each in (first, second, third)] == [
+        (400, 400),
+        (30, 430),
+        (0, 430),
+    ]
+    assert rows(folder) == sandbox.control.true_rows(task)
+    assert parts(folder)[: len(old)] == old
+
+
+def test_an_incremental_landing_of_a_source_that_lost_rows_is_refused_unless_told_otherwise(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    incremental = ("land", task, folder, "--mode", "incremental", "--settle", 0)
+    run(*incremental)
+    sandbox.control.reset_data(task)
+    sandbox.control.grow(task, 20)
+    before = rows(folder)
+
+    assert run(*incremental).code == 3
+    assert rows(folder) == before
+    assert run(*incremental, "--on-reset", "full").code == 0
+    assert rows(folder) == sandbox.control.true_rows(task)
+
+
+def test_what_is_there_can_be_overwritten_or_left(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    run("land", task, folder)
+    before = rows(folder)
+    sandbox.control.grow(task, 5)
+
+    assert run("land", task, folder, "--if-exists", "skip").code == 0
+    assert rows(folder) == before
+    assert run("land", task, folder, "--if-exists", "overwrite").code == 0
+    assert rows(folder) == sandbox.control.true_rows(task) != before
+
+
+def test_late_rows_are_waited_for_as_long_as_told(
+    run: Run, task: str, folder: Path, no_pauses: list[float]
+) -> None:
+    incremental = ("land", task, folder, "--mode", "incremental")
+    run(*incremental)
+    run(*incremental, "--settle", 77)
+    assert sum(no_pauses) == 77
+    no_pauses.clear()
+    run(*incremental)
+    assert sum(no_pauses) == 15
+
+
+def test_one_batch_lands_and_is_confirmed_as_exported_on_request(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    run("land", task, folder, "--lotno", "000002")
+    assert rows(folder) == sandbox.control.true_rows(task, "000002")
+    assert not sandbox.control.task(task)["exported"]
+
+    other = folder.with_name("marked")
+    [landed] = run("land", task, other, "--mark-exported", "--settle", 0, "-o", "json").json
+
+    assert landed["exported_at"] == manifest(other)["exported_at"] is not None
+    assert sandbox.control.task(task)["exported"]
+
+
+def test_parts_land_in_a_folder_of_their_own_on_request(run: Run, task: str, folder: Path) -> None:
+    run("land", task, folder, "--partition", "dt=2026-01-01")
+
+    assert [Path(name).parent for name in parts(folder)] == [Path("dt=2026-01-01")]
+
+
+def test_rows_land_as_compressed_csv_with_chosen_columns(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    ended = run(
+        *("land", task, folder, "--format", "csv", "--compression", "gzip"),
+        *("--column", "price", "--column", "id"),
+    )
+
+    assert ended.code == 0
+    [name] = parts(folder)
+    with gzip.open(folder / name, "rt", newline="") as file:
+        found = list(csv.DictReader(file))
+    truth = sandbox.control.true_rows(task)
+    assert found == [{"price": row["price"], "id": row["id"]} for row in truth]
+    assert list(found[0]) == ["price", "id"]
+
+
+def test_rows_land_as_parquet(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
+    assert run("land", task, folder, "--format", "parquet").code == 0
+
+    [name] = parts(folder)
+    assert pq.read_table(folder / name).to_pylist() == sandbox.control.true_rows(task)
+
+
+@pytest.mark.xdist_group("cli, interrupted")  # most of the time is the service's
+class TestInterrupted:
+    """Landings of twenty pages, each a part of its own, that a person ends in the middle."""
+
+    SMALL = ("--page-size", 100, "--max-part-bytes", 1)
+
+    @pytest.fixture
+    def task(self, sandbox: Sandbox) -> str:
+        """A task with 2,000 rows, whose service is slow from the fourth page on."""
+        sandbox.control.fail("/data/all", kind="slow", seconds=1, times=None, after=3)
+        return str(sandbox.control.add_task(lots=[2000])["task_id"])
+
+    def finished(self, folder: Path) -> list[str]:
+        """Return the names of the parts that a landing has finished so far."""
+        try:
+            record = json.loads((folder / "_progress.json").read_text())
+        except FileNotFoundError:
+            return []
+        return [part["name"] for part in record["parts"]]
+
+    def test_the_same_command_goes_on_at_once_after_the_last_finished_part(
+        self, start: Callable[..., Started], sandbox: Sandbox, task: str, folder: Path
+    ) -> None:
+        command = ("--verbose", "land", task, folder, *self.SMALL)
+        landing = start(*command)
+        wait_until(lambda: len(self.finished(folder)) >= 3)
+
+        landing.interrupt()
+
+        assert landing.end() == 130
+        assert "the same command goes on" in landing.err
+        assert "Traceback" not in landing.err
+        assert not (folder / "_manifest.json").exists()
+        finished = self.finished(folder)
+        assert 3 <= len(finished) < 20
+
+        sandbox.control.clear_faults()
+        sandbox.control.clear_requests()
+        again = start(*command)
+        assert again.end() == 0
+        assert f"Going on after {len(finished)}00 rows" in again.err
+        assert "watched" not in again.err
+        assert rows(folder) == sandbox.control.true_rows(task)
+        assert parts(folder)[: len(finished)] == finished
+        # but for the last finished part, by which it sees whether the source is still the same
+        assert len(offsets_asked(sandbox)) <= 20 - len(finished) + 1
+
+    def test_a_person_at_a_terminal_sees_how_far_it_is_ends_it_with_ctrl_c_and_goes_on(
+        self, start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str, folder: Path
+    ) -> None:
+        command = ("land", task, folder, *self.SMALL, "--run-id", "monday")
+        landing = start(*command, terminal=True)
+        wait_until(lambda: re.search(r"[3-9]00/2000", landing.err))
+
+        landing.interrupt()
+
+        assert landing.end() == 130
+        assert "Traceback" not in landing.err
+        assert not (folder / "_manifest.json").exists()
+        finished = self.finished(folder)
+        assert len(finished) >= 2
+
+        sandbox.control.clear_faults()
+        assert run(*command).code == 0
+        assert rows(folder) == sandbox.control.true_rows(task)
+        assert parts(folder)[: len(finished)] == finished
+
+
+def test_on_a_terminal_a_bar_shows_the_rows_so_far_and_only_the_result_is_left(
+    start: Callable[..., Started], sandbox: Sandbox, folder: Path
+) -> None:
+    task = sandbox.control.add_task(lots=[600])["task_id"]
+    sandbox.control.fail("/data/all", kind="slow", seconds=0.3, times=None)
+
+    landing = start("land", task, folder, "--page-size", 200, "-o", "json", terminal=True)
+
+    assert landing.end() == 0
+    shown_at = {int(done) for done in re.findall(r"(\d+)/600", landing.err)}
+    assert len(shown_at) > 1
+    assert shown_at <= {0, 200, 400, 600}
+    assert "━" in landing.err
+    assert json.loads(landing.out)[0]["rows"] == 600
+
+
+def test_without_a_terminal_no_bar_is_shown(
+    start: Callable[..., Started], sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    sandbox.control.fail("/data/all", kind="slow", seconds=0.3, times=None)
+
+    landing = start("land", task, folder, "--page-size", 200)
+
+    assert landing.end() == 0
+    assert landing.err == ""
+    assert "\x1b" not in landing.out

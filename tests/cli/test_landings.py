@@ -1,0 +1,249 @@
+"""``landing verify``, ``cat``, ``sql`` and ``clean``: what has landed, without the service."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+DAY = 86_400
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 300 rows."""
+    return str(sandbox.control.add_task(lots=[300])["task_id"])
+
+
+@pytest.fixture
+def land(run: Run, connected: None, task: str, tmp_path: Path) -> Callable[..., Path]:
+    """Lands the task in parts of 100 rows, and gives the folder."""
+
+    def land(*options: object) -> Path:
+        folder = tmp_path / "landed"
+        ended = run("land", task, folder, "--page-size", 100, "--max-part-bytes", 1, *options)
+        assert ended.code == 0, ended.err
+        return folder
+
+    return land
+
+
+@pytest.fixture
+def landed(land: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a landing; there is no service any more."""
+    folder = land()
+    for name in [name for name in os.environ if name.startswith("WEBCOLLECT_")]:
+        monkeypatch.delenv(name)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names of the files in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def parts(folder: Path) -> list[Path]:
+    """Return the parts, in order."""
+    return sorted(folder.glob("part-*"))
+
+
+def leave(folder: Path, name: str, days: float) -> None:
+    """Write a file that a killed landing has left some days ago."""
+    file = folder / name
+    file.write_text("left\n")
+    then = datetime.datetime.now().timestamp() - days * DAY
+    os.utime(file, (then, then))
+
+
+class TestVerify:
+    def test_of_a_landing_that_is_whole_the_facts_of_the_manifest_are_shown(
+        self, run: Run, landed: Path, task: str, output: str
+    ) -> None:
+        ended = run("landing", "verify", landed, "-o", output)
+
+        manifest = json.loads((landed / "_manifest.json").read_text())
+        assert (ended.code, ended.err) == (0, "")
+        [row] = shown(ended, output)
+        assert row.pop("run").endswith(manifest["run"]["run_id"])
+        assert task in row.pop("source")
+        assert row == {
+            "folder": f"file://{landed}",
+            "rows": "300",
+            "parts": "3",
+            "bytes": str(sum(part.stat().st_size for part in parts(landed))),
+            "finished_at": manifest["finished_at"],
+        }
+
+    def test_a_part_that_is_missing_is_named(self, run: Run, landed: Path) -> None:
+        gone = parts(landed)[1]
+        gone.unlink()
+
+        ended = run("landing", "verify", landed)
+
+        assert (ended.code, ended.out) == (1, "")
+        assert gone.name in ended.err
+        assert parts(landed)[0].name not in ended.err
+
+    def test_a_part_in_which_a_character_has_changed_is_named(self, run: Run, landed: Path) -> None:
+        changed = parts(landed)[2]
+        text = changed.read_text()
+        changed.write_text(text.replace("a", "b", 1))
+
+        ended = run("landing", "verify", landed)
+
+        assert ended.code == 1
+        assert changed.name in ended.err
+        assert "SHA-256" in ended.err
+        changed.write_text(text)
+        assert run("landing", "verify", landed).code == 0
+
+    def test_where_nothing_has_landed_is_said(self, run: Run, tmp_path: Path) -> None:
+        ended = run("landing", "verify", tmp_path / "nothing")
+
+        assert ended.code == 4
+        assert str(tmp_path / "nothing") in ended.err
+
+
+class TestCat:
+    @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+    def test_rows_of_every_format_are_json_lines(
+        self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str, form: str
+    ) -> None:
+        folder = land("--format", form)
+
+        ended = run("landing", "cat", folder)
+
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.lines == sandbox.control.true_rows(task)
+
+    def test_only_the_first_rows_on_request(
+        self, run: Run, landed: Path, sandbox: Sandbox, task: str
+    ) -> None:
+        assert run("landing", "cat", landed, "-n", 120).lines == sandbox.control.true_rows(task)[:120]
+
+    def test_only_what_the_last_run_has_added_on_request(
+        self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str
+    ) -> None:
+        land("--mode", "incremental", "--settle", 0)
+        sandbox.control.grow(task, 7)
+        folder = land("--mode", "incremental", "--settle", 0)
+
+        assert run("landing", "cat", folder, "--new-only").lines == sandbox.control.true_rows(task)[300:]
+        [counted] = run(
+            "landing", "sql", folder, "select count(*) n from landing", "--new-only", "-o", "json"
+        ).json
+        assert counted == {"n": 7}
+
+
+class TestSql:
+    def test_a_query_counts_exactly_the_rows_of_the_manifest(
+        self, run: Run, landed: Path, sandbox: Sandbox, task: str, output: str
+    ) -> None:
+        foreign = landed / parts(landed)[0].name.replace("part-00001", "part-00009")
+        foreign.write_bytes(parts(landed)[0].read_bytes())
+        (landed / "other.jsonl").write_bytes(parts(landed)[1].read_bytes())
+
+        query = (
+            "select left(id, 6) as batch, keyword, count(*) as number from landing group by all order by all"
+        )
+
+        ended = run("landing", "sql", landed, query, "-o", output)
+
+        assert ended.code == 0
+        groups = Counter((row["id"][:6], row["keyword"]) for row in sandbox.control.true_rows(task))
+        assert shown(ended, output) == [
+            {"batch": batch, "keyword": keyword, "number": str(number)}
+            for (batch, keyword), number in sorted(groups.items())
+        ]
+
+    @pytest.mark.parametrize("query", ["selec", "select * from nowhere", "select nothing from landing"])
+    def test_a_wrong_query_is_wrong_usage(self, run: Run, landed: Path, query: str) -> None:
+        ended = run("landing", "sql", landed, query)
+
+        assert (ended.code, ended.out) == (2, "")
+        assert query.split()[-1] in ended.err or "nothing" in ended.err
+
+    def test_a_query_without_a_row_shows_its_columns(self, run: Run, landed: Path) -> None:
+        query = "select id, city from landing where false"
+
+        assert run("landing", "sql", landed, query, "-o", "csv").out == "id,city\n"
+        assert run("landing", "sql", landed, query, "-o", "json").json == []
+        assert run("landing", "sql", landed, query).out.split() == ["id", "city"]
+
+
+class TestClean:
+    OLD, YOUNG = "part-00007-0badcafe.jsonl", "part-00008-0badcafe.jsonl"
+
+    @pytest.fixture(autouse=True)
+    def leftovers(self, landed: Path) -> None:
+        """A file of three days ago and one of two hours ago, beside a landing and what is not a landing's."""
+        leave(landed, self.OLD, days=3)
+        leave(landed, self.YOUNG, days=2 / 24)
+        leave(landed, "README", days=30)
+
+    def test_without_yes_nothing_is_removed(self, run: Run, landed: Path, output: str) -> None:
+        before = names(landed)
+
+        ended = run("landing", "clean", landed, "-o", output)
+
+        assert ended.code == 0
+        assert names(landed) == before
+        assert "--yes" in ended.err
+        [row] = shown(ended, output)
+        written = datetime.datetime.fromtimestamp((landed / self.OLD).stat().st_mtime, datetime.UTC)
+        modified = written.isoformat(sep=" ", timespec="seconds")
+        assert row == {"name": self.OLD, "bytes": "5", "modified": modified}
+
+    def test_with_yes_exactly_what_was_listed_is_removed(self, run: Run, landed: Path) -> None:
+        before = names(landed)
+
+        ended = run("landing", "clean", landed, "--yes", "-o", "json")
+
+        assert [row["name"] for row in ended.json] == [self.OLD]
+        assert names(landed) == [name for name in before if name != self.OLD]
+        assert run("landing", "verify", landed).code == 0
+        assert run("landing", "clean", landed, "--yes", "-o", "json").json == []
+
+    @pytest.mark.parametrize(
+        ("age", "found"),
+        [
+            ("2d", [OLD]),
+            ("80h", []),
+            ("70h", [OLD]),
+            ("110m", [OLD, YOUNG]),
+            ("130m", [OLD]),
+            ("7000s", [OLD, YOUNG]),
+            ("7400s", [OLD]),
+        ],
+    )
+    def test_only_files_of_the_given_age_are_listed(
+        self, run: Run, landed: Path, age: str, found: list[str]
+    ) -> None:
+        ended = run("landing", "clean", landed, "--older-than", age, "-o", "json")
+
+        assert [row["name"] for row in ended.json] == found
+
+    @pytest.mark.parametrize("age", ["", "5", "d", "1.5d", "-1d", "2 d", "1w", "9" * 400 + "d"])
+    def test_a_wrong_age_is_named_and_nothing_is_removed(self, run: Run, landed: Path, age: str) -> None:
+        before = names(landed)
+
+        ended = run("landing", "clean", landed, "--older-than", age, "--yes")
+
+        assert ended.code == 2
+        assert "older-than" in ended.err or "older_than" in ended.err
+        assert names(landed) == before

@@ -1,0 +1,129 @@
+"""``read``: rows as they come, and where to go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+
+def cursor(said: str) -> str:
+    """Return the cursor that a read has said at its end."""
+    [found] = re.findall(r"--offset (\d+)", said)
+    return str(found)
+
+
+def test_all_rows_come_as_json_lines_and_nothing_else(run: Run, sandbox: Sandbox, task: str) -> None:
+    ended = run("read", task)
+
+    assert ended.code == 0
+    assert ended.lines == sandbox.control.true_rows(task)
+    assert "1,800 rows" in ended.err
+
+
+def test_rows_of_one_batch_can_be_chosen(run: Run, sandbox: Sandbox, task: str) -> None:
+    ended = run("read", task, "--lotno", "000002")
+
+    assert ended.lines == sandbox.control.true_rows(task, "000002")
+    assert len(ended.lines) == 300
+
+
+@pytest.mark.parametrize("steps", [[1], [7, 1], [999, 1000], [1300], [1800], [5000]])
+def test_a_read_goes_on_exactly_where_the_one_before_says_that_it_ended(
+    run: Run, sandbox: Sandbox, task: str, steps: list[int]
+) -> None:
+    offset = "0"
+    rows: list[dict[str, Any]] = []
+    for step in steps:
+        ended = run("read", task, "-n", step, "--offset", offset)
+        assert len(ended.lines) == min(step, 1800 - len(rows))
+        rows += ended.lines
+        offset = cursor(ended.err)
+        assert f"{1800 - len(rows):,} are left" in ended.err
+    rest = run("read", task, "--offset", offset)
+
+    assert rows + rest.lines == sandbox.control.true_rows(task)
+    assert "0 are left" in rest.err
+
+
+def test_what_is_added_after_a_read_comes_from_the_cursor_that_it_said(
+    run: Run, sandbox: Sandbox, task: str
+) -> None:
+    before = run("read", task)
+    sandbox.control.grow(task, 25)
+
+    after = run("read", task, "--offset", cursor(before.err))
+
+    assert len(after.lines) == 25
+    assert before.lines + after.lines == sandbox.control.true_rows(task)
+
+
+def test_a_task_without_rows_gives_none(run: Run, sandbox: Sandbox) -> None:
+    ended = run("read", sandbox.control.add_task()["task_id"])
+
+    assert (ended.code, ended.out) == (0, "")
+    assert "0 rows" in ended.err
+
+
+def test_nothing_is_marked_as_exported(run: Run, sandbox: Sandbox, task: str) -> None:
+    run("read", task)
+
+    assert not any(each["exported"] for each in sandbox.control.task(task)["runs"])
+    assert {request["method"] for request in sandbox.control.requests()} == {"GET"}
+
+
+def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task: str) -> None:
+    run("read", task, "-n", 1200)
+
+    assert [int(each["query"]["size"]) for each in sandbox.control.requests("/data/all")] == [1000, 200]
+
+
+def test_rows_are_written_while_later_ones_are_awaited(
+    start: Callable[..., Started], sandbox: Sandbox, task: str
+) -> None:
+    sandbox.control.fail("/data/all", kind="slow", seconds=60, times=None, after=1)
+
+    reading = start("read", task)
+
+    wait_until(lambda: reading.out.count("\n") == 1000)
+    assert reading.process.poll() is None
+
+
+def test_an_interrupted_read_says_where_to_go_on(
+    start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
+) -> None:
+    sandbox.control.fail("/data/all", kind="slow", seconds=60, times=None, after=1)
+    reading = start("read", task)
+    wait_until(lambda: reading.out.count("\n") == 1000)
+
+    reading.interrupt()
+
+    assert reading.end() == 130
+    assert "Traceback" not in reading.err
+    sandbox.control.clear_faults()
+    rest = run("read", task, "--offset", cursor(reading.err))
+    rows = [json.loads(line) for line in reading.out.split("\n") if line]
+    assert rows + rest.lines == sandbox.control.true_rows(task)
+
+
+def test_an_unknown_task_is_refused(run: Run) -> None:
+    ended = run("read", "unknown")
+
+    assert (ended.code, ended.out) == (3, "")
+    assert "InvalidTaskId" in ended.err

@@ -1,0 +1,56 @@
+"""``sandbox``: the stand-in for the service, started by the command line that is then used with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.cli.main import main
+from airflow_provider_webcollect.sandbox import Control, demo
+from tests.cli.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+
+def test_it_serves_with_the_options_given_until_ctrl_c(
+    start: Callable[..., Started], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = tmp_path / "url"
+    serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-limits")
+    wait_until(ready.exists)
+    url = ready.read_text()
+    monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", demo.ACCESS_TOKEN)
+
+    assert Control(url).configure()["speed"] == 50
+    [row] = run("status", demo.FINISHED_TASK_ID, "--url", url, "-o", "json").json
+    assert row["status"] == "Finished"
+    assert url in serving.out
+
+    serving.interrupt()
+    assert serving.end() == 0
+    assert serving.err == ""
+
+
+def test_its_help_is_the_sandbox_s_own_by_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sandbox", "--help"])
+
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert said.startswith("usage: webcollect sandbox ")
+    assert "--refresh-reuse" in said
+
+
+@pytest.mark.parametrize("option", [["--speed", "fast"], ["--host", "0.0.0.0"], ["--colour"]], ids=" ".join)
+def test_a_wrong_option_is_named(start: Callable[..., Started], option: list[str]) -> None:
+    serving = start("sandbox", "--port", 0, *option)
+
+    assert serving.end() == 2
+    assert option[0].removeprefix("--") in serving.err or "loopback" in serving.err
+    assert "Traceback" not in serving.err

@@ -1,0 +1,258 @@
+"""``status``, ``capacity`` and ``analytics``: what the service says of the account's tasks."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import demo
+from tests.cli.conftest import as_text, shown
+from tests.sandbox.plain_client import Client, data
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+#: A title of the terminal's window, two that clear its screen, and one that turns the text around.
+CONTROLS = "\x1b]0;title\x07 \x1b[2J \x9b2J \u202e"
+
+
+def analytics(sandbox: Sandbox, **query: Any) -> list[dict[str, Any]]:
+    """Return what the service says, by a request of its own, of the last 30 days."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    days = {"start": str(today - datetime.timedelta(days=30)), "end": str(today)}
+    answer = Client(sandbox).post("/taskanalytics/queries", {**days, "pageSize": 500, **query})
+    rows: list[dict[str, Any]] = data(answer)["data"]
+    return rows
+
+
+def test_status_shows_what_the_service_says_of_each_task(run: Run, sandbox: Sandbox, output: str) -> None:
+    ran = sandbox.control.add_task(lots=[30, 20], subtasks=3)["task_id"]
+    running = sandbox.control.add_task(state="Extracting", subtasks=2)["task_id"]
+    new = sandbox.control.add_task(subtasks=1)["task_id"]
+    client = Client(sandbox)
+
+    ended = run("status", new, ran, running, "-o", output)
+
+    found = shown(ended, output)
+    assert ended.code == 0
+    assert [(row["task"], row["status"], row["sub_tasks"], row["runs"]) for row in found] == [
+        (new, "Unexecuted", "1", "0"),
+        (ran, "Finished", "3", "2"),
+        (running, "Extracting", "2", "1"),
+    ]
+    for row in found:
+        truth = client.status(row["task"])
+        assert "name" not in row
+        assert row["rows"] == str(truth["currentTotalExtractCount"])
+        times = [truth[name] for name in ("startExecuteTime", "endExecuteTime", "nextExecuteTime")]
+        assert [row.get(name, "") for name in ("started", "ended", "next_run")] == [
+            (time or "").replace("T", " ").partition(".")[0] for time in times
+        ]
+
+
+def test_status_without_ids_shows_the_tasks_of_the_account_with_their_names(
+    run: Run, sandbox: Sandbox
+) -> None:
+    added = sandbox.control.add_task(lots=[30], name="Prices of shops")["task_id"]
+
+    names = {row["task"]: row["name"] for row in run("status", "-o", "json").json}
+
+    own = [task for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME]
+    assert names == {task["task_id"]: task["name"] for task in own}
+    assert names[added] == "Prices of shops"
+    assert demo.STRANGERS_TASK_ID not in names
+
+
+def test_a_task_that_the_service_does_not_know_is_shown_with_its_id_alone_and_the_code_is_1(
+    run: Run, sandbox: Sandbox
+) -> None:
+    known = sandbox.control.add_task(lots=[30])["task_id"]
+
+    ended = run("status", "unknown", known, "-o", "json")
+
+    assert ended.code == 1
+    unknown, other = ended.json
+    assert {name: value for name, value in unknown.items() if value is not None} == {"task": "unknown"}
+    assert (other["task"], other["status"]) == (known, "Finished")
+
+
+def test_more_tasks_than_a_query_may_name_are_asked_for_in_several(
+    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [sandbox.control.add_task(lots=[number + 1])["task_id"] for number in range(5)]
+    monkeypatch.setenv("WEBCOLLECT_STATUS_BATCH_SIZE", "2")
+
+    found = run("status", *ids, "-o", "json").json
+
+    assert [(row["task"], row["status"]) for row in found] == [(task_id, "Finished") for task_id in ids]
+    assert len(sandbox.control.requests("/cloudextraction/statuses/v2")) == 3
+
+
+def test_no_control_character_of_a_name_reaches_the_terminal_in_a_table(run: Run, sandbox: Sandbox) -> None:
+    sandbox.control.add_task(lots=[30], name=f"before{CONTROLS}after")
+
+    for command in (["status"], ["analytics"], ["analytics", "--by", "week"]):
+        said = run(*command).out
+        assert "before" in said
+        assert "after" in said
+        assert {character for character in said if not character.isprintable()} == {"\n"}
+    # what programs read is unchanged
+    assert f"before{CONTROLS}after" in {row["name"] for row in run("status", "-o", "json").json}
+
+
+def test_a_table_is_not_cut_where_its_lines_are_longer_than_a_terminal(run: Run, sandbox: Sandbox) -> None:
+    sandbox.control.add_task(lots=[30], name="long " * 40 + "end")
+
+    line = next(line for line in run("status").out.splitlines() if "long" in line)
+
+    assert "long " * 40 + "end" in line
+    assert "Finished" in line
+
+
+def test_capacity_shows_the_running_and_waiting_tasks(run: Run, sandbox: Sandbox, output: str) -> None:
+    sandbox.control.add_task(state="Extracting", subtasks=3)
+    sandbox.control.add_task(state="Extracting", subtasks=2)
+    sandbox.control.add_task(state="Waiting", subtasks=1)
+    truth = data(Client(sandbox).get("/cloudextraction/task/stats"))
+
+    ended = run("capacity", "-o", output)
+
+    assert ended.code == 0
+    assert shown(ended, output) == [
+        {
+            "extracting_count": "2",
+            "waiting_count": "1",
+            "finished_count": str(truth["finishedCount"]),
+            "waiting_sub_task_count": str(truth["waitingSubTaskCount"]),
+            "executing_sub_task_count": str(truth["executingSubTaskCount"]),
+        }
+    ]
+
+
+def sums(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the analytics of a task as one row."""
+    runs = sum(row["executionMetrics"]["runCount"] for row in rows)
+    succeeded = sum(row["executionMetrics"]["successCount"] for row in rows)
+    seconds = sum(row["executionMetrics"]["totalExecutionSeconds"] for row in rows)
+    return {
+        "task": rows[0]["taskId"],
+        "name": rows[0]["taskName"],
+        "rows": str(sum(row["dataVolumeMetrics"]["totalCollected"] for row in rows)),
+        "rows_without_duplicates": str(sum(row["dataVolumeMetrics"]["deduplicatedVolume"] for row in rows)),
+        "runs": str(runs),
+        "succeeded": str(round(succeeded / runs, 4)),
+        "seconds_per_run": str(round(seconds / runs, 1)),
+        "cost": str(round(sum(row["resourceUsageMetrics"]["balance"] for row in rows), 2)),
+    }
+
+
+def by_task(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return rows by their task."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["taskId"], []).append(row)
+    return found
+
+
+def test_analytics_shows_a_row_for_each_task_of_the_account(run: Run, sandbox: Sandbox, output: str) -> None:
+    sandbox.control.add_task(lots=[30], name="Prices")
+
+    ended = run("analytics", "-o", output)
+
+    truth = [sums(rows) for rows in by_task(analytics(sandbox)).values()]
+    assert ended.code == 0
+    assert len(truth) == 4
+    found = shown(ended, output)
+    for row in (*found, *truth):
+        row["cost"] = as_text(float(row["cost"]))
+    assert found == truth
+
+
+@pytest.mark.parametrize("unit", ["day", "week", "month"])
+def test_analytics_by_day_week_or_month_has_a_row_for_each(run: Run, sandbox: Sandbox, unit: str) -> None:
+    truth = [
+        {unit: row["dayKey"]} | sums([row]) for row in analytics(sandbox, timeGranularity=unit.capitalize())
+    ]
+    for output in ("json", "csv"):
+        found = shown(run("analytics", "--by", unit, "-o", output), output)
+        assert [(row[unit], row["task"], row["rows"], row["runs"]) for row in found] == [
+            (row[unit], row["task"], row["rows"], row["runs"]) for row in truth
+        ]
+
+
+def test_a_table_of_analytics_has_a_bar_for_each_day_and_a_blank_for_a_day_without_rows(
+    run: Run, sandbox: Sandbox
+) -> None:
+    truth = analytics(sandbox)
+    days = sorted({row["dayKey"] for row in truth})
+
+    header, *lines = run("analytics", "--by", "day").out.splitlines()
+
+    assert header.rstrip().endswith("rows per day")
+    first = header.index("rows per day")
+    charts = {line.split()[0]: line[first : first + len(days)] for line in lines}
+    by_tasks = by_task(truth)
+    for task_id, rows in by_tasks.items():
+        bars = dict(zip(days, charts[task_id], strict=True))
+        counts = {row["dayKey"]: row["dataVolumeMetrics"]["totalCollected"] for row in rows}
+        assert {day for day, bar in bars.items() if bar != " "} == set(counts)
+        by_height = [bars[day] for day in sorted(counts, key=lambda day: counts[day])]
+        assert by_height == sorted(by_height)
+        assert by_height[-1] == "█"
+    assert min(len(rows) for rows in by_tasks.values()) < len(days)
+
+
+def test_analytics_of_chosen_days_and_tasks(run: Run, sandbox: Sandbox) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    start, end = str(today - datetime.timedelta(days=12)), str(today - datetime.timedelta(days=3))
+    chosen = [demo.TASK_ID, demo.FINISHED_TASK_ID]
+
+    found = run(
+        *("analytics", "--from", start, "--to", end, "--by", "day", "-o", "json"),
+        *("--task", chosen[0], "--task", chosen[1]),
+    ).json
+
+    truth = analytics(sandbox, start=start, end=end, taskIds=chosen)
+    assert [(row["day"], row["task"], row["rows"]) for row in found] == [
+        (row["dayKey"], row["taskId"], row["dataVolumeMetrics"]["totalCollected"]) for row in truth
+    ]
+    assert {row["task"] for row in found} == set(chosen)
+    assert start <= min(row["day"] for row in found) <= max(row["day"] for row in found) <= end
+
+
+@pytest.mark.webcollect_sandbox(null_metrics=1.0)
+def test_numbers_that_the_service_does_not_give_are_left_open(run: Run) -> None:
+    columns = [
+        "task",
+        "name",
+        "rows",
+        "rows_without_duplicates",
+        "runs",
+        "succeeded",
+        "seconds_per_run",
+        "cost",
+    ]
+
+    [row] = run("analytics", "--task", demo.TASK_ID, "-o", "json").json
+
+    assert row == dict.fromkeys(columns) | {"task": demo.TASK_ID, "name": "Shop search"}
+    [row] = run("analytics", "--task", demo.TASK_ID, "-o", "csv").csv
+    assert row == dict.fromkeys(columns, "") | {"task": demo.TASK_ID, "name": "Shop search"}
+    assert run("analytics", "--task", demo.TASK_ID).out.splitlines()[0].split() == ["task", "name"]
+
+
+def test_what_is_unknown_of_some_tasks_is_a_dash_in_a_table(run: Run, sandbox: Sandbox) -> None:
+    known = sandbox.control.add_task(lots=[30])["task_id"]
+
+    _, unknown, other = run("status", "unknown", known).out.splitlines()
+
+    assert set(unknown.split()) == {"unknown", "–"}
+    assert "–" not in other
