@@ -193,7 +193,7 @@ class GrantRejected(CredentialError):
 
 
 class TokenUnavailable(WebCollectError):
-    """No access token was available in time, though another process should provide one."""
+    """No access token was available in time, though another process provides one, or a changed connection."""
 
     unsent = True
 

@@ -46,8 +46,9 @@ CONFIRMED = 3
 #: Queries in flight at once, so a slow response does not delay the others.
 QUERIES_AT_ONCE = 4
 #: Seconds between two queries. The service allows 5 status queries per second from one address. With this
-#: spacing at most 2 fall into any second, so two triggerers together stay below the limit.
-SPACING = 0.55
+#: spacing at most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay below
+#: the limit.
+SPACING = 0.7
 #: Share of the interval over which queries are spread if SPACING would take longer; the rest is for queries
 #: that are repeated.
 SPREAD = 0.8

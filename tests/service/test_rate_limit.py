@@ -1,8 +1,11 @@
-"""The rate limit: within the limits when all goes well, slower after a 429, back to normal after a while."""
+"""The rate limit: within the limits when all goes well, slower after a 429, shared fairly by processes."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -10,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.errors import ServiceError
+from airflow_provider_webcollect.sandbox.limits import Limits
+from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.call import RateLimit
 from airflow_provider_webcollect.service.client.rate_limit import (
-    RECOVERY,
-    SLOWEST,
+    LEAST_SHARE,
     STATUS_INTERVALS,
     RateLimiter,
     shared_rate_limiters,
@@ -38,7 +43,12 @@ def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
     return sent
 
 
-class TestPacer:
+def mean_gap(sent: list[float]) -> float:
+    """Return the seconds between two requests, on average."""
+    return (sent[-1] - sent[0]) / (len(sent) - 1)
+
+
+class TestOneProcess:
     def test_requests_are_spread_evenly(self, clock: Clock) -> None:
         assert moments(RateLimiter(0.5, clock.now), clock, 4) == [0, 0.5, 1, 1.5]
 
@@ -48,25 +58,85 @@ class TestPacer:
         clock.time += 100
         assert moments(limiter, clock, 3) == [100, 100.5, 101]
 
-    def test_each_who_asks_at_once_gets_a_moment_of_his_own(self, clock: Clock) -> None:
+    def test_each_who_asks_at_once_gets_a_moment_of_its_own(self, clock: Clock) -> None:
         limiter = RateLimiter(0.5, clock.now)
         assert [limiter.reserve() for _ in range(3)] == [0, 0.5, 1]
 
-    def test_there_may_be_no_pace(self, clock: Clock) -> None:
+    def test_there_may_be_no_limit(self, clock: Clock) -> None:
         limiter = RateLimiter(0, clock.now)
         assert [limiter.reserve() for _ in range(3)] == [0, 0, 0]
         limiter.slow_down(2)
         assert [limiter.reserve() for _ in range(3)] == [2, 2, 2]
 
-    def test_after_a_429_it_pauses_and_goes_on_slower_and_then_recovers(self, clock: Clock) -> None:
+    def test_after_a_429_it_pauses_and_goes_on_slower(self, clock: Clock) -> None:
         limiter = RateLimiter(1, clock.now)
         limiter.slow_down(3)
         sent = moments(limiter, clock, 40)
-        gaps = [after - before for before, after in itertools.pairwise(sent)]
         assert sent[0] == 3
-        assert gaps[0] == 2
-        assert gaps[-1] == 1
-        assert sent[gaps.index(1)] >= RECOVERY
+        assert 1.1 < mean_gap(sent) < 1.3
+
+    def test_the_more_429s_the_slower_and_the_smaller_the_steps(self, clock: Clock) -> None:
+        gaps = []
+        limiter = RateLimiter(0.05, clock.now)
+        for _ in range(3):
+            gaps.append(mean_gap(moments(limiter, clock, 40)))
+            for _ in range(40):
+                limiter.slow_down()
+                clock.time += limiter.reserve()
+        assert gaps[0] == pytest.approx(0.05)
+        assert gaps[1] / gaps[0] > 8
+        assert 2 < gaps[2] / gaps[1] < 4
+
+    def test_requests_that_had_their_moments_before_a_429_cost_no_second_step(self, clock: Clock) -> None:
+        one, other = (RateLimiter(1, clock.now) for _ in range(2))
+        for limiter in (one, other):
+            for _ in range(10):
+                limiter.reserve()
+        one.slow_down()
+        for _ in range(5):
+            other.slow_down()
+        clock.time += 10
+        gaps = [mean_gap(moments(limiter, clock, 40)) for limiter in (one, other)]
+        assert gaps[0] == pytest.approx(gaps[1], rel=0.1)
+
+    def test_a_rate_that_is_used_returns_to_the_full_one(self, clock: Clock) -> None:
+        limiter = RateLimiter(0.05, clock.now)
+        for _ in range(20):
+            clock.time += limiter.reserve()
+            limiter.slow_down()
+        began = clock.time
+        while mean_gap(sent := moments(limiter, clock, 100)) > 0.05001:
+            assert clock.time < began + 1200
+        assert {round(after - before, 3) for before, after in itertools.pairwise(sent)} == {0.05}
+
+    def test_a_rate_that_is_not_used_does_not_grow(self, clock: Clock) -> None:
+        limiter = RateLimiter(0.05, clock.now)
+        for _ in range(10):
+            clock.time += limiter.reserve()
+            limiter.slow_down()
+        before = mean_gap(moments(limiter, clock, 40))
+        for _ in range(3600):
+            clock.time += 1
+            assert limiter.reserve() == 0
+        assert mean_gap(moments(limiter, clock, 40)) == pytest.approx(before, rel=0.1)
+
+    def test_each_429_in_a_row_doubles_the_pause(self, clock: Clock) -> None:
+        limiter = RateLimiter(1, clock.now)
+        pauses = []
+        for _ in range(5):
+            limiter.slow_down()
+            pauses.append(limiter.reserve())
+            clock.time += pauses[-1]
+        assert all(after > 1.9 * before for before, after in itertools.pairwise(pauses))
+        clock.time += 100
+        limiter.slow_down()
+        assert limiter.reserve() < 4
+
+    def test_intervals_are_random_once_there_was_a_429(self, clock: Clock) -> None:
+        limiter = RateLimiter(1, clock.now)
+        limiter.slow_down()
+        sent = moments(limiter, clock, 40)
+        assert len({round(after - before, 6) for before, after in itertools.pairwise(sent)}) > 30
 
     def test_a_429_without_a_time_pauses_for_an_interval(self, clock: Clock) -> None:
         limiter = RateLimiter(5, clock.now)
@@ -75,13 +145,10 @@ class TestPacer:
 
     def test_it_does_not_get_slower_without_end(self, clock: Clock) -> None:
         limiter = RateLimiter(1, clock.now)
-        for _ in range(20):
+        for _ in range(1000):
             limiter.slow_down()
-        sent = moments(limiter, clock, 3)
-        assert sent[2] - sent[1] == SLOWEST
-        clock.time += 10 * RECOVERY
-        sent = moments(limiter, clock, 3)
-        assert sent[2] - sent[1] == 1
+            clock.time += limiter.reserve()
+        assert mean_gap(moments(limiter, clock, 40)) == pytest.approx(1 / LEAST_SHARE, rel=0.1)
 
     def test_a_429_does_not_bring_a_moment_forward(self, clock: Clock) -> None:
         limiter = RateLimiter(1, clock.now)
@@ -91,13 +158,71 @@ class TestPacer:
         assert limiter.reserve() == 10
 
 
+class Processes:
+    """Processes with a limiter each, that send as many requests as it lets them, to one service.
+
+    :param before: 429s that each process has had before; the more, the slower it begins.
+    """
+
+    def __init__(self, clock: Clock, before: list[int]) -> None:
+        self._clock = clock
+        self._service = Limits(clock.now)
+        self._limiters = [RateLimiter(1 / 18, clock.now) for _ in before]
+        for limiter, refusals in zip(self._limiters, before, strict=True):
+            for _ in range(refusals):
+                clock.time += limiter.reserve()
+                limiter.slow_down()
+        self._due = [(clock.time + 0.01 * number, number) for number in range(len(before))]
+
+    def run(self, seconds: float) -> tuple[Counter[int], int]:
+        """Return how many requests of each process are accepted in this time, and how many are refused."""
+        accepted: Counter[int] = Counter()
+        refused = 0
+        end = self._due[0][0] + seconds
+        while self._due[0][0] < end:
+            self._clock.time, number = heapq.heappop(self._due)
+            try:
+                self._service.check(SandboxSettings(), "address", None)
+                accepted[number] += 1
+            except ServiceError:
+                refused += 1
+                self._limiters[number].slow_down()
+            heapq.heappush(self._due, (self._clock.time + self._limiters[number].reserve(), number))
+        return accepted, refused
+
+
+class TestProcessesOnOneAddress:
+    """More in benchmarks/rate_limits.py."""
+
+    @pytest.fixture(autouse=True)
+    def _same_jitter(self) -> None:
+        random.seed(1)
+
+    @pytest.mark.parametrize("count", [2, 10])
+    def test_each_has_its_share_and_hardly_any_429(self, clock: Clock, count: int) -> None:
+        processes = Processes(clock, [0] * count)
+        processes.run(600)
+        accepted, refused = processes.run(600)
+        assert accepted.total() > 0.8 * 20 * 600
+        assert refused < 0.01 * accepted.total()
+        assert min(accepted.values()) * count / accepted.total() > 0.7
+        assert max(accepted.values()) * count / accepted.total() < 1.3
+
+    def test_one_that_begins_at_the_full_rate_soon_comes_near_the_others(self, clock: Clock) -> None:
+        processes = Processes(clock, [0, *[26] * 9])
+        processes.run(60)
+        accepted, refused = processes.run(300)
+        assert refused < 0.02 * accepted.total()
+        assert accepted[0] * 10 / accepted.total() < 3
+
+
 #: Seconds that a request and its answer are on their way.
 on_the_way = strategies.floats(0, 3, allow_nan=False)
 
 
 @settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(strategies.lists(strategies.tuples(on_the_way, on_the_way), min_size=6, max_size=40))
-def test_who_awaits_each_answer_keeps_the_limit_however_late_requests_arrive(
+def test_who_waits_for_each_answer_keeps_the_limit_however_late_requests_arrive(
     delays: list[tuple[float, float]],
 ) -> None:
     """Five status queries per second are allowed (contract.md, Limits), as they arrive."""
@@ -123,7 +248,7 @@ def assert_within_the_limit(sandbox: Sandbox, path: str, sent: int) -> None:
 
 
 class TestSharing:
-    def test_clients_of_one_address_share_their_pace(self) -> None:
+    def test_clients_of_one_address_share_their_rate(self) -> None:
         one, other = (
             shared_rate_limiters(url, 10)
             for url in ("https://share.example/api", "https://SHARE.example/other")
@@ -132,7 +257,7 @@ class TestSharing:
         elsewhere = shared_rate_limiters("https://elsewhere.example", 10)
         assert one.of(RateLimit.GENERAL) != elsewhere.of(RateLimit.GENERAL)
 
-    def test_the_status_paces_are_shared_even_at_different_rates(self) -> None:
+    def test_the_status_rates_are_shared_even_at_different_rates(self) -> None:
         one, other = (shared_rate_limiters("https://rates.example", rate) for rate in (0, 20))
         assert one.of(RateLimit.GENERAL) != other.of(RateLimit.GENERAL)
         for limit in (RateLimit.STATUS_V1, RateLimit.STATUS_V2):
@@ -168,7 +293,7 @@ class TestLimits:
         assert all(5 <= wait < 6 for wait in clock.slept)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_status_query_is_under_the_general_pace_too(self, drive: Drive, clock: Clock) -> None:
+    def test_a_status_query_is_under_the_general_rate_too(self, drive: Drive, clock: Clock) -> None:
         driver = drive(requests_per_second=1)
         driver.send(endpoints.get_running_counts())
         driver.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
@@ -184,12 +309,12 @@ class TestLimits:
         assert sandbox.control.counters()["/cloudextraction/task/stats"][200] == 11
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_429_slows_the_endpoints_own_pace(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+    def test_a_429_slows_the_endpoints_own_rate(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
         driver = drive(requests_per_second=20)
         sandbox.control.fail("/cloudextraction/statuses/v2", status=429)
         for _ in range(3):
             driver.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
-        assert clock.slept[-1] == pytest.approx(0.5)
+        assert 0.26 < clock.slept[-1] < 0.34
         clock.slept.clear()
         for _ in range(2):
             driver.send(endpoints.get_running_counts())

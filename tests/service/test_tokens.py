@@ -31,9 +31,10 @@ from airflow_provider_webcollect.service.errors import (
     TokenStoreUnavailable,
     TokenUnavailable,
 )
+from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from tests.interruption import Pauses
-from tests.service.token_worker import FileTokenStore
+from tests.service.token_worker import SlowFileTokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,7 @@ def store_expired(sandbox: Sandbox, path: Path) -> None:
         expires_at=time.time() - 1,
         fingerprint=with_refresh_token(sandbox).fingerprint_at(sandbox.url),
     )
-    FileTokenStore(path).save(expired)
+    SlowFileTokenStore(path).save(expired)
 
 
 class Full(MemoryTokenStore):
@@ -138,6 +139,50 @@ class Unreachable(MemoryTokenStore):
         if not self.is_reachable:
             raise TokenStoreUnavailable("down")
         return super().read(register)
+
+
+class Alone:
+    """A process that needs a token from a store that others share; time passes only while it waits."""
+
+    def __init__(self, name: str) -> None:
+        world = self
+        self.now = 0.0
+        self.read_at: list[float] = []
+        self.sent_at: list[float] = []
+
+        class Shared(MemoryTokenStore):
+            write_bound = 2.0
+
+            def read(self, register: Register) -> str | None:
+                world.read_at.append(world.now)
+                return super().read(register)
+
+        self.store = Shared(name)
+        self._tokens = Tokens(Credentials(refresh_token="x"), name, self.store, clock=lambda: self.now)
+
+    def run(self, until: float, stands_still: float = 0.0, read_takes: float = 0.0) -> None:
+        """Let it try to get a token.
+
+        :param stands_still: seconds that it is suspended for when it has written its claim.
+        :param read_takes: seconds that a read of the store takes.
+        """
+        flow, outcome = self._tokens.obtain(Authorize(None, 0), self._send), None
+        while self.now < until and not self.sent_at:
+            effect, outcome = flow.send(outcome), None
+            match effect:
+                case Sleep(seconds):
+                    self.now += seconds
+                    if self.store.load_note() is not None:
+                        self.now, stands_still = self.now + stands_still, 0.0
+                case Blocking(function):
+                    reads = len(self.read_at)
+                    outcome = function()
+                    self.now += read_takes * (len(self.read_at) - reads)
+        flow.close()
+
+    def _send(self, call: Any) -> Any:
+        self.sent_at.append(self.now)
+        yield Sleep(1)
 
 
 class TestObtaining:
@@ -198,9 +243,9 @@ class TestObtaining:
     ) -> None:
         path = tmp_path / "token"
         login = Credentials(login=sandbox.username, password=sandbox.password)
-        connect(credentials=login, store=FileTokenStore(path)).send(endpoints.get_running_counts())
+        connect(credentials=login, store=SlowFileTokenStore(path)).send(endpoints.get_running_counts())
         path.unlink()
-        connect(credentials=login, store=FileTokenStore(path)).send(endpoints.get_running_counts())
+        connect(credentials=login, store=SlowFileTokenStore(path)).send(endpoints.get_running_counts())
         assert refreshes(sandbox) == [200, 200]
 
     @pytest.mark.parametrize("text", ["not json", "{}", '{"access_token": 5}'])
@@ -440,13 +485,43 @@ class TestKeeper:
         monkeypatch.setattr(renewal, "PATIENCE", 0.3)
         monkeypatch.setattr(renewal, "READ_INTERVAL", 0.02)
         worker = connect(credentials=with_refresh_token(sandbox), token_refresh="keeper")
-        with pytest.raises(TokenUnavailable, match="keeper") as error:
+        with pytest.raises(TokenUnavailable, match="DAG") as error:
             worker.send(endpoints.get_running_counts())
         assert not error.value.permanent
         assert refreshes(sandbox) == []
 
 
 class TestTogether:
+    def test_the_longer_another_process_renews_the_less_often_the_store_is_read(self) -> None:
+        claim = RenewalNote(claimant="another", generation=0, fingerprint="", state=RenewalState.CLAIMED)
+        world = Alone("slow renewal")
+        world.store.save_note(claim)
+        world.run(until=60)
+        # the token and the claim are read each time
+        assert len([at for at in world.read_at if at < 1]) >= 2 * 3
+        assert len([at for at in world.read_at if at >= 30]) <= 2 * 30
+
+    @pytest.mark.parametrize("stands_still", [20, 95])
+    def test_a_process_that_stood_still_while_it_claimed_sends_no_refresh_token(
+        self, stands_still: float
+    ) -> None:
+        world = Alone("stands still")
+        # less than it takes to claim again
+        world.run(until=stands_still + 7, stands_still=stands_still)
+        assert world.sent_at == []
+
+    def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for(self) -> None:
+        world = Alone("slow store")
+        world.run(until=30, read_takes=1.5)
+        assert world.store.load_note() is None
+        world.run(until=60)
+        assert len(world.sent_at) == 1
+
+    def test_a_process_that_did_not_stand_still_sends_it(self) -> None:
+        world = Alone("goes on")
+        world.run(until=10)
+        assert len(world.sent_at) == 1
+
     @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
     def test_thirty_two_processes_of_a_host_renew_an_expired_token_once(
         self, sandbox: Sandbox, tmp_path: Path
@@ -473,7 +548,8 @@ class TestTogether:
     ) -> None:
         store_expired(sandbox, tmp_path / "token")
         sandbox.control.configure(enforce_limits=False)
-        client = connect(credentials=with_refresh_token(sandbox), store=FileTokenStore(tmp_path / "token"))
+        store = SlowFileTokenStore(tmp_path / "token")
+        client = connect(credentials=with_refresh_token(sandbox), store=store)
         with ThreadPoolExecutor(32) as threads:
             calls = [threads.submit(client.send, endpoints.get_running_counts()) for _ in range(32)]
             assert all(call.result() for call in calls)
@@ -489,7 +565,7 @@ class TestTogether:
                 Settings(base_url=sandbox.url, requests_per_second=0, retries=Retries(first_wait=0.01)),
                 with_refresh_token(sandbox),
                 f"loop:{sandbox.url}",
-                FileTokenStore(tmp_path / "token"),
+                SlowFileTokenStore(tmp_path / "token"),
             )
             async with AsyncClient(context) as client:
                 await asyncio.gather(*(client.send(endpoints.get_running_counts()) for _ in range(1000)))
@@ -563,7 +639,7 @@ class TestLockedOut:
         assert died.returncode == 9
         for _ in range(4):
             with pytest.raises(GrantRejected, match="before the new one was stored") as error:
-                connect(credentials=with_refresh_token(sandbox), store=FileTokenStore(path)).send(
+                connect(credentials=with_refresh_token(sandbox), store=SlowFileTokenStore(path)).send(
                     endpoints.get_running_counts()
                 )
             assert "Put a new one" in str(error.value)
@@ -797,14 +873,15 @@ class TestLockedOut:
     async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
         self, client: Client, sandbox: Sandbox
     ) -> None:
-        sandbox.control.fail("/token", kind="slow", seconds=0.5)
+        sandbox.control.fail("/token", kind="slow", seconds=1)
         settings = Settings(base_url=sandbox.url, requests_per_second=0)
         name = f"cancelled:{sandbox.url}"
         store = MemoryTokenStore(name)
         context = make_context(settings, with_refresh_token(sandbox), name, store)
         async with AsyncClient(context) as waiting:
             call = asyncio.create_task(waiting.send(endpoints.get_running_counts()))
-            await asyncio.sleep(0.7)
+            while store.load_note() is None:
+                await asyncio.sleep(0.01)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
         assert refreshes(sandbox) == [200]

@@ -14,42 +14,32 @@ from pathlib import Path
 
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.auth import renewal
-from airflow_provider_webcollect.service.auth.store import Register, TokenStore
+from airflow_provider_webcollect.service.auth.store import FileTokenStore, Register
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 
 
-class FileTokenStore(TokenStore):
-    """A token shared by processes, as the Airflow Variable shares it: whole, but without compare-and-set."""
+class SlowFileTokenStore(FileTokenStore):
+    """A token shared by processes, as the Airflow Variable shares it: slower than a file of this disk."""
 
     write_bound = 1.0
 
     def __init__(self, path: Path, *, dies_before_saving: bool = False) -> None:
-        self._path = path
+        super().__init__(path)
         self._dies = dies_before_saving
-
-    def read(self, register: Register) -> str | None:
-        path = self._file(register)
-        return path.read_text() if path.exists() else None
 
     def write(self, register: Register, text: str) -> None:
         if self._dies and register is Register.TOKEN:
             os._exit(9)
-        # slower than a local file, as a database is
         time.sleep(0.02)
-        fresh = self._path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(text)
-        fresh.replace(self._file(register))
-
-    def _file(self, register: Register) -> Path:
-        return self._path if register is Register.TOKEN else self._path.with_suffix(f".{register}")
+        super().write(register, text)
 
 
 def client_for(url: str, refresh_token: str, path: str, *, dies: bool = False) -> Client:
     settings = Settings(base_url=url, requests_per_second=0, retries=Retries(first_wait=0.2, longest_wait=5))
-    store = FileTokenStore(Path(path), dies_before_saving=dies)
+    store = SlowFileTokenStore(Path(path), dies_before_saving=dies)
     context = make_context(settings, Credentials(refresh_token=refresh_token), "fleet", store)
     return Client(context)
 

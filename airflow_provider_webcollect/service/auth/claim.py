@@ -3,12 +3,14 @@
 The token's store can be read and written, but has no compare-and-set. That is enough if a write takes a
 bounded time (Fischer's algorithm):
 
-1. Read the note. Stop if it has a claim that has not expired.
-2. Write a claim. If 1 and 2 together took longer than the store's ``write_bound``, other processes may have
-   claimed and checked meanwhile: treat the claim just written as another process's.
+1. Read the note. Stop if it has a claim that has not expired, or if reading took half of the store's
+   ``write_bound``: the write would probably take too long as well.
+2. Write a claim. If 1 and 2 together took longer than ``write_bound``, other processes may have claimed and
+   checked meanwhile: treat the claim just written as another process's.
 3. Wait longer than ``write_bound``. By then, each process that read the note before this claim was visible
    has written its own claim.
-4. Read the note again. The process whose claim is still there may renew.
+4. Read the note again. The process whose claim is still there may renew, unless 1 to 4 took so long that
+   others may soon take its claim for expired.
 
 A claim ends when its owner writes the outcome, or ``CLAIM_LIFE`` seconds after an observer first saw it, by
 the observer's own clock. The owner may have been killed after it sent the refresh token, so the state after
@@ -46,7 +48,7 @@ CLAIM_LIFE = 90.0
 SEND_WITHIN = 10.0
 #: The wait between writing a claim and checking it, and the longest time for claiming, as multiples of the
 #: store's ``write_bound``.
-MARGIN, CLAIMING = 1.5, 3.0
+MARGIN, CLAIMING = 1.5, 4.0
 
 
 class RenewalClaim:
@@ -97,6 +99,9 @@ class RenewalClaim:
         before = self._state(found, generation)
         if before is RenewalState.CLAIMED:
             return False
+        bound = self._store.write_bound
+        if bound is not None and self._clock() - began > bound / 2:
+            return False  # others would wait for a claim that is in vain
         claim = RenewalNote(
             claimant=secrets.token_hex(8),
             generation=generation,
@@ -104,13 +109,14 @@ class RenewalClaim:
             state=RenewalState.CLAIMED,
         )
         yield Blocking(functools.partial(self._store.save_note, claim))
-        if self._store.write_bound is not None:
-            if self._clock() - began > self._store.write_bound:
+        if bound is not None:
+            if self._clock() - began > bound:
                 return False
-            pause = self._store.write_bound * MARGIN
+            pause = bound * MARGIN
             Notice(log).give(pause, "Making sure for %.1f s that no other process renews the token.", pause)
             yield Sleep(pause)
-            if (yield Blocking(self._store.load_note)) != claim:
+            is_replaced = (yield Blocking(self._store.load_note)) != claim
+            if is_replaced or self._clock() - began > bound * CLAIMING:
                 return False
         self._note, self._began, self._checked_at, self.outcome = claim, began, self._clock(), before
         self._found = found if found and found.state is not RenewalState.CLAIMED else None

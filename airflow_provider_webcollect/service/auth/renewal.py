@@ -36,7 +36,9 @@ import contextlib
 import copy
 import functools
 import logging
+import os
 import random
+import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -90,8 +92,9 @@ LOST_ANSWER_PAUSE = 1.0
 YOUTH = 60.0
 #: Statuses of the token endpoint that do not mean that the refresh token is refused.
 _NO_REFUSAL = frozenset({403, 404, 408, 429})
-#: Seconds between two reads of the store while waiting.
-READ_INTERVAL = 0.2
+#: Seconds between two reads of the store while waiting. They grow to the longest, so that many processes that
+#: wait do not slow down Airflow's API server, and with it the process that they wait for.
+READ_INTERVAL, LONGEST_READ_INTERVAL = 0.2, 2.0
 #: Seconds between the attempts to store a new token, which the service does not issue again.
 SAVE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -326,11 +329,11 @@ class Tokens:
                 return token
             if self._clock() >= gives_up_at:
                 raise trouble or TokenUnavailable(
-                    f"the token keeper has stored none for {PATIENCE:.0f} s; is its DAG running?"
+                    f"no new token was stored for {PATIENCE:.0f} s; does the DAG run that renews it?"
                 )
             notice.give(
                 notice.lasted,
-                "Waiting for the token keeper to store a token, for %.0f s more.",
+                "Waiting for the DAG that renews the token to store one, for %.0f s more.",
                 gives_up_at - self._clock(),
             )
             yield Sleep(READ_INTERVAL * 5)
@@ -344,7 +347,7 @@ class Tokens:
             renewing.
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + PATIENCE
-        store_works_at = self._clock()
+        store_works_at, pause = self._clock(), READ_INTERVAL
         try:
             while True:
                 try:
@@ -362,7 +365,8 @@ class Tokens:
                     )
                 rest = gives_up_at - self._clock()
                 notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
-                yield Sleep(READ_INTERVAL)
+                yield Sleep(pause * random.uniform(0.8, 1.2))
+                pause = min(pause * 1.3, LONGEST_READ_INTERVAL)
         finally:
             self._lock.release()
 
@@ -538,6 +542,7 @@ class Tokens:
             obtained_at=now,
             expires_at=None if record.expires_in is None else now + record.expires_in,
             fingerprint=self._fingerprint,
+            stored_by=f"{socket.gethostname()}, process {os.getpid()}",
         )
         self._obtained = (token.access_token, self._clock())
         self._hold(token)

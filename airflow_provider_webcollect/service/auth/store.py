@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import abc
+import os
+import secrets
 from enum import StrEnum
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
 from airflow_provider_webcollect.service.auth.token import RenewalNote, StoredToken
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -113,3 +118,36 @@ class MemoryTokenStore(TokenStore):
     def write(self, register: Register, text: str) -> None:
         """Replace this process's text."""
         self._shared[self._name, register] = text
+
+
+class FileTokenStore(TokenStore):
+    """Shares the token between the processes of a user, in files that only that user can read.
+
+    :param path: of the token's file; the note is beside it, with a suffix. Missing folders are created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, register: Register) -> str | None:
+        """Return the stored text, if there is one."""
+        try:
+            return self._file(register).read_text()
+        except FileNotFoundError:
+            return None
+
+    def write(self, register: Register, text: str) -> None:
+        """Replace the stored text; readers see the old one or the new one, also after a crash."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished = self._path.with_suffix(f".{secrets.token_hex(8)}")
+        try:
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._file(register))
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _file(self, register: Register) -> Path:
+        return self._path if register is Register.TOKEN else self._path.with_suffix(f".{register}")

@@ -18,6 +18,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     :ivar obtained_at: Unix time by the clock of the host that obtained it.
     :ivar expires_at: Unix time at which the access token expires, by the same clock; None if not known.
     :ivar fingerprint: of the connection's credential that this token was obtained with.
+    :ivar stored_by: the host and the process that obtained it; None if an earlier version did.
     """
 
     access_token: str
@@ -26,6 +27,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     obtained_at: float = 0.0
     expires_at: float | None = None
     fingerprint: str
+    stored_by: str | None = None
 
     def __repr__(self) -> str:
         return (

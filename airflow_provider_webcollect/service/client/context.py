@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Settings and credentials, the address's rate limiters, and the token."""
+    """Settings and credentials, the address's rate limiters, and the token.
+
+    :ivar is_outdated: returns whether the connection has changed since settings and credentials were read
+        from it; it may block.
+    """
 
     settings: Settings
     credentials: Credentials
     rate_limiters: RateLimiters
     tokens: Tokens
+    is_outdated: Callable[[], bool] = lambda: False
 
     def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
         """Return this context with fewer attempts per call, and none after ``deadline`` seconds."""
@@ -41,6 +46,7 @@ def make_context(
     name: str,
     store: TokenStore,
     learned: Callable[[str], None] = lambda secret: None,
+    is_outdated: Callable[[], bool] = lambda: False,
 ) -> ClientContext:
     """Create the context of a client.
 
@@ -48,6 +54,7 @@ def make_context(
         time.
     :param store: where the processes share the token.
     :param learned: called with every token obtained, for masking it in logs.
+    :param is_outdated: returns whether the connection has changed since it was read; it may block.
     """
     return ClientContext(
         settings=settings,
@@ -61,4 +68,5 @@ def make_context(
             keeper_only=settings.token_refresh == "keeper",
             learned=learned,
         ),
+        is_outdated=is_outdated,
     )

@@ -19,13 +19,15 @@ from airflow_provider_webcollect.service.api.call import Call, Credential, Retry
 from airflow_provider_webcollect.service.client.responses import Response, read_response
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
+    CredentialError,
     OutcomeUnknown,
     RedirectRefused,
     TokenRejected,
+    TokenUnavailable,
     TooManyRequests,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Authorize, Flow, Request, Send, Sleep
+from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Request, Send, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
@@ -60,6 +62,30 @@ def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
+    attempts = _attempts(call, context)
+    if call.endpoint is endpoints.REFRESH_TOKEN:
+        return attempts  # the renewal of the token handles a refusal itself
+    return with_current_credential(attempts, context)
+
+
+def with_current_credential(flow: Flow[T], context: ClientContext) -> Flow[T]:
+    """Return the result of ``flow``, whose credential a person may replace in the connection meanwhile.
+
+    :raises TokenUnavailable: if the credential is refused, but the connection has changed: another attempt
+        may succeed.
+    """
+    try:
+        return (yield from flow)
+    except CredentialError as refusal:
+        if not (yield Blocking(context.is_outdated)):
+            raise
+        raise TokenUnavailable(
+            f"the connection has changed since it was read, and the next attempt uses it: {refusal.message}",
+            endpoint=refusal.endpoint,
+        ) from refusal
+
+
+def _attempts(call: Call[T], context: ClientContext) -> Flow[T]:
     pauses: list[float] = []
     for attempt in _tries(context.settings.retries, pauses):
         if pauses:

@@ -3,11 +3,22 @@
 The service counts requests per client address, so all clients of a process that use one address share its
 limiters, across threads and event loops. Requests are spread evenly, at a rate a little below the limit:
 delays on the network can bunch requests together, and the margin allows for that.
+
+Other processes behind the same address use up the same limit, and nothing but responses 429 shows them. So
+each process looks for its share of the limit on its own:
+
+- A 429 lowers the rate, by an eighth at half of the full rate and by a fortieth at a fiftieth of it.
+  The more processes, the fewer 429s each of them sees, and the less one may mean; the faster of two
+  processes sees more of them and takes larger steps, so their rates approach each other.
+- Without 429s the rate in use grows with the cube of the time since the last one: hardly at first, so that
+  shares that have settled stay, and quickly once it is unlikely that others still need theirs.
+- Below the full rate, intervals are random. Otherwise processes could stay in step, and all 429s be one's.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -27,16 +38,24 @@ log = logging.getLogger(__name__)
 STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
 #: Share of the general rate that is used.
 GENERAL_SHARE = 0.9
-#: After responses 429, a limiter is at most this many times slower.
-SLOWEST = 8.0
-#: Seconds without a 429 after which a limiter halves that factor.
-RECOVERY = 10.0
+#: By a 429 at the full rate, this part of the rate is lost; at a share s of it, sqrt(s) times this part.
+#: With more, the shares of processes differ more; with less, they take longer to settle.
+STEP = 1 / 6
+#: After this many full-rate intervals without a 429, divided by s^0.75, a rate has grown e-fold. With less,
+#: there are more 429s; with more, it takes longer until the share of a process that has ended is in use.
+GROWTH = 4000
+#: The longest pause after a 429, in intervals. Each pause of a row is twice as long as the one before it.
+LONGEST_PAUSE = 16
+#: The least share of the full rate.
+LEAST_SHARE = 1 / 200
+#: Below the full rate, intervals are up to this part shorter or longer.
+JITTER = 0.1
 
 
 class RateLimiter:
     """Assigns the moments at which requests may be sent.
 
-    :param interval: seconds between two requests; 0 for no limit.
+    :param interval: seconds between two requests at the full rate; 0 for no limit.
     """
 
     def __init__(self, interval: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -44,8 +63,14 @@ class RateLimiter:
         self._now = now
         self._lock = threading.Lock()
         self._next = 0.0
-        self._slowness = 1.0
-        self._recovers_at = 0.0
+        #: The share of the full rate.
+        self._share = 1.0
+        #: Seconds since the last 429 in which the rate was used up.
+        self._undisturbed = 0.0
+        #: The length of the last pause in intervals.
+        self._pause = 1
+        #: The first moment that was assigned after the last step.
+        self._stepped = 0.0
         #: Logs that requests have to wait.
         self.notice = Notice(log)
 
@@ -53,11 +78,14 @@ class RateLimiter:
         """Reserve the next moment and return the seconds until it."""
         with self._lock:
             now = self._now()
-            while self._slowness > 1.0 and now >= self._recovers_at:
-                self._slowness /= 2
-                self._recovers_at += RECOVERY
+            gap = self._interval / self._share
+            if self._share < 1.0:
+                # a rate that is not used up shows nothing about the limit
+                if self._next > now:
+                    self._grow(gap)
+                gap *= random.uniform(1 - JITTER, 1 + JITTER)
             moment = max(now, self._next)
-            self._next = moment + self._interval * self._slowness
+            self._next = moment + gap
             return moment - now
 
     def is_free(self) -> bool:
@@ -66,12 +94,27 @@ class RateLimiter:
             return self._next <= self._now()
 
     def slow_down(self, seconds: float | None = None) -> None:
-        """React to a 429: pause for ``seconds`` (at least an interval), then be slower for a while."""
+        """React to a 429: pause for ``seconds`` (at least an interval), and be slower from then on."""
         with self._lock:
             now = self._now()
-            self._slowness = min(SLOWEST, self._slowness * 2)
-            self._recovers_at = now + RECOVERY
-            self._next = max(self._next, now + max(seconds or 0.0, self._interval))
+            gap = self._interval / self._share
+            # requests whose moments were assigned before the last step show nothing about the rate after it
+            counts = bool(gap) and now >= self._stepped
+            if counts:
+                in_a_row = now < self._stepped + 2 * gap
+                self._pause = min(LONGEST_PAUSE, 2 * self._pause) if in_a_row else 1
+                self._share = max(LEAST_SHARE, self._share * (1 - STEP * self._share**0.5))
+            self._next = max(self._next, now + max(seconds or 0.0, self._pause * gap))
+            if counts:
+                self._stepped = self._next
+            self._undisturbed = 0.0
+
+    def _grow(self, seconds: float) -> None:
+        """Grow for a time that the rate was used up."""
+        time_constant = GROWTH * self._interval / self._share**0.75
+        self._undisturbed += seconds
+        growth = 3 * self._undisturbed**2 * seconds / time_constant**3
+        self._share = min(1.0, self._share * (1 + growth))
 
 
 class RateLimiters:

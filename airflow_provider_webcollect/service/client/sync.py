@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.client import network
-from airflow_provider_webcollect.service.client.exchange import exchange, is_accepted, token_sender
+from airflow_provider_webcollect.service.client.exchange import (
+    exchange,
+    is_accepted,
+    token_sender,
+    with_current_credential,
+)
 from airflow_provider_webcollect.service.client.responses import NotConnected, Response
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
 from airflow_provider_webcollect.service.flow import (
@@ -135,13 +140,12 @@ class Client:
                 endpoint="refresh_token",
             )
         with self._renewing:
-            return self.run(
-                self.context.tokens.renew(
-                    token_sender(self.context),
-                    after_share,
-                    lambda token: is_accepted(token, self.context),
-                )
+            renewal = self.context.tokens.renew(
+                token_sender(self.context),
+                after_share,
+                lambda token: is_accepted(token, self.context),
             )
+            return self.run(with_current_credential(renewal, self.context))
 
     def close(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
