@@ -12,12 +12,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from demo import main_job
+from demo.airflow_api import AirflowProblem
 from demo.browser import VARIABLE, find_browser
 from demo.console import Console
 from demo.landing import LandingProblem
 from demo.pictures import Pictures
 from demo.processes import ProcessEnded, Processes
-from demo.real_airflow import AirflowProblem, RealAirflow
+from demo.real_airflow import RealAirflow
 from demo.sandbox import start_sandbox
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox.demo import ACCESS_TOKEN, REFRESH_TOKEN, TASK_ID
+from demo.airflow_api import AirflowProblem
 from demo.landing import prove, query
-from demo.real_airflow import AirflowProblem
 
 if TYPE_CHECKING:
     from pathlib import Path

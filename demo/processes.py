@@ -50,9 +50,19 @@ class Processes:
         self._guard.communicate()
 
     def start(
-        self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        cwd: Path,
+        user: str | None = None,
     ) -> None:
-        """Start a process whose output goes to the file ``log``."""
+        """Start a process whose output goes to the file ``log``.
+
+        :param user: whom it runs as; only root may name another than itself
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -62,6 +72,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 env=dict(env),
                 cwd=cwd,
+                user=user,
                 start_new_session=True,
             )
         self._running[name] = process
@@ -76,16 +87,33 @@ class Processes:
         kill_sessions({process.pid})
         process.wait()
 
+    def send_signal(self, name: str, number: signal.Signals, title: str = "") -> None:
+        """Send a signal to a process and its descendants.
+
+        :param title: only to those whose command line begins with this
+        """
+        _signal(self.pids(name, title), number)
+
+    def pids(self, name: str, title: str = "") -> list[int]:
+        """Return a process and its descendants.
+
+        :param title: only those whose command line begins with this
+        """
+        members = _members({self._running[name].pid})
+        return [pid for pid in members if _title(pid).startswith(title)]
+
     def check(self) -> None:
         """Check that all processes are still running.
 
         :raises ProcessEnded: naming the first that has ended, with the end of its output.
         """
-        for name, process in self._running.items():
-            if process.poll() is not None:
-                raise ProcessEnded(
-                    f"{name} ended with exit code {process.returncode}\n{tail(self._logs[name])}"
-                )
+        for name in self.ended():
+            code = self._running[name].returncode
+            raise ProcessEnded(f"{name} ended with exit code {code}\n{tail(self._logs[name])}")
+
+    def ended(self) -> list[str]:
+        """Return the names of those that have ended by themselves."""
+        return [name for name, process in self._running.items() if process.poll() is not None]
 
 
 def tail(log: Path, lines: int = 40) -> str:
@@ -116,6 +144,13 @@ def _members(sessions: set[int]) -> list[int]:
             if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
                 members.append(process.pid)
     return members
+
+
+def _title(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:

@@ -1,16 +1,17 @@
-"""``airflow dags test``, with the connection in Airflow's database as a person stores it."""
+"""``airflow dags test`` and the command line, with the connection stored in Airflow's database."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from tests.airflow_commands import in_shell, shell_environment
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(300)]
 
+AIRFLOW = version("apache-airflow")
 DAG_FILE = """
 import pendulum
 from airflow.providers.common.compat.sdk import DAG
@@ -105,11 +107,27 @@ def test_a_wait_that_runs_inline_reads_the_connection_and_the_run_succeeds(
     found = json.loads(states[states.index("[{") :])
     assert {each["task_id"]: each["state"] for each in found} == dict.fromkeys(TASKS, "success"), output
     # of the landing in the task, and of the token in the trigger or task that was the first to need one
-    assert "Waiting up to 15 s for rows that a run which has just finished may still add." in output
+    assert "Waiting 15 s for rows that a run which has just finished may still add." in output
     if dag_id == "deferred":
         assert "that no other process renews the token." in output
     (manifest,) = tmp_path.glob("prices/_manifest.json")
     assert json.loads(manifest.read_text())["rows"] == 200
+
+
+@pytest.mark.skipif(AIRFLOW < "3.2", reason="Airflow takes no commands of providers")
+def test_the_commands_are_also_commands_of_airflow(
+    sandbox: Sandbox, environment: dict[str, str], tmp_path: Path
+) -> None:
+    lines = [
+        f"airflow webcollect land {demo.FINISHED_TASK_ID} {tmp_path} --column id --column title --settle 0",
+        f"airflow webcollect landing verify {tmp_path} -o json 2>/dev/null",
+    ]
+    output = in_shell(environment, *lines)
+    (facts,) = json.loads(output[output.index("[\n") :])
+    assert facts["rows"] == 240
+    assert json.loads((tmp_path / "_manifest.json").read_text())["columns"] == ["id", "title"]
+    # exit codes are those of the command
+    in_shell(environment, "airflow webcollect land x y --on-reset full 2>&1 || test $? -eq 2")
 
 
 def run_id_in(output: str) -> str:

@@ -34,8 +34,10 @@ pathlib.Path(f"{os.getpid()}.up").touch()
 time.sleep(60)
 """
 STARTER = """
-import os, pathlib, sys, time
+import os, pathlib, signal, sys, time
 from demo.processes import Processes
+# who runs the tests in the background has them ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Processes() as processes:
     here = pathlib.Path(sys.argv[1])
     command = [sys.executable, here / "stubborn.py", "parent"]

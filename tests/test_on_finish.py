@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+from demo.airflow_api import TaskInstance
 from demo.landing import prove
-from demo.real_airflow import RealAirflow, TaskInstance
+from demo.real_airflow import RealAirflow
 from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from demo.real_airflow import AirflowProblem, RealAirflow, TaskInstance
+from demo.airflow_api import AirflowProblem, TaskInstance
+from demo.real_airflow import RealAirflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

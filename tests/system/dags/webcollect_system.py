@@ -1,0 +1,33 @@
+"""The DAGs of the scenarios; a run's ``conf`` names the connection, the collection tasks and the folder."""
+
+from __future__ import annotations
+
+from scenario_dag import collection_task, scenario_dag
+
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectGetRunningCountsOperator,
+    WebCollectRefreshTokenOperator,
+)
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+
+#: Tasks of one DAG: Airflow sends the whole serialized DAG with each trigger of a task that starts in one.
+PER_RUN = 20
+
+with scenario_dag("calls"):
+    for number in range(24):
+        WebCollectGetRunningCountsOperator(task_id=f"call_{number}", pool="calls", retries=0)
+
+with scenario_dag("keeper"):
+    WebCollectRefreshTokenOperator(task_id="renew")
+
+for kind in ("deferrable", "start_from_trigger"):
+    with scenario_dag(f"waits_{kind}"):
+        for number in range(PER_RUN):
+            WebCollectTaskStatusSensor(
+                task_id=f"wait_{number}",
+                collection_task_id=collection_task(number),
+                poke_interval=10,
+                # for those of a triggerer that was killed, of which nobody knows that they were seen running
+                settle=20,
+                **{kind: True},
+            )

@@ -1,0 +1,96 @@
+"""Safeguards of the package, each with the edits that remove it and the scenario that must then fail.
+
+``pytest tests/system --without NAME`` has the workers and triggerers run a copy of the package without the
+safeguard, and passes only if the scenario fails.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import airflow_provider_webcollect
+
+PACKAGE = Path(airflow_provider_webcollect.__file__).parent
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text of a file of the package, and what replaces it."""
+
+    file: str
+    text: str
+    replacement: str
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """A safeguard.
+
+    :param scenario: the test that needs it.
+    """
+
+    scenario: str
+    edits: tuple[Edit, ...]
+
+    def remove(self, folder: Path) -> None:
+        """Put a copy of the package without it into a folder.
+
+        :raises ValueError: if the package does not have the text that an edit replaces.
+        """
+        copy = folder / PACKAGE.name
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        for edit in self.edits:
+            path = copy / edit.file
+            source = path.read_text()
+            if source.count(edit.text) != 1:
+                raise ValueError(
+                    f"{edit.file} does not have the text once that is to be replaced: {edit.text}"
+                )
+            path.write_text(source.replace(edit.text, edit.replacement))
+
+
+SAFEGUARDS = {
+    "single-flight": Safeguard(
+        "test_24_tasks_on_both_workers_share_one_token",
+        (
+            Edit(
+                "service/auth/host_lock.py",
+                "            self._file.acquire(timeout=0)\n",
+                "",
+            ),
+            Edit(
+                "service/auth/claim.py",
+                "        began = self._clock()\n",
+                "        began = self._began = self._checked_at = self._clock()\n        return True\n",
+            ),
+        ),
+    ),
+    "conditional-commit": Safeguard(
+        "test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_over",
+        (
+            Edit(
+                "landing/storage/s3.py",
+                '{"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}',
+                "{}",
+            ),
+            # without conditions a landing looks before it writes
+            Edit(
+                "landing/storage/s3.py",
+                "        return self._respected(folder).by_writes\n",
+                "        return True\n",
+            ),
+        ),
+    ),
+    "baseline": Safeguard(
+        "test_200_tasks_are_started_waited_for_landed_and_marked",
+        (
+            Edit(
+                "waiting/baseline.py",
+                "        case Evidence.SAME_END:\n            return unchanged_for >= settle\n",
+                "        case Evidence.SAME_END:\n            return True\n",
+            ),
+        ),
+    ),
+}

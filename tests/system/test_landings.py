@@ -1,0 +1,269 @@
+"""Every row lands on S3 once: with 200 tasks, with workers that are killed, with one that stood still."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
+from airflow_provider_webcollect.landing.reader import read_landing
+from demo.airflow_api import FINAL_RUN_STATES
+from tests.landing.conftest import Folder
+from tests.system.cluster import WORKERS
+from tests.system.conftest import S3, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from demo.airflow_api import TaskInstance
+    from tests.system.cluster import Cluster
+
+PIPELINES, PIPELINES_OF_A_RUN = 200, 10
+#: Seconds that a run of a collection task takes.
+RUN_SECONDS = 14
+#: How many waits have ended before the run of their collection task can have ended.
+EARLY_WAITS = """
+    select count(*) from task_instance as wait join task_instance as start
+    on wait.dag_id = start.dag_id and wait.run_id = start.run_id
+    and wait.task_id = replace(start.task_id, 'start', 'wait')
+    where start.dag_id = %s and start.task_id like 'start%%'
+    and wait.end_date < start.start_date + make_interval(secs => %s)
+"""
+SOURCES, KILLS = 8, 3
+SEED = 13
+
+
+@dataclass(frozen=True)
+class Landings:
+    """The landings of collection tasks, each in a folder named for its task.
+
+    :param ids: the collection tasks.
+    :param root: the folder of the folders, with the bucket.
+    """
+
+    service: Service
+    s3: S3
+    ids: Sequence[str]
+    root: str
+
+    def conf(self, ids: Sequence[str]) -> dict[str, object]:
+        """Return what a DAG run needs to land some of the tasks."""
+        return {"conn_id": self.service.conn_id, "ids": ids, "destination": f"s3://{self.root}"}
+
+    def folder(self, task_id: str) -> Folder:
+        return Folder(self.s3.storage.fs, f"{self.root}/{task_id}")
+
+    def check(self) -> dict[str, set[str]]:
+        """Each landing must have each of the task's rows once and in order.
+
+        :return: the files that its manifest does not list, by task; without tasks that have none.
+        """
+        unlisted = {}
+        for task_id in self.ids:
+            landed = read_landing(f"s3://{self.root}/{task_id}", self.s3.storage.options)
+            landed.verify()
+            rows, wanted = list(landed.iter_rows()), self.service.control.true_rows(task_id)
+            exact = rows == wanted
+            # not `assert rows == wanted`: pytest would look for the differences for many minutes
+            assert exact, f"{len(rows)} rows of task {task_id} landed, which are not its {len(wanted)}"
+            names = self.folder(task_id).names() - {MANIFEST, *(part.name for part in landed.manifest.parts)}
+            if names:
+                unlisted[task_id] = names
+        return unlisted
+
+
+class SourcesRun:
+    """A DAG run whose Airflow tasks land a source each, side by side on both workers."""
+
+    dag_id = "land_sources"
+
+    def __init__(self, cluster: Cluster, landings: Landings) -> None:
+        self._cluster, self._landings = cluster, landings
+        self._run_id = cluster.trigger(self.dag_id, landings.conf(landings.ids))
+
+    def tasks(self) -> dict[str, TaskInstance]:
+        """Return Airflow's task instances by source."""
+        found = self._cluster.task_instances(self.dag_id, self._run_id)
+        return {self._landings.ids[int(task.task_id.removeprefix("land_"))]: task for task in found}
+
+    def copied(self, worker: str, since: float) -> Counter[str]:
+        """Return how many pages have been read of each source that a worker is in the middle of copying.
+
+        :param since: sandbox time from which pages count.
+        """
+        pages = Counter(
+            request["query"]["taskId"]
+            for request in self._landings.service.control.requests("/data/all")
+            if request["status"] == 200 and request["time"] >= since
+        )
+        return Counter(
+            {
+                source: pages[source]
+                for source, task in self.tasks().items()
+                if (task.hostname, task.state) == (worker, "running")
+                and pages[source]
+                and MANIFEST not in self._landings.folder(source).names()
+            }
+        )
+
+    def wait_until_copying(self, worker: str, since: float, pages: int) -> None:
+        """Wait until a worker has read this number of pages of each source, on average."""
+
+        def is_copying() -> bool:
+            copied = self.copied(worker, since)
+            return bool(copied) and copied.total() >= pages * len(copied)
+
+        self._cluster.wait_for(is_copying, 120, f"{worker} to have copied {pages} pages per source")
+
+    def wait_for_retries(self, sources: Iterable[str], worker: str) -> None:
+        """Wait until another worker has begun to land these sources once more."""
+
+        def are_there() -> bool:
+            tasks = self.tasks()
+            return all(
+                tasks[source].hostname == worker and tasks[source].state in {"running", "success"}
+                for source in sources
+            )
+
+        self._cluster.wait_for(are_there, 180, f"retries on {worker}")
+
+    def wait(self) -> None:
+        """Wait until all is landed."""
+        assert self._cluster.wait(self.dag_id, self._run_id, 240) == "success"
+
+
+def test_200_tasks_are_started_waited_for_landed_and_marked(
+    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
+) -> None:
+    # at first the service shows the run before as Finished
+    service = start_service("pipelines", wait_seconds=0, run_seconds=RUN_SECONDS, stale_seconds=8)
+    control = service.control
+    ids = [control.add_task(rows=100 + number, lots=[50])["task_id"] for number in range(PIPELINES)]
+    landings = Landings(service, s3, ids, s3.storage.new_folder())
+    dag_id = "collect_and_land"
+    cluster.unpause(dag_id)
+    began = time.monotonic()
+    for first in range(0, PIPELINES, PIPELINES_OF_A_RUN):
+        cluster.trigger(dag_id, landings.conf(ids[first : first + PIPELINES_OF_A_RUN]))
+    cluster.wait_for(lambda: FINAL_RUN_STATES.issuperset(cluster.runs(dag_id).values()), 700, "the landings")
+    seconds = time.monotonic() - began
+
+    assert set(cluster.runs(dag_id).values()) == {"success"}
+    assert landings.check() == {}
+    once = dict.fromkeys(ids, 1)
+    starts, marks = done(service, "/cloudextraction/subtasks:start"), done(service, "/data/markexported")
+    assert {task_id: len(times) for task_id, times in starts.items()} == once
+    assert {task_id: len(times) for task_id, times in marks.items()} == once
+    committed = {write.path: write.time for write in reversed(s3.writes) if write.status == 200}
+    for task_id in ids:
+        manifest = landings.folder(task_id).manifest()
+        assert committed[f"{landings.root}/{task_id}/{MANIFEST}"] < marks[task_id][0]
+        assert manifest["exported_at"]
+        assert control.task(task_id)["executed_times"] == 2
+    tasks = cluster.task_instances(dag_id, "~")
+    assert cluster.postgres.query(EARLY_WAITS, dag_id, RUN_SECONDS) == [(0,)]
+    # no worker has run a wait
+    assert {task.hostname for task in tasks if task.task_id.startswith("wait_")} == {""}
+    retries = sum(task.try_number > 1 for task in tasks)
+    requests = sum(sum(counts.values()) for counts in control.counters().values())
+    seen(
+        f"{PIPELINES} landings in {seconds:.0f} s, {PIPELINES / seconds * 3600:.0f} per hour; {requests} "
+        f"requests, {service.refused_for_rate()} answered 429; {retries} tasks needed a retry"
+    )
+
+
+def test_workers_are_killed_while_they_land(
+    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
+) -> None:
+    chance = random.Random(SEED)
+    landings = make_sources(start_service("killed", latency=0.5), s3, 30_000)
+    control = landings.service.control
+    run = SourcesRun(cluster, landings)
+    worker, since, killed = chance.choice(WORKERS), 0.0, []
+    for _ in range(KILLS):
+        run.wait_until_copying(worker, since, chance.randint(1, 6))
+        cluster.kill(worker)
+        try:
+            sources, since = run.copied(worker, since), control.now()
+            assert sources
+            killed.append(f"{len(sources)} on {worker} after {sources.total()} pages")
+            run.wait_for_retries(sources, other_than(worker))
+        finally:
+            cluster.start(worker)
+        worker = other_than(worker)
+    run.wait()
+
+    assert landings.check() == {}
+    seen(f"seed {SEED}; landings killed in mid-copy: {', '.join(killed)}; retried on the other worker")
+
+
+def test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_over(
+    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
+) -> None:
+    chance = random.Random(SEED)
+    landings = make_sources(start_service("suspended", latency=0.5), s3, 15_000)
+    run = SourcesRun(cluster, landings)
+    worker = chance.choice(WORKERS)
+    run.wait_until_copying(worker, 0.0, chance.randint(2, 6))
+    cluster.suspend(worker)
+    try:
+        sources = run.copied(worker, 0.0)
+        assert sources
+        run.wait_for_retries(sources, other_than(worker))
+        run.wait()
+        manifests = {source: landings.folder(source).read(MANIFEST) for source in sources}
+        assert landings.check() == {}
+
+        before = len(s3.writes)
+        records = {f"{landings.root}/{source}/{PROGRESS}" for source in sources}
+
+        def saved() -> set[tuple[str, int]]:
+            """Return the records that were to be replaced, with S3's answers."""
+            return {(write.path, write.status) for write in s3.writes[before:] if write.path in records}
+
+        # before Airflow learns that they run: it would end them
+        cluster.resume_tasks(worker)
+        cluster.wait_for(lambda: {path for path, _ in saved()} == records, 60, "the landings to go on")
+        # the records of which they have a version are not there any more
+        assert saved() == {(path, 404) for path in records}
+    finally:
+        cluster.resume(worker)
+    cluster.wait_for(lambda: not cluster.runs_tasks(worker), 60, f"the tasks on {worker} to end")
+
+    assert {source: landings.folder(source).read(MANIFEST) for source in sources} == manifests
+    # a landing that has lost its folder may leave the part that it was writing, which is for `clean`
+    parts = landings.check()
+    assert all(len(names) == 1 for names in parts.values())
+    for source in parts:
+        clean(f"s3://{landings.root}/{source}", older_than=0, storage_options=s3.storage.options)
+    assert landings.check() == {}
+    seen(
+        f"seed {SEED}; {len(sources)} landings on {worker} taken over, then refused; "
+        f"{len(parts)} parts were left for clean"
+    )
+
+
+def make_sources(service: Service, s3: S3, rows: int) -> Landings:
+    ids = [service.control.add_task(lots=[rows])["task_id"] for _ in range(SOURCES)]
+    return Landings(service, s3, ids, s3.storage.new_folder())
+
+
+def other_than(worker: str) -> str:
+    return next(each for each in WORKERS if each != worker)
+
+
+def done(service: Service, path: str) -> dict[str, list[float]]:
+    """Return when the sandbox was sent what it has done, Unix times by collection task.
+
+    :param path: the contract's path of requests that name a task in their body.
+    """
+    times: dict[str, list[float]] = {}
+    for request in service.control.requests(path):
+        if request["status"] == 200:
+            times.setdefault(json.loads(request["body"])["taskId"], []).append(request["time"])
+    return times
