@@ -21,7 +21,7 @@ from pathlib import Path
 import requests
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from benchmarks.machine import machine
+from benchmarks.report import machine
 from demo.processes import Processes
 from demo.real_airflow import RealAirflow
 from demo.sandbox import start_sandbox

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from benchmarks.machine import machine
+from benchmarks.report import machine
 from benchmarks.server import S3, link, s3, sandbox
 
 PAGE_ROWS = 1000

@@ -1,6 +1,6 @@
-"""A link of limited speed: ``python -m benchmarks.link HOST PORT BYTES_PER_SECOND`` prints its port.
+"""A link of limited speed: ``python -m benchmarks.link HOST PORT BYTES_PER_SECOND [OWN_PORT]``.
 
-All connections over it share the speed, in the direction of the answers.
+It prints its port. All connections over it share the speed, in the direction of the answers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ class Link:
     """Passes connections on.
 
     :param speed: bytes per second.
+    :param own_port: where it listens; 0 for a free port.
     """
 
-    def __init__(self, host: str, port: int, speed: float) -> None:
+    def __init__(self, host: str, port: int, speed: float, own_port: int = 0) -> None:
         self._end = (host, port)
         self._speed = speed
+        self._own_port = own_port
         self._free_at = 0.0
 
     async def serve(self) -> None:
         """Take connections until the process is ended."""
-        server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._pass_on, "127.0.0.1", self._own_port)
         print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()
 
@@ -53,4 +55,4 @@ class Link:
 
 
 if __name__ == "__main__":
-    asyncio.run(Link(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])).serve())
+    asyncio.run(Link(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *map(int, sys.argv[4:])).serve())

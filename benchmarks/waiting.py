@@ -36,7 +36,7 @@ import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.waiting.poller import SPACING, SPREAD
-from benchmarks.machine import machine
+from benchmarks.report import machine
 from benchmarks.server import sandbox
 
 T = TypeVar("T")

@@ -1,0 +1,328 @@
+"""What collection tasks cost, counted while operators run in a real Airflow's ``dag.test()``.
+
+Requests to a sandbox, to an S3 server and to Airflow's API server, what stays in Airflow's database, and the
+bytes of serialized DAGs. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_webcollect.sandbox import Control, demo
+from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
+from benchmarks.report import table
+from benchmarks.server import sandbox
+
+#: Bytes of a row, more or less.
+ROW_BYTES = 1000
+#: Sources of the landing of many.
+SOURCES = 20
+START, WAIT = "start", "deferred wait, one query"
+MARKED, UNMARKED = "landing, 10,000 new rows, with mark", "the same without mark"
+#: Sensors of this provider, and the zero-slot sensor of Airflow's standard provider.
+KINDS = ZERO_SLOTS, DEFERRED, AIRFLOWS = ("zero slots", "deferred", "DateTimeSensorAsync")
+#: Tables of Airflow's database in which something stays, with the size of what the provider stores there.
+TABLES = {
+    "task_instance": "0",
+    "task_state_store": "0",
+    "rendered_task_instance_fields": "0",
+    "xcom": "length(value)",
+    "asset_event": "length(extra)",
+}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one DAG run of one operator has cost.
+
+    :ivar service: requests by the contract's path.
+    :ivar storage: requests by method.
+    :ivar airflow: requests to the API server by method and resource.
+    :ivar rows: rows that stay in the database, by table.
+    :ivar sizes: bytes of the XComs and of the asset events' extra.
+    """
+
+    service: Counter[str]
+    storage: Counter[str]
+    airflow: Counter[str]
+    rows: Counter[str]
+    sizes: Counter[str]
+
+    @property
+    def writes(self) -> int:
+        """Requests that make Airflow write to its database."""
+        return sum(number for name, number in self.airflow.items() if not name.startswith("GET"))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What was counted.
+
+    :ivar start: requests to the service of a start, of which one is a status query.
+    :ivar marked: those of a landing with a mark, beside those for its pages of new rows.
+    :ivar unmarked: those of one without a mark.
+    :ivar start_writes: requests of a start that make Airflow write; then of a deferred wait, of a landing.
+    """
+
+    start: int
+    marked: int
+    unmarked: int
+    start_writes: int
+    wait_writes: int
+    landing_writes: int
+
+
+class Counting:
+    """Runs operators and counts.
+
+    :param control: of the sandbox.
+    :param bucket: a URL to land below.
+    :param storage_options: what fsspec needs to reach it.
+    :param storage: the requests that its server gets.
+    """
+
+    def __init__(
+        self, control: Control, bucket: str, storage_options: dict[str, str], storage: Counter[str]
+    ) -> None:
+        from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor
+
+        self._control, self._bucket, self._storage = control, bucket, storage
+        self._storage_options = storage_options
+        self._airflow: Counter[str] = Counter()
+        send = InProcessTestSupervisor._Client.request
+
+        def counted(client: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+            self._airflow[f"{method} {_resource(url)}"] += 1
+            return send(client, method, url, *args, **kwargs)
+
+        InProcessTestSupervisor._Client.request = counted
+
+    def run(self, make: Callable[[], Any]) -> Counts:
+        """Run one operator as a DAG run of its own."""
+        from tests.airflow.dag_runs import make_dag, run_dag
+
+        with make_dag() as dag:
+            make()
+        self._control.clear_requests()
+        self._storage.clear()
+        self._airflow.clear()
+        rows, sizes = _stored()
+        run = run_dag(dag)
+        assert run.state == "success", run
+        after, sizes_after = _stored()
+        service = {path: sum(each.values()) for path, each in self._control.counters().items()}
+        return Counts(
+            Counter(service),
+            Counter(self._storage),
+            Counter(self._airflow),
+            after - rows,
+            sizes_after - sizes,
+        )
+
+    def bytes_per_part(self) -> int:
+        """Return by how much each part makes the manifest of the landing ``marked`` of :meth:`all` longer."""
+        import fsspec
+
+        with fsspec.open(f"{self._bucket}/marked/_manifest.json", **self._storage_options) as file:
+            manifest = file.read()
+        parts = json.loads(manifest)["parts"]
+        return len(json.dumps(parts, indent=2)) // len(parts)
+
+    def all(self) -> Iterator[tuple[str, Counts]]:
+        """Count a start, a deferred wait, and landings."""
+        from airflow.providers.common.compat.sdk import Asset
+
+        from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+        from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+        from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+            WebCollectToObjectStorageOperator,
+        )
+
+        def start(task_id: str) -> Callable[[], Any]:
+            return lambda: WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task_id)
+
+        def land(name: str, **arguments: Any) -> Callable[[], Any]:
+            return lambda: WebCollectToObjectStorageOperator(
+                task_id="land",
+                destination=f"{self._bucket}/{name}",
+                object_storage_conn_id="storage",
+                mode="incremental",
+                outlets=[Asset(f"{self._bucket}/{name}")],
+                **arguments,
+            )
+
+        tasks = {rows: self._control.add_task(lots=[rows])["task_id"] for rows in (1_000, 10_000)}
+        # the first run of all also gets the token
+        self.run(start(self._control.add_task()["task_id"]))
+        yield START, self.run(start(tasks[1_000]))
+        self._control.advance(3600)
+        yield (
+            WAIT,
+            self.run(
+                lambda: WebCollectTaskStatusSensor(
+                    task_id="wait", collection_task_id=tasks[10_000], deferrable=True
+                )
+            ),
+        )
+        yield "landing, 10,000 rows", self.run(land("plain", collection_task_id=tasks[10_000]))
+        marked = land("marked", collection_task_id=tasks[10_000], mark_exported=True)
+        yield "landing, 10,000 rows, with mark", self.run(marked)
+        yield "landing, nothing new, with mark", self.run(marked)
+        self._control.grow(tasks[10_000], 10_000)
+        yield MARKED, self.run(marked)
+        self._control.grow(tasks[10_000], 10_000)
+        yield UNMARKED, self.run(land("marked", collection_task_id=tasks[10_000]))
+        self._control.grow(tasks[10_000], 10_000)
+        at_once = land("marked", collection_task_id=tasks[10_000], mark_exported=True, settle=0)
+        yield "the same with mark and settle=0", self.run(at_once)
+        ids = [self._control.add_task(lots=[10_000])["task_id"] for _ in range(SOURCES)]
+        yield (
+            f"landing, {SOURCES} sources of 10,000 rows, with mark",
+            self.run(land("many", sources=ids, mark_exported=True)),
+        )
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Counting]:
+    """Give an Airflow with an empty database, a sandbox and an S3 server while the block runs.
+
+    Airflow must not have been imported yet.
+    """
+    from tests.landing.storages import s3_server
+
+    options = ("--no-limits", "--speed", "1000", "--stale-seconds", "0", "--row-bytes", str(ROW_BYTES))
+    requests: Counter[str] = Counter()
+
+    def take(record: logging.LogRecord) -> bool:
+        if line := re.search(r'"?([A-Z]+) /\S* HTTP', record.getMessage()):
+            requests[line[1]] += 1
+        return False
+
+    logging.getLogger("werkzeug").addFilter(take)
+    with tempfile.TemporaryDirectory() as home, sandbox(*options) as server, s3_server() as storage:
+        os.environ |= {
+            "AIRFLOW_HOME": home,
+            "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(os.urandom(32)).decode(),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
+        }
+        from airflow.utils.db import initdb
+
+        initdb()
+        _add_connections(server.url, storage.options)
+        yield Counting(Control(server.url), "s3://landings", storage.options, requests)
+
+
+def _add_connections(url: str, storage: dict[str, str]) -> None:
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    extra = {"endpoint_url": storage["endpoint_url"], "region_name": "us-east-1"}
+    service = {"login": demo.USERNAME, "password": demo.PASSWORD, "host": url}
+    keys = {"login": storage["key"], "password": storage["secret"], "extra": json.dumps(extra)}
+    with create_session() as session:
+        session.add(Connection("webcollect_default", "webcollect", **service))
+        session.add(Connection("storage", "aws", **keys))
+
+
+def serialized(sensors: int, kind: str) -> int:
+    """Return the bytes of a serialized DAG of independent sensors of a kind."""
+    from airflow.providers.common.compat.sdk import DAG
+    from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
+
+    with DAG("waits", schedule=None) as dag:
+        for number in range(sensors):
+            name = f"wait_{number}"
+            if kind == AIRFLOWS:
+                DateTimeSensorAsync(
+                    task_id=name, target_time="2027-01-01T00:00:00+00:00", start_from_trigger=True
+                )
+            else:
+                task = f"5a9d0b0e-0000-4000-8000-{number:012}"
+                how = {ZERO_SLOTS: "start_from_trigger", DEFERRED: "deferrable"}[kind]
+                WebCollectTaskStatusSensor(task_id=name, collection_task_id=task, **{how: True})
+    return len(json.dumps(DagSerialization.to_dict(dag)))
+
+
+def _resource(url: str) -> str:
+    """Return what a request is about, without ids."""
+    parts = [part for part in url.split("/") if part]
+    if parts[0] == "task-instances":
+        return f"task-instances/{parts[-1]}"
+    return parts[0]
+
+
+def _stored() -> tuple[Counter[str], Counter[str]]:
+    """Return the rows of Airflow's tables, and the bytes of the values in them."""
+    from airflow.settings import Session
+    from sqlalchemy import text
+
+    rows: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    with Session() as session:
+        for table, size in TABLES.items():
+            query = f"select count(*), coalesce(sum({size}), 0) from {table}"  # noqa: S608
+            rows[table], sizes[table] = session.execute(text(query)).one()
+    return rows, sizes
+
+
+def count() -> Costs:
+    """Print what was counted, and return it."""
+    with counting() as running:
+        counted = dict(running.all())
+        _print(counted)
+        print(f"\nEach part adds {running.bytes_per_part()} bytes to the manifest.")
+        _print_serialized()
+    pages = 10_000 // MAX_DATA_SIZE
+    return Costs(
+        start=counted[START].service.total(),
+        marked=counted[MARKED].service.total() - pages,
+        unmarked=counted[UNMARKED].service.total() - pages,
+        start_writes=counted[START].writes,
+        wait_writes=counted[WAIT].writes,
+        landing_writes=counted[MARKED].writes,
+    )
+
+
+def _print(counted: dict[str, Counts]) -> None:
+    rows = []
+    for name, each in counted.items():
+        requests = each.service.total(), each.storage.total()
+        airflow = each.airflow.total() - each.writes, each.writes
+        rows.append(
+            [name, *requests, *airflow, each.rows["xcom"], each.sizes["xcom"], each.sizes["asset_event"]]
+        )
+    table(
+        "  | requests to the service | S3 | reads from Airflow | writes | XComs | their bytes | asset event",
+        rows,
+    )
+    for name in (START, WAIT, MARKED):
+        print(f"\n{name}:")
+        found = counted[name]
+        for numbers in (found.service, found.storage, found.airflow, +found.rows):
+            if numbers:
+                print(" ", ", ".join(f"{what} {number}" for what, number in sorted(numbers.items())))
+
+
+def _print_serialized() -> None:
+    rows = []
+    for sensors in (1, 20, 100, 300):
+        sizes = [serialized(sensors, kind) for kind in KINDS]
+        sent = f"{sizes[0] * sensors / 1e6:.1f} MB"
+        rows.append([sensors, f"{sizes[0]:,}", sent, *(f"{size / sensors:,.0f}" for size in sizes)])
+    names = " | ".join(f"of a sensor: {kind}" for kind in KINDS)
+    table(f"sensors in one DAG | bytes, zero slots | sent for all | {names}", rows)

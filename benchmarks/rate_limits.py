@@ -1,0 +1,319 @@
+"""Processes that share one rate limit: ``python -m benchmarks.rate_limits [--minutes N] [--no-simulation]``.
+
+- A simulation in virtual time, with the client's RateLimiter and the sandbox's counting: each process reads
+  with four threads that repeat refused requests as the client does. Then half of the processes leave; and
+  one joins.
+- Real processes, each a client with four threads that reads pages from one sandbox on loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import logging
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from airflow_provider_webcollect.sandbox import Control, demo
+from airflow_provider_webcollect.sandbox.errors import ServiceError
+from airflow_provider_webcollect.sandbox.limits import Limits
+from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
+from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.client.rate_limit import GENERAL_SHARE, RateLimiter
+from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.settings import GENERAL_RATE, Credentials, Retries, Settings
+from benchmarks.report import machine, table
+from benchmarks.server import sandbox
+
+PROCESSES = (1, 2, 10, 50)
+THREADS = 4
+RETRIES = Retries()
+#: Seconds: a window in which shares are compared; until shares have settled; what is measured from then on.
+WINDOW, SETTLING, SETTLED = 600, 1800, 3600
+#: Simulations of each kind.
+SEEDS = 5
+#: Seconds on the way, one way: at least this, and on average as much again.
+LATENCY = 0.01
+#: Seconds until a freed capacity is given up on, and how much of the throughput must be back.
+LONGEST_TAKEOVER, TAKEN_OVER = 7200, 0.9
+
+
+@dataclass
+class Answers:
+    """What the requests of some processes came to.
+
+    :ivar accepted: process and moment of each accepted request.
+    :ivar refused: moments of the answers 429.
+    :ivar failed: calls whose last attempt was refused.
+    :ivar paused: seconds that threads waited before another attempt.
+    """
+
+    accepted: list[tuple[int, float]] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    failed: int = 0
+    paused: float = 0.0
+
+    def rate(self, begin: float, end: float) -> float:
+        """Return the accepted requests per second."""
+        return sum(begin <= moment < end for _, moment in self.accepted) / (end - begin)
+
+    def refusals(self, begin: float, end: float) -> float:
+        """Return the share of the answers that were 429."""
+        refused = sum(begin <= moment < end for moment in self.refused)
+        return refused / max(1.0, refused + self.rate(begin, end) * (end - begin))
+
+    def shares(self, processes: Iterable[int], begin: float, end: float) -> list[float]:
+        """Return what each of these processes had, as a multiple of a fair share."""
+        counts = Counter(process for process, moment in self.accepted if begin <= moment < end)
+        each = [counts[process] for process in processes]
+        return [count / (sum(each) / len(each)) for count in each]
+
+
+class Simulation:
+    """Processes that read in virtual time.
+
+    :param lives: whether a process reads at a moment.
+    """
+
+    def __init__(self, processes: int, seed: int, lives: Callable[[int, float], bool]) -> None:
+        random.seed(seed)
+        self._lives = lives
+        self._time = 0.0
+        self._service, self._settings = Limits(self._now), SandboxSettings()
+        self._limiters: dict[int, RateLimiter] = {}
+        self._answers = Answers()
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, Callable[[int, int], None], int, int]] = []
+        for process in range(processes):
+            for _ in range(THREADS):
+                self._follow(random.uniform(0, 0.3), self._reserve, process, 1)
+
+    def run(self, seconds: float) -> Answers:
+        """Return what comes of the requests of this time."""
+        while self._events[0][0] < seconds:
+            self._time, _, event, process, attempt = heapq.heappop(self._events)
+            if self._lives(process, self._time):
+                event(process, attempt)
+            else:
+                # asks again every second whether it is to begin
+                self._follow(1.0, self._reserve, process, 1)
+        return self._answers
+
+    def _now(self) -> float:
+        return self._time
+
+    def _follow(self, after: float, event: Callable[[int, int], None], process: int, attempt: int) -> None:
+        heapq.heappush(self._events, (self._time + after, next(self._numbers), event, process, attempt))
+
+    def _way(self) -> float:
+        return LATENCY + random.expovariate(1 / LATENCY)
+
+    def _reserve(self, process: int, attempt: int) -> None:
+        if process not in self._limiters:
+            self._limiters[process] = RateLimiter(1 / (GENERAL_RATE * GENERAL_SHARE), self._now)
+        self._follow(self._limiters[process].reserve() + self._way(), self._arrive, process, attempt)
+
+    def _arrive(self, process: int, attempt: int) -> None:
+        try:
+            self._service.check(self._settings, "one address", None)
+        except ServiceError:
+            self._answers.refused.append(self._time)
+            self._follow(self._way(), self._refused, process, attempt)
+        else:
+            self._answers.accepted.append((process, self._time))
+            self._follow(self._way(), self._reserve, process, 1)
+
+    def _refused(self, process: int, attempt: int) -> None:
+        self._limiters[process].slow_down()
+        longest = min(RETRIES.longest_wait, RETRIES.first_wait * 2 ** (attempt - 1))
+        if attempt == RETRIES.attempts:
+            self._answers.failed += 1
+            attempt, longest = 0, 0.0
+        pause = random.uniform(0, longest)
+        self._answers.paused += pause
+        self._follow(pause, self._reserve, process, attempt + 1)
+
+
+def settled(case: tuple[int, int]) -> Answers:
+    """Simulate processes that all begin at once."""
+    processes, seed = case
+    return Simulation(processes, seed, lambda *_: True).run(SETTLING + SETTLED)
+
+
+def takeover(case: tuple[int, int]) -> float:
+    """Return the seconds from when half of the processes leave until the others use most of what was used."""
+    processes, seed = case
+    left = float(SETTLING + WINDOW)
+
+    def lives(process: int, now: float) -> bool:
+        return now < left or process >= processes // 2
+
+    answers = Simulation(processes, seed, lives).run(left + LONGEST_TAKEOVER)
+    before = answers.rate(left - WINDOW, left)
+    per_minute = Counter(int((moment - left) // 60) for _, moment in answers.accepted)
+    for minute in range(LONGEST_TAKEOVER // 60):
+        if per_minute[minute] / 60 >= TAKEN_OVER * before:
+            return 60.0 * (minute + 1)
+    return float(LONGEST_TAKEOVER)
+
+
+def joining(case: tuple[int, int]) -> tuple[float, float]:
+    """Let one more process begin; return its share, and the 429s of all, ten minutes later."""
+    processes, seed = case
+    begins = float(SETTLING)
+
+    def lives(process: int, now: float) -> bool:
+        return process > 0 or now >= begins
+
+    answers = Simulation(processes, seed, lives).run(begins + 2 * WINDOW)
+    span = begins + WINDOW, begins + 2 * WINDOW
+    return answers.shares(range(processes), *span)[0], answers.refusals(begins, begins + WINDOW)
+
+
+def simulations() -> None:
+    """Print what the simulations show."""
+    print(f"\nSimulation, means of {SEEDS} runs. All begin at once.", flush=True)
+    with ProcessPoolExecutor(2) as pool:
+        runs = {
+            processes: list(pool.map(settled, [(processes, seed) for seed in range(SEEDS)]))
+            for processes in PROCESSES
+        }
+        table(
+            "processes | accepted/s | 429s | least and largest share in 10 minutes | in the hour",
+            (in_the_end(*each) for each in runs.items()),
+        )
+        table(
+            "processes | 429s in minute 1 | 2 to 5 | 6 to 15 | 16 to 30 | calls that failed | pauses",
+            (at_the_beginning(*each) for each in runs.items()),
+        )
+        table(
+            "processes | half leave: 90 % again after | one joins: its share | 429s of all",
+            (after_changes(pool, processes) for processes in PROCESSES[1:]),
+        )
+
+
+def in_the_end(processes: int, runs: Sequence[Answers]) -> tuple[object, ...]:
+    """Return a row about the hour after the processes have settled."""
+    end = SETTLING + SETTLED
+    everyone = range(processes)
+    windows = [
+        run.shares(everyone, begin, begin + WINDOW) for run in runs for begin in range(SETTLING, end, WINDOW)
+    ]
+    rate = statistics.mean(run.rate(SETTLING, end) for run in runs)
+    refusals = statistics.mean(run.refusals(SETTLING, end) for run in runs)
+    hours = [run.shares(everyone, SETTLING, end) for run in runs]
+    return processes, f"{rate:.1f}", f"{refusals:.2%}", extremes(windows), extremes(hours)
+
+
+def at_the_beginning(processes: int, runs: Sequence[Answers]) -> tuple[object, ...]:
+    """Return a row about the half hour in which the processes settle, and about what all of it costs."""
+    spans = (0, 60), (60, 300), (300, 900), (900, SETTLING)
+    refusals = [f"{statistics.mean(run.refusals(*span) for run in runs):.1%}" for span in spans]
+    failed = statistics.mean(run.failed for run in runs)
+    paused = statistics.mean(run.paused for run in runs) / (processes * THREADS * (SETTLING + SETTLED))
+    return processes, *refusals, f"{failed:.0f}", f"{paused:.1%}"
+
+
+def after_changes(pool: Executor, processes: int) -> tuple[object, ...]:
+    """Return a row about processes that end and one that begins."""
+    cases = [(processes, seed) for seed in range(SEEDS)]
+    minutes = statistics.mean(pool.map(takeover, cases)) / 60
+    share, refused = (statistics.mean(column) for column in zip(*pool.map(joining, cases), strict=True))
+    return processes, f"{minutes:.0f} min", f"{share:.2f}", f"{refused:.1%}"
+
+
+def extremes(windows: list[list[float]]) -> str:
+    """Return the least and the largest share, on average over some windows."""
+    least, largest = (statistics.mean(map(pick, windows)) for pick in (min, max))
+    return f"{least:.2f} to {largest:.2f}"
+
+
+def reader(url: str, begin: float, minutes: int) -> tuple[list[int], int]:
+    """Read in this process; return the answers with rows in each minute, and the calls that failed."""
+    logging.disable()
+    context = make_context(
+        Settings(base_url=url),
+        Credentials(access_token=demo.ACCESS_TOKEN),
+        "reader",
+        MemoryTokenStore("reader"),
+    )
+    counts: Counter[int] = Counter()
+    end = begin + 60 * minutes
+    time.sleep(max(0.0, begin - time.time()))
+
+    def read(client: Client) -> int:
+        failed = 0
+        while time.time() < end:
+            try:
+                client.send(endpoints.read_data(demo.FINISHED_TASK_ID, 0, 1))
+            except WebCollectError:
+                failed += 1
+            else:
+                counts[int((time.time() - begin) // 60)] += 1
+        return failed
+
+    with Client(context) as client, ThreadPoolExecutor(THREADS) as threads:
+        failed = sum(threads.map(read, [client] * THREADS))
+    return [counts[minute] for minute in range(minutes)], failed
+
+
+def real(processes: int, minutes: int) -> Iterator[tuple[object, ...]]:
+    """Let real processes read from a sandbox; yield rows with what the sandbox counted in some minutes."""
+    context = get_context("spawn")
+    everyone_is_there = context.Barrier(processes).wait
+    with sandbox() as server, ProcessPoolExecutor(processes, context, everyone_is_there) as pool:
+        control = Control(server.url)
+        # imports take a second of processor time in each process
+        list(pool.map(abs, range(processes)))
+        begin = time.time() + 2
+        moments = [begin]
+        readers = [pool.submit(reader, server.url, begin, minutes) for _ in range(processes)]
+        counted = [Counter[int]()]
+        for minute in range(1, minutes + 1):
+            time.sleep(max(0.0, begin + 60 * minute - time.time()))
+            counted.append(sum(map(Counter, control.counters().values()), Counter[int]()))
+            moments.append(time.time())
+        results = [each.result() for each in readers]
+    failed = sum(failures for _, failures in results)
+    for minute in sorted({0, *range(4, minutes, 5), minutes - 1}):
+        answered = counted[minute + 1] - counted[minute]
+        rate = answered[200] / (moments[minute + 1] - moments[minute])
+        refusals = answered[429] / answered.total()
+        counts = [each[minute] for each, _ in results]
+        shares = extremes([[count * processes / sum(counts) for count in counts]])
+        yield processes, minute + 1, f"{rate:.1f}", f"{refusals:.2%}", shares, failed
+
+
+def main() -> None:
+    """Simulate, then measure real processes, and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--minutes", type=int, default=5, help="of each run of real processes; 0 for none (default: 5)"
+    )
+    parser.add_argument("--processes", type=int, nargs="+", default=PROCESSES, help="in the real runs")
+    parser.add_argument("--no-simulation", action="store_true", help="only real processes")
+    arguments = parser.parse_args()
+    print(machine(), flush=True)
+    if not arguments.no_simulation:
+        simulations()
+    if arguments.minutes:
+        table(
+            "real processes | minute | accepted/s | 429s | least and largest share | calls that failed",
+            itertools.chain.from_iterable(
+                real(processes, arguments.minutes) for processes in arguments.processes
+            ),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What benchmarks print: what they ran on, and tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def machine() -> str:
+    """Say what this runs on."""
+    load = os.getloadavg()[0]
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {load:.1f} at first; "
+        f"Python {platform.python_version()}, Airflow {version('apache-airflow')}."
+    )
+
+
+def table(columns: str, rows: Iterable[Sequence[object]]) -> None:
+    """Print a table in Markdown.
+
+    :param columns: their names, with bars between them.
+    """
+    print()
+    names = columns.split(" | ")
+    for cells in (names, ["---"] * len(names), *rows):
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)

@@ -1,0 +1,305 @@
+"""How far it carries: ``python -m benchmarks.scale [--tasks N] [--megabytes M] …``.
+
+First counts what a start, a wait and a landing cost (benchmarks/counts.py). Then simulates days of collection
+tasks in virtual time: each is started, collects, is waited for in a triggerer, and lands; all behind a caller
+address share its rate limit. Times come from the other benchmarks (docs/reference/performance.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import random
+import statistics
+from collections import Counter, deque
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from benchmarks.counts import Costs, count
+from benchmarks.report import machine, table
+
+DAY, HOUR, MINUTE = 86_400, 3600, 60
+#: Requests per second that one address gets through (make bench-rate-limits, 10 processes), and the status
+#: queries among them that a process sends at most.
+ADDRESS_RATE, STATUS_RATE = 17.5, 4.0
+#: Seconds until a page begins to arrive, and bytes per second landed on S3 (make bench-landing: JSON lines).
+LATENCY, SPEED = 0.05, 76e6
+#: Seconds of a slot for a task that does next to nothing: 500 in 95 s on 16 slots (make bench-airflow).
+PROCESS = 3.0
+#: Waits of one triggerer, tasks per status query and seconds between two polls (make bench-waiting).
+WAITS, BATCH, POLL = 10_000, 100, 60
+#: Limits of a page: rows, bytes.
+PAGE_ROWS, PAGE_BYTES = 1000, 8_000_000
+#: Seconds that a collection takes, at least and at most.
+COLLECTS = 300, 900
+#: Sources of an Airflow task that lands many.
+TOGETHER = 100
+#: Slots for starts at each address.
+STARTS_AT_ONCE = 10
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How landings are spread over Airflow tasks.
+
+    :ivar at_once: landings at once at each address.
+    :ivar rate: requests per second of one landing at most.
+    :ivar process: seconds of a slot beside the landing itself.
+    """
+
+    name: str
+    at_once: int
+    rate: float
+    process: float
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        # 2 requests per second, of which nine tenths are used
+        Layout("alone", at_once=10, rate=1.8, process=PROCESS),
+        # two tasks of `max_concurrency=8`, the default
+        Layout("together", at_once=16, rate=1 / LATENCY, process=PROCESS / TOGETHER),
+    )
+}
+#: Seconds that a landing waits for late rows before its mark: the operator's default.
+SETTLE = 15.0
+#: What is simulated: layout, whether landings mark, addresses.
+DAYS = (("alone", True, 4), ("alone", False, 2), ("together", True, 2), ("together", False, 2))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A day.
+
+    :ivar tasks: collection tasks.
+    :ivar pages: pages of each.
+    :ivar size: bytes of each.
+    :ivar arrivals: ``evenly``, ``hourly`` or ``at midnight``.
+    :ivar marks: whether landings confirm the export.
+    """
+
+    tasks: int
+    pages: int
+    size: float
+    arrivals: str
+    layout: Layout
+    marks: bool
+    addresses: int
+    costs: Costs
+
+    @property
+    def landing(self) -> int:
+        """Requests of a landing."""
+        return self.pages + (self.costs.marked if self.marks else self.costs.unmarked)
+
+
+@dataclass
+class Day:
+    """What became of one address's share of the tasks.
+
+    :ivar requests: by hour.
+    :ivar delays: seconds from when a task was seen to have finished until its landing began.
+    :ivar landed: when the last landing ended.
+    :ivar busy: seconds of landings.
+    :ivar waits: most waits at once.
+    """
+
+    requests: Counter[int] = field(default_factory=Counter)
+    delays: list[float] = field(default_factory=list)
+    landed: float = 0.0
+    busy: float = 0.0
+    waits: int = 0
+
+
+class Address:
+    """One caller address with workers and a triggerer behind it; requests are sent in their order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.day = Day()
+        self._plan = plan
+        self._chance = random.Random(1)
+        self._free_from = {ADDRESS_RATE: 0.0, STATUS_RATE: 0.0}
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, str]] = []
+        self._queues: dict[str, deque[float]] = {"start": deque(), "land": deque()}
+        self._slots = {"start": STARTS_AT_ONCE, "land": plan.layout.at_once}
+        self._waits = self._open = 0
+
+    def run(self) -> Day:
+        """Simulate until all has landed."""
+        self._open = self._plan.tasks // self._plan.addresses
+        for number in range(self._open):
+            share = number / self._open * DAY
+            begin = {"evenly": share, "hourly": share // HOUR * HOUR, "at midnight": 0.0}[self._plan.arrivals]
+            self._at(begin, "start")
+        self._at(0.0, "poll")
+        while self._open:
+            now, _, event = heapq.heappop(self._events)
+            getattr(self, f"_{event}")(now)
+        return self.day
+
+    def _at(self, moment: float, event: str) -> None:
+        heapq.heappush(self._events, (moment, next(self._numbers), event))
+
+    def _send(self, now: float, number: int, rate: float = ADDRESS_RATE) -> float:
+        """Send requests as soon as the limit allows; return the seconds until the last is sent."""
+        self._free_from[rate] = max(now, self._free_from[rate]) + number / rate
+        if rate == ADDRESS_RATE:
+            self.day.requests[int(self._free_from[rate] // HOUR)] += number
+        return self._free_from[rate] - now
+
+    def _take_slot(self, now: float, kind: str) -> float | None:
+        """Return since when the first in the queue has waited, if there is a slot for it; else None."""
+        if not (self._slots[kind] and self._queues[kind]):
+            return None
+        self._slots[kind] -= 1
+        return self._queues[kind].popleft()
+
+    def _start(self, now: float) -> None:
+        self._queues["start"].append(now)
+        self._begin_starts(now)
+
+    def _begin_starts(self, now: float) -> None:
+        while self._take_slot(now, "start") is not None:
+            limits = max(self._send(now, 1, STATUS_RATE), self._send(now, self._plan.costs.start))
+            self._at(now + PROCESS + limits + self._plan.costs.start * LATENCY, "started")
+
+    def _started(self, now: float) -> None:
+        self._slots["start"] += 1
+        self._waits += 1
+        self.day.waits = max(self.day.waits, self._waits)
+        self._at(now + self._chance.uniform(*COLLECTS) + self._chance.uniform(0, POLL), "finished")
+        self._begin_starts(now)
+
+    def _poll(self, now: float) -> None:
+        if self._waits:
+            queries = -(-self._waits // BATCH)
+            self._send(now, queries, STATUS_RATE)
+            self._send(now, queries)
+        self._at(now + POLL, "poll")
+
+    def _finished(self, now: float) -> None:
+        self._waits -= 1
+        self._queues["land"].append(now)
+        self._begin_landings(now)
+
+    def _begin_landings(self, now: float) -> None:
+        layout, requests = self._plan.layout, self._plan.landing
+        while (since := self._take_slot(now, "land")) is not None:
+            self.day.delays.append(now - since)
+            reading = max(self._send(now, requests), requests / layout.rate) + self._plan.size / SPEED
+            seconds = layout.process + reading + SETTLE * self._plan.marks
+            self.day.busy += seconds
+            self._at(now + seconds, "landed")
+
+    def _landed(self, now: float) -> None:
+        self._slots["land"] += 1
+        self._open -= 1
+        self.day.landed = now
+        self._begin_landings(now)
+
+
+def simulate(plan: Plan) -> Day:
+    """Return the day of one of the addresses, which are alike."""
+    return Address(plan).run()
+
+
+def pages_of(size: float, row_bytes: int) -> int:
+    """Return the number of pages that this many bytes take: a page ends after 1000 rows or 8 MB."""
+    return -(-int(size) // min(PAGE_ROWS * row_bytes, PAGE_BYTES))
+
+
+def capacity(costs: Costs) -> None:
+    """Print what one address carries in a day, by the bytes of a row."""
+    day = ADDRESS_RATE * DAY
+    rows: list[list[object]] = []
+    for row_bytes in (250, 1000, 8000):
+        pages, terabyte = pages_of(10e6, row_bytes), pages_of(1e12, row_bytes)
+        landings = (day / (costs.start + each + pages) for each in (costs.marked, costs.unmarked))
+        rows.append([row_bytes, f"{terabyte:,}", f"{day / terabyte:.2f}", pages])
+        rows[-1] += [f"{each:,.0f}" for each in landings]
+    print(f"\nOne address, {ADDRESS_RATE} requests per second, a day:")
+    table(
+        "bytes of a row | pages of 1 TB | TB, pages alone | pages of 10 MB | tasks of it with mark | without",
+        rows,
+    )
+    layout, pages, rows = LAYOUTS["alone"], pages_of(10e6, 1000), []
+    for mark, each, settle in (("with", costs.marked, SETTLE), ("without", costs.unmarked, 0.0)):
+        seconds = layout.process + (pages + each) / layout.rate + 10e6 / SPEED + settle
+        rows.append(
+            [mark, pages + each, f"{seconds:.1f}", f"{HOUR / seconds:.0f}", f"{DAY / seconds / 100:.0f}"]
+        )
+    print("\nOne slot, landings alone of 10 MB in rows of 1000 bytes:")
+    table("mark | requests | seconds | landings an hour | GB a day", rows)
+
+
+def days(tasks: int, megabytes: float, row_bytes: int, costs: Costs) -> None:
+    """Simulate days and print them."""
+    size = megabytes * 1e6
+    plans = [
+        Plan(tasks, pages_of(size, row_bytes), size, arrivals, LAYOUTS[layout], marks, addresses, costs)
+        for layout, marks, addresses in DAYS
+        for arrivals in ("evenly", "hourly", "at midnight")
+    ]
+    # spawned, since Airflow has started threads
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        results = list(pool.map(simulate, plans))
+    rows = []
+    for plan, day in zip(plans, results, strict=True):
+        length = max(DAY, day.landed)
+        late = statistics.median(day.delays), statistics.quantiles(day.delays, n=20)[-1]
+        sent = (
+            f"{day.requests.total() / length:.1f}",
+            f"{max(day.requests.values()) / HOUR / ADDRESS_RATE:.0%}",
+        )
+        minutes = (f"{value / MINUTE:.1f} min" for value in late)
+        held = f"{day.landed / HOUR:.1f} h", f"{day.busy / length * plan.addresses:.0f}"
+        waits = f"{day.waits * plan.addresses:,}", -(-day.waits // BATCH)
+        marks = "yes" if plan.marks else "no"
+        rows.append([plan.layout.name, marks, plan.addresses, plan.arrivals, *sent, *minutes, *held, *waits])
+    print(f"\n{tasks:,} collection tasks of {megabytes:g} MB a day, rows of {row_bytes} bytes:")
+    table(
+        "landings | marks | addresses | arrivals | requests/s of each | of the limit, busiest hour | "
+        "a landing begins after, median | 95 % | all landed after | landings at once, mean | most waits | "
+        "status queries a minute of each",
+        rows,
+    )
+
+
+def in_airflow(tasks: int, costs: Costs) -> None:
+    """Print what collection tasks mean for Airflow, by how they are waited for and landed."""
+    start, wait, land = costs.start_writes, costs.wait_writes, costs.landing_writes
+    # processes and writes of each collection task; a deferred wait is two processes
+    kinds = {
+        "deferred wait, landing alone": (1 + 2 + 1, start + wait + land),
+        "zero-slot wait, landing alone": (1 + 1, start + land),
+        f"{TOGETHER} waited for and landed at once": (1 + 3 / TOGETHER, start + (wait + land) / TOGETHER),
+        f"started by the service's schedule, {TOGETHER} landed at once": (1 / TOGETHER, land / TOGETHER),
+    }
+    print(f"\n{tasks:,} collection tasks a day in Airflow:")
+    rows = [
+        [kind, f"{number * tasks:,.0f}", f"{number * PROCESS * tasks / DAY:.1f}", f"{each * tasks / DAY:.1f}"]
+        for kind, (number, each) in kinds.items()
+    ]
+    table("  | processes a day | slots for starting them, mean | writes by tasks per second, mean", rows)
+
+
+def main() -> None:
+    """Count, then simulate, and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", type=int, default=100_000, help="a day (default: %(default)s)")
+    parser.add_argument("--megabytes", type=float, default=10, help="of each (default: %(default)s)")
+    parser.add_argument("--row-bytes", type=int, default=1000, help="of a row (default: %(default)s)")
+    arguments = parser.parse_args()
+    print(machine(), flush=True)
+    costs = count()
+    capacity(costs)
+    in_airflow(arguments.tasks, costs)
+    days(arguments.tasks, arguments.megabytes, arguments.row_bytes, costs)
+
+
+if __name__ == "__main__":
+    main()
