@@ -3,22 +3,25 @@
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
 PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
-PYTEST_ARGS ?= $(PARALLEL) --ignore tests/docs
+PYTEST_ARGS ?= $(PARALLEL) --ignore tests/docs --ignore tests/system
 
 # A stamp is newer than what the environment was made from: a change of it makes the environment again.
 VERSION := airflow_provider_webcollect/__init__.py
 READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
+READY_SYSTEM := .venv-system/.ready
 DLT := .venv-bench/.ready
+SERVERS := .cache/servers/.ready
+BEFORE := .cache/before/.ready
 AZURITE := .cache/azurite/.ready
 WAREHOUSES := .cache/warehouses/.ready
 CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-2.11 test-interleavings coverage lint format docs docs-test constraints clean
+.PHONY: help demo ui pictures test test-2.11 test-system test-safeguards test-interleavings coverage lint format docs docs-test constraints clean
 .PHONY: dist newcomer audit test-matrix
-.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox
+.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +51,15 @@ coverage: $(READY) $(AZURITE) $(WAREHOUSES) ## what most of the suite covers; fa
 test-2.11: $(READY_2_11) ## the same suite on Airflow 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
+test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
+test-system: export WEBCOLLECT_BEFORE = $(dir $(BEFORE))
+test-system: $(READY_SYSTEM) $(SERVERS) $(BEFORE) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
+	.venv-system/bin/python -m pytest tests/system
+
+test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for each safeguard of the package that is removed
+	for each in single-flight conditional-commit baseline; do \
+		.venv-system/bin/python -m pytest tests/system --without $$each || exit 1; done
+
 test-interleavings: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test-interleavings: $(READY) $(AZURITE) ## two landings that meet, at every operation, on four storages (over half an hour)
 	WEBCOLLECT_INTERLEAVINGS=all .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_interleavings.py
@@ -71,6 +83,7 @@ format: $(READY) ## fix style and layout in place
 
 docs: $(READY) ## make the documentation a site in build/docs; dead links and warnings are errors
 	.venv/bin/python docs/make_endpoints.py
+	.venv/bin/python docs/make_command_line.py
 	.venv/bin/sphinx-build --fail-on-warning --quiet --fresh-env --builder html docs build/docs
 	@echo 'The site begins at build/docs/index.html'
 
@@ -111,6 +124,12 @@ bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and wi
 bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some thirteen minutes)
 	.venv/bin/python -m benchmarks.landing --dlt-python .venv-bench/bin/python
 
+bench-rate-limits: $(READY) ## processes that share one rate limit: simulated, and real ones (half an hour)
+	.venv/bin/python -m benchmarks.rate_limits
+
+bench-scale: $(READY) ## what a collection task costs, counted, and a simulated day of 100,000 of them (some three minutes)
+	.venv/bin/python -m benchmarks.scale
+
 bench-formats: $(READY) ## rows per second of each file format
 	.venv/bin/python -m benchmarks.formats
 
@@ -125,18 +144,22 @@ EVERYTHING = $(RUNTIME) --group dev
 constraints: ## pin the newest releases for both lines of Airflow, and for what the benchmarks compare with
 	$(PYTHON) -m venv .tools
 	.tools/bin/pip install --quiet --upgrade uv
-	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt $(EVERYTHING) -
+	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt $(EVERYTHING) --group system -
 	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt $(EVERYTHING) -
 	echo 'dlt[filesystem,parquet]' | $(RESOLVE) --output-file constraints/bench.txt -
 
 clean: ## remove everything that the other targets made
-	rm -rf .venv .venv-2.11 .venv-bench .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
+	rm -rf .venv .venv-2.11 .venv-system .venv-bench .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
 	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
 	$(call check-python,v >= (3, 11),Python 3.11 or newer is needed)
 	$(call install,constraints/airflow-3.3.txt)
+
+$(READY_SYSTEM): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
+	$(call check-python,v >= (3, 11),Python 3.11 or newer is needed)
+	$(call install,constraints/airflow-3.3.txt,--group system)
 
 $(READY_2_11): pyproject.toml $(VERSION) constraints/airflow-2.11.txt
 	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
@@ -174,6 +197,18 @@ $(CHROMIUM): tests/install_chromium.sh
 	@sh $< $(@D)/chromium || echo 'Chromium cannot be installed: the tests in a browser are left out'
 	@touch $@
 
+# PostgreSQL and Redis: the machine's, or from Debian's packages.
+$(SERVERS): tests/system/find_servers.sh
+	sh $< $(@D)
+	@touch $@
+
+# The newest commit with another version than today's.
+$(BEFORE): $(VERSION)
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@git archive "$$(git log -1 --format=%H -G'^__version__' -- $<)^" $(dir $<) | tar -x -C $(@D) || \
+		echo 'The history has no version before: the test of the upgrade is left out'
+	@touch $@
+
 define check-python
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not $(1))' || \
 		{ echo '$(2), and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
@@ -185,9 +220,9 @@ define install
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode \
-		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb]' --group dev || { \
+		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb]' --group dev $(2) || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
-	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb]' --group dev; }
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb]' --group dev $(2); }
 	@touch $@
 endef

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -31,6 +32,8 @@ CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE = (
     REFERENCE / f"{name}.md" for name in ("contract", "assumptions", "endpoints")
 )
 PROTOCOL = DOCS / "explanation" / "landing-protocol.md"
+RELIABILITY = DOCS / "explanation" / "reliability.md"
+LOG_LINES = DOCS / "guides" / "find-out-what-runs.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
 #: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
 CITED = re.compile(r"endpoints? \d+(?:(?:, | and | to )\d+)*\b|[A-Z][\w-]*(?: [\w-]+)*")
@@ -75,9 +78,23 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_the_table_of_endpoints_is_the_one_that_the_declarations_give() -> None:
-    made = runpy.run_path(str(DOCS / "make_endpoints.py"))
-    assert made["page"]() == ENDPOINT_TABLE.read_text(), "run make docs"
+def templates() -> Iterator[str]:
+    """Yield the strings of the package's code, in one line, with … for what f-strings and logging fill in."""
+    for file in (ROOT / "airflow_provider_webcollect").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.JoinedStr(values=values):
+                    yield "".join(
+                        str(each.value) if isinstance(each, ast.Constant) else "…" for each in values
+                    )
+                case ast.Constant(value=str() as text):
+                    yield " ".join(re.sub(r"%[\d.]*[sdf]", "…", text).split())
+
+
+@pytest.mark.parametrize("name", ["endpoints", "command_line"])
+def test_a_page_that_is_made_is_the_one_that_the_code_gives_now(name: str) -> None:
+    made = runpy.run_path(str(DOCS / f"make_{name}.py"))
+    assert made["page"]() == made["PAGE"].read_text(), "run make docs"
 
 
 def test_every_endpoint_has_a_row_and_a_hook_method() -> None:
@@ -162,6 +179,34 @@ def test_the_reference_has_every_error_with_its_message(kind: type[Exception]) -
     page = (REFERENCE / "errors.md").read_text()
     rows = re.findall(rf"^\| `{kind.__name__}` \|(.*)\|$", page, re.MULTILINE)
     assert any(all(cell.strip() for cell in row.split("|")) for row in rows)
+
+
+def test_log_lines_and_errors_that_the_docs_explain_are_in_the_code() -> None:
+    _, _, lines = LOG_LINES.read_text().partition("\n## What a log line means\n")
+    _, _, messages = (REFERENCE / "errors.md").read_text().partition("\nWhat their messages say ")
+    explained = re.findall(r"^\| `([^`]+)` \|", lines, re.MULTILINE)
+    explained += re.findall(r"^\| `\w+` \| (.*) \|$", messages, re.MULTILINE)
+    assert len(explained) > 30
+    code = list(templates())
+    for line in explained:
+        # what stands between the words that are filled in
+        for words in re.split(r"…|\d[\d.]*| for | task |[(),:;.]", line.replace("`", "")):
+            if len(words.split()) > 1:
+                assert any(words.strip() in text for text in code), line
+
+
+def test_the_page_on_reliability_names_tests_and_targets_that_exist() -> None:
+    page = RELIABILITY.read_text()
+    shown = re.findall(r"`(tests/[^`]+)`", page)
+    assert len(shown) > 100
+    for each in shown:
+        file, _, word = each.partition(" -k ")
+        assert (ROOT / file).exists(), each
+        assert not word or re.search(rf"def test_\w*{word}", (ROOT / file).read_text()), each
+    targets = set(re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = set(re.findall(r"`make ([^`]*)`", page))
+    assert "bench-waiting" in commands
+    assert commands <= targets
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
