@@ -5,6 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+#: The name of a file that tests a folder. It is always the same, so that the next test removes a file left by
+#: a process that was killed.
+PROBE = ".tmp-probe"
+
 
 class Stored(NamedTuple):
     """A small file as it was read.

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_provider_webcollect.landing.background import drop
-from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
+from airflow_provider_webcollect.landing.storage.conditional import PROBE, Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
-from airflow_provider_webcollect.landing.storage.remote import PROBE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from airflow_provider_webcollect.landing.background import drop
-from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
+from airflow_provider_webcollect.landing.storage.conditional import PROBE, Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import (
     BucketNotFound,
     knows_no_conditions,
@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 #: Bytes sent to an object store at a time.
 BLOCK_BYTES = 8 * 1024 * 1024
-#: The name of a file that tests a folder. It is always the same, so that the next test removes a file left by
-#: a process that was killed.
-PROBE = ".tmp-probe"
-#: Its content; not empty, since some servers fail on empty files.
+#: The content of a file that tests a folder; not empty, since some servers fail on empty files.
 PROBE_CONTENT = b"probe"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from airflow_provider_webcollect.landing.storage.conditional import Stored
+from airflow_provider_webcollect.landing.storage.conditional import PROBE, Stored
 from airflow_provider_webcollect.landing.storage.errors import answer_in, refusals
-from airflow_provider_webcollect.landing.storage.remote import PROBE, PROBE_CONTENT, Conditional
+from airflow_provider_webcollect.landing.storage.remote import PROBE_CONTENT, Conditional
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
