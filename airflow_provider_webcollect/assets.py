@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+    from sqlalchemy.orm import Session
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
@@ -48,6 +50,25 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     if not uri.netloc or not all(parts) or len(parts) > 2 or uri.query or uri.fragment:
         raise ValueError(f"{uri.geturl()}: {_FORM}")
     return uri._replace(path="/" + "/".join(quote(part, safe="") for part in parts))
+
+
+def stored_tasks(session: Session) -> dict[str, list[str]]:
+    """Return the collection tasks of Airflow's stored ``webcollect`` assets, by connection.
+
+    :param session: of Airflow's database.
+    """
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+    from sqlalchemy import select
+
+    module, name = ("asset", "AssetModel") if AIRFLOW_V_3_0_PLUS else ("dataset", "DatasetModel")
+    model = getattr(importlib.import_module(f"airflow.models.{module}"), name)
+    found: dict[str, list[str]] = {}
+    uris = session.scalars(select(model.uri).where(model.uri.startswith(f"{SCHEME}://")).order_by(model.uri))
+    for uri in map(urlsplit, uris):
+        tasks = found.setdefault(unquote(uri.netloc), [])
+        if (task := unquote(uri.path.split("/")[1])) not in tasks:
+            tasks.append(task)
+    return found
 
 
 class Address(NamedTuple):

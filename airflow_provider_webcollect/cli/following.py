@@ -13,7 +13,7 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import console, output_option, printable, show
-from airflow_provider_webcollect.cli.tasks import STATUS, status_row, statuses
+from airflow_provider_webcollect.cli.tasks import STATUS, status_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +52,7 @@ def follow(
     """
     from airflow_provider_webcollect.service.client.sync import Client
     from airflow_provider_webcollect.waiting.outcome import Outcome
+    from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
     access = connect(conn_id, url)
     ids = list(dict.fromkeys(tasks))
@@ -64,7 +65,9 @@ def follow(
                 time.sleep(every)
             left = [task_id for task_id in ids if task_id not in outcomes]
             with _errors_that_may_pass(display):
-                found = statuses(client, left, access.connection.status_batch_size)
+                found = client.run(
+                    all_task_statuses(client.context, left, access.connection.status_batch_size)
+                )
                 seen |= found
                 waits = waits or _waits(ids, found, is_next)
                 for task_id in left:

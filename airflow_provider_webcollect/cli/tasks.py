@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -46,43 +45,21 @@ def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output:
     Exit code 1: the service does not know one of the tasks.
     """
     from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
     access = connect(conn_id, url)
     with Client(access.context) as client:
         names = {} if tasks else _recent_tasks(client)
         ids = list(dict.fromkeys([*(tasks or names), *(() if tasks else _tasks_of_assets(access))]))
-        found = statuses(client, ids, access.connection.status_batch_size)
+        found = client.run(all_task_statuses(client.context, ids, access.connection.status_batch_size))
     show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
     return int(any(task_id not in found for task_id in tasks))
 
 
 def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
-    """Return the row of a task for :data:`STATUS`; without a status all but the id is None."""
-    return {
-        "task": task_id,
-        "name": name,
-        "status": status and status.status,
-        "rows": status and status.current_total_extract_count,
-        "sub_tasks": status and status.sub_task_count,
-        "runs": status and status.executed_times,
-        "started": status and status.start_execute_time,
-        "ended": status and status.end_execute_time,
-        "next_run": status and status.next_execute_time,
-    }
-
-
-def statuses(client: Any, ids: Sequence[str], batch_size: int) -> dict[str, TaskStatus]:
-    """Return the statuses by the ids that were given; a task that the service does not know has none."""
-    from airflow_provider_webcollect.waiting.queries import TASK_STATUSES
-
-    found: dict[str, TaskStatus] = {}
-    for first in range(0, len(ids), batch_size):
-        answer = client.run(TASK_STATUSES.ask(client.context, ids[first : first + batch_size]))
-        for task_id, status in answer.items():
-            if isinstance(status, Exception):
-                raise status
-            found[task_id] = status
-    return found
+    """Return the row of a task for :data:`STATUS`; without a status all but the id and the name is None."""
+    known = status.overview() if status else {}
+    return dict.fromkeys(STATUS) | {"task": task_id, "name": name} | known
 
 
 def _recent_tasks(client: Any) -> dict[str, str | None]:
@@ -96,24 +73,17 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
     """Return the tasks of Airflow's webcollect assets that name this connection."""
     if access.hook is None:
         return []
-    from urllib.parse import unquote, urlsplit
-
-    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
     from airflow.utils.session import create_session
-    from sqlalchemy import select
     from sqlalchemy.exc import SQLAlchemyError
 
-    module, name = ("asset", "AssetModel") if AIRFLOW_V_3_0_PLUS else ("dataset", "DatasetModel")
-    model = getattr(importlib.import_module(f"airflow.models.{module}"), name)
+    from airflow_provider_webcollect.assets import stored_tasks
+
     try:
         with create_session() as session:
-            uris = session.scalars(select(model.uri).where(model.uri.startswith("webcollect://"))).all()
+            return stored_tasks(session).get(access.hook.webcollect_conn_id, [])
     except SQLAlchemyError as error:  # for example of a database that is not set up
         click.echo(f"Without Airflow's assets: {error}", err=True)
         return []
-    parts = [urlsplit(uri) for uri in sorted(uris)]
-    conn_id = access.hook.webcollect_conn_id
-    return [unquote(each.path.split("/")[1]) for each in parts if unquote(each.netloc) == conn_id]
 
 
 @click.command()
@@ -182,26 +152,8 @@ def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[Analytic
 
 
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
-    """Return the metrics of a task's rows together; None where no row has a number."""
-    runs = _total(row.execution_metrics.run_count for row in rows)
-    successes = _total(row.execution_metrics.success_count for row in rows)
-    seconds = _total(row.execution_metrics.total_execution_seconds for row in rows)
-    return {
-        "task": rows[0].task_id,
-        "name": rows[0].task_name,
-        "rows": _total(row.data_volume_metrics.total_collected for row in rows),
-        "rows_without_duplicates": _total(row.data_volume_metrics.deduplicated_volume for row in rows),
-        "runs": runs,
-        "succeeded": round(successes / runs, 4) if runs and successes is not None else None,
-        "seconds_per_run": round(seconds / runs, 1) if runs and seconds is not None else None,
-        "cost": _total(row.resource_usage_metrics.balance for row in rows),
-    }
-
-
-def _total(numbers: Iterable[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    total = round(sum(known), 6)
-    return (int(total) if total == int(total) else total) if known else None
+    """Return the metrics of a task's rows together."""
+    return {"task": rows[0].task_id, "name": rows[0].task_name, **rows[0].total(rows)}
 
 
 def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:

@@ -67,6 +67,24 @@ def _running_counts(context: ClientContext, accounts: Sequence[str]) -> Flow[Map
     return dict.fromkeys(accounts, counts)
 
 
+def all_task_statuses(
+    context: ClientContext, task_ids: Sequence[str], batch_size: int
+) -> Flow[dict[str, TaskStatus]]:
+    """Return the statuses of any number of tasks; one that the service does not know has none.
+
+    :param batch_size: tasks per request.
+    :raises MalformedAnswer: if the status of a task cannot be read.
+    """
+    found: dict[str, TaskStatus] = {}
+    for first in range(0, len(task_ids), batch_size):
+        answer = yield from _task_statuses(context, task_ids[first : first + batch_size])
+        for task_id, status in answer.items():
+            if isinstance(status, Exception):
+                raise status
+            found[task_id] = status
+    return found
+
+
 #: The states of tasks, at most 100 of them at once (contract.md, endpoint 13).
 TASK_STATUSES = Query(_task_statuses, is_batched=True)
 #: All sub-tasks of a task's latest batch (contract.md, endpoint 14).

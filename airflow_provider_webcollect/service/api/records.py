@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -148,6 +148,18 @@ class TaskStatus(Record, frozen=True):
     end_execute_time: pendulum.DateTime | None = None
     start_execute_time_seconds: float | None = None
 
+    def overview(self) -> dict[str, Any]:
+        """Return the state and the latest run with short names, for tables."""
+        return {
+            "status": self.status,
+            "rows": self.current_total_extract_count,
+            "sub_tasks": self.sub_task_count,
+            "runs": self.executed_times,
+            "started": self.start_execute_time,
+            "ended": self.end_execute_time,
+            "next_run": self.next_execute_time,
+        }
+
 
 class SubTask(Record, frozen=True):
     """A sub-task of a task's latest batch (contract.md, endpoint 14)."""
@@ -211,6 +223,32 @@ class AnalyticsRow(Record, frozen=True):
     data_volume_metrics: DataVolumeMetrics = DataVolumeMetrics()
     execution_metrics: ExecutionMetrics = ExecutionMetrics()
     resource_usage_metrics: ResourceUsageMetrics = ResourceUsageMetrics()
+
+    @staticmethod
+    def total(rows: Sequence[AnalyticsRow]) -> dict[str, float | None]:
+        """Return the metrics of several rows together, with short names; None where no row has a number.
+
+        ``succeeded`` is a share of the runs, ``seconds_per_run`` the average.
+
+        :param rows: of one task or of several, in any time buckets.
+        """
+        runs = _total(row.execution_metrics.run_count for row in rows)
+        successes = _total(row.execution_metrics.success_count for row in rows)
+        seconds = _total(row.execution_metrics.total_execution_seconds for row in rows)
+        return {
+            "rows": _total(row.data_volume_metrics.total_collected for row in rows),
+            "rows_without_duplicates": _total(row.data_volume_metrics.deduplicated_volume for row in rows),
+            "runs": runs,
+            "succeeded": round(successes / runs, 4) if runs and successes is not None else None,
+            "seconds_per_run": round(seconds / runs, 1) if runs and seconds is not None else None,
+            "cost": _total(row.resource_usage_metrics.balance for row in rows),
+        }
+
+
+def _total(numbers: Iterable[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    total = round(sum(known), 6)
+    return (int(total) if total == int(total) else total) if known else None
 
 
 class AnalyticsPage(Record, frozen=True):
