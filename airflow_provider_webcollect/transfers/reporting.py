@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from airflow_provider_webcollect.landing.job import Landed
-    from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part
+    from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part, Source
     from airflow_provider_webcollect.service.api.records import DataPage
     from airflow_provider_webcollect.transfers.sources import Place
 
@@ -181,19 +181,32 @@ def send_metrics(report: LandingReport) -> None:
         Stats.incr(f"{METRICS}.{name}", number)
 
 
-def report_to_outlets(context: Context, outlets: Iterable[Any], facts: Mapping[str, Any]) -> None:
-    """Add the facts to the events of the task's outlet assets.
+def report_to_outlets(
+    context: Context,
+    outlets: Iterable[Any],
+    conn_id: str,
+    sources: Sequence[Source],
+    facts: Mapping[str, Any],
+) -> None:
+    """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
-    For several sources only the sums and the manifests are added: events are kept long and shown in lists.
+    For several sources only the ids, the sums and the manifests are added: events are kept long and shown in
+    lists.
+
+    :param conn_id: the Airflow connection of the service.
     """
     events: Any = context.get("outlet_events")
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
     if events is None:
         return
-    extra = dict(facts)
-    if sources := extra.pop("sources", None):
+    extra = {"webcollect_conn_id": conn_id, **facts}
+    if summaries := extra.pop("sources", None):
         del extra["uris"], extra["objects"]
-        extra["manifests"] = [source["manifest"] for source in sources]
+        extra["collection_task_ids"] = [source.collection_task_id for source in sources]
+        extra["manifests"] = [summary["manifest"] for summary in summaries]
+    else:
+        (source,) = sources
+        extra |= {"collection_task_id": source.collection_task_id, "lotno": source.lotno}
     for asset in assets:
         events[asset].extra.update(extra)
 

@@ -70,7 +70,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     ``mode="incremental"``, rows, bytes and parts count only what is new, and ``total_rows`` counts all rows.
     With ``sources``, they are sums, without ``manifest`` and ``redshift_manifest``, and ``sources`` lists the
     results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
-    the lists if there are several sources.
+    the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno``
+    (``collection_task_ids`` for several sources).
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
@@ -256,7 +257,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                 reporting.store_cursor(context, self.outlets, reports[0].manifest.next_offset)
         else:
             facts = reporting.totals_of(self.destination, reports, began)
-        reporting.report_to_outlets(context, self.outlets, facts)
+        sources = [report.place.source for report in reports]
+        reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
         if self.skip_if_nothing_new and not facts["rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts

@@ -191,7 +191,12 @@ class TestAssetEvents:
 
         run = land(destination, source, outlets=[asset], post_execute=remember)
 
-        assert reported == run.xcoms["land"]
+        origin = {
+            "webcollect_conn_id": "webcollect_default",
+            "collection_task_id": source["task_id"],
+            "lotno": None,
+        }
+        assert reported == {**run.xcoms["land"], **origin}
         if AIRFLOW_V_3_0_PLUS:
             with Session() as session:
                 extras = session.execute(text("select extra from asset_event")).scalars().all()
@@ -209,6 +214,8 @@ class TestAssetEvents:
 
         assert isinstance(reported.pop("duration"), float)
         assert reported == {
+            "webcollect_conn_id": "webcollect_default",
+            "collection_task_ids": tasks,
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
             "rows": 12,
