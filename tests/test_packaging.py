@@ -24,6 +24,7 @@ from readme_renderer import markdown
 import airflow_provider_webcollect
 from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.get_provider_info import get_provider_info
+from airflow_provider_webcollect.ui.plugin import WebCollectPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,10 +54,11 @@ def test_the_version_has_one_source(project: dict[str, Any]) -> None:
     assert metadata(DISTRIBUTION)["Version"] == airflow_provider_webcollect.__version__
 
 
-def test_the_entry_points_are_the_provider_info_for_airflow_and_the_command_line() -> None:
+def test_the_entry_points_are_the_provider_info_the_page_and_the_command_line() -> None:
     ours = [entry for entry in distribution(DISTRIBUTION).entry_points if entry.value.startswith(PACKAGE)]
 
     assert {entry.group: entry.load() for entry in ours} == {
+        "airflow.plugins": WebCollectPlugin,
         "apache_airflow_provider": get_provider_info,
         "console_scripts": main,
     }

@@ -11,7 +11,17 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 
-HEAVY = ("requests", "httpx", "pyarrow", "starlette", "uvicorn", "fsspec", "flask_appbuilder", "wtforms")
+HEAVY = (
+    "requests",
+    "httpx",
+    "pyarrow",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "fsspec",
+    "flask_appbuilder",
+    "wtforms",
+)
 
 IMPORT = """
 import importlib, json, sys
@@ -63,7 +73,19 @@ def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec() -> 
 
 @pytest.mark.parametrize(
     "module",
-    ["airflow_provider_webcollect.hooks.webcollect", "airflow_provider_webcollect.get_provider_info"],
+    [
+        "airflow_provider_webcollect.hooks.webcollect",
+        "airflow_provider_webcollect.get_provider_info",
+        "airflow_provider_webcollect.ui.plugin",
+    ],
 )
 def test_airflows_own_look_at_the_provider_imports_nothing_heavy(module: str) -> None:
     assert [name for name in imported(module) if name.partition(".")[0] in HEAVY] == []
+
+
+def test_tasks_import_the_plugin_for_next_to_nothing() -> None:
+    # a task's process has imported the provider's operators when it loads the plugins, or will
+    ours = [*for_dags(), "airflow.plugins_manager"]
+    new = set(imported(*ours, "airflow_provider_webcollect.ui.plugin")) - set(imported(*ours))
+
+    assert len(new) <= 5, new
