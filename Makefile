@@ -21,7 +21,7 @@ CHROMIUM := .cache/chromium/.ready
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-2.11 test-system test-safeguards test-interleavings coverage lint format docs docs-test constraints clean
 .PHONY: dist newcomer audit test-matrix
-.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale
+.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale bench-page
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ bench-formats: $(READY) ## rows per second of each file format
 
 bench-sandbox: $(READY) ## how fast the sandbox serves rows
 	.venv/bin/python -m benchmarks.sandbox_speed
+
+bench-page: $(READY) ## what the page in Airflow's web interface costs (a minute)
+	.venv/bin/python -m benchmarks.page
 
 # Resolves with the newest releases of everything, for every Python and platform that the package names.
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
