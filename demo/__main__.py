@@ -26,6 +26,9 @@ FOLDER = PROJECT / ".demo"
 # A run of the collection task takes about five minutes of sandbox time.
 SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
 
+#: The numbers of loop items of further runs, so that the pictures show several landings, one of them odd.
+RUNS_FOR_PICTURES = (11, 12, 10, 11, 4)
+
 
 def main() -> int:
     """Run the demo; the exit code says whether every row has landed."""
@@ -76,9 +79,13 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
         run_id = main_job.run(airflow, control, FOLDER / "landing", console)
         if pictures:
             pictures.take_dag_run(airflow, main_job.DAG_ID, run_id)
+            for items in RUNS_FOR_PICTURES:
+                main_job.run(airflow, control, FOLDER / "landing", console, main_job.LOOP_ITEMS[:items])
+            pictures.take_page(airflow)
             console.say(f"The pictures are in {pictures.folder}")
         if keep:
             console.say(f"Airflow's web interface: {airflow.url} (Ctrl-C ends it)")
+            console.say(f"The landings, and what the service says: {airflow.url}/plugin/webcollect")
             with suppress(KeyboardInterrupt):
                 signal.pause()
     console.say("Airflow and the stand-in service have ended; `make ui` does this again and keeps them up")

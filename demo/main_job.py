@@ -10,6 +10,7 @@ from demo.airflow_api import AirflowProblem
 from demo.landing import prove, query
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Control
@@ -44,9 +45,16 @@ def add_connection(airflow: RealAirflow, sandbox_url: str) -> None:
     )
 
 
-def run(airflow: RealAirflow, control: Control, destination: Path, console: Console) -> str:
+def run(
+    airflow: RealAirflow,
+    control: Control,
+    destination: Path,
+    console: Console,
+    loop_items: Sequence[str] = LOOP_ITEMS,
+) -> str:
     """Run the example DAG into ``destination``, verify the landed rows, and return the run's id.
 
+    :param loop_items: the search terms of this run, each of which gives a thousand rows
     :raises AirflowProblem: if the run does not succeed, with the logs of the failed tasks
     :raises demo.landing.LandingProblem: if the landed rows differ from the sandbox's
     """
@@ -54,20 +62,29 @@ def run(airflow: RealAirflow, control: Control, destination: Path, console: Cons
     conf = {
         "collection_task_id": TASK_ID,
         "action_id": next(step["action_id"] for step in steps if step["action_type"] == "LoopAction"),
-        "loop_items": LOOP_ITEMS,
+        "loop_items": list(loop_items),
         "destination": destination.as_uri(),
     }
     run_id = airflow.trigger(DAG_ID, conf)
-    console.say(f"{DAG_ID} is running, {len(LOOP_ITEMS)} loop items")
+    console.say(f"{DAG_ID} is running, {len(loop_items)} loop items")
     _wait(airflow, run_id, console)
     landed = prove(destination, control.true_rows(TASK_ID))
     if not control.task(TASK_ID)["exported"]:
         raise AirflowProblem("The rows landed, but the service does not know them as exported")
+    _check_page(airflow, run_id)
     console.say(f"Landed: {landed.rows} rows, {landed.bytes} bytes, parts: {landed.parts}")
     console.say(f"Manifest: {landed.manifest}")
     console.say(f"All {landed.rows} rows are the service's, in its order; it knows them as exported")
     console.say(f"Offers by city, as DuckDB reads them:\n{query(destination)}")
     return run_id
+
+
+def _check_page(airflow: RealAirflow, run_id: str) -> None:
+    """Check that the web interface's page of the provider shows the landing."""
+    found = airflow.get("../../webcollect/landings")["series"]
+    shown = {run["run_id"] for series in found for run in series["runs"]}
+    if run_id not in shown or not airflow.answers(f"{airflow.url}/webcollect/static/page.js"):
+        raise AirflowProblem(f"The page of the web interface does not show run {run_id}")
 
 
 def _wait(airflow: RealAirflow, run_id: str, console: Console) -> None:

@@ -86,6 +86,30 @@ class RealAirflow(AirflowApi):
             cwd=self.home,
         )
 
+    def serve(self, path: str, environment: Mapping[str, str]) -> str:
+        """Start another API server on the same database, and return its address.
+
+        :param path: of its address, such as ``/team/airflow``
+        :param environment: further variables for it
+        """
+        url = f"http://127.0.0.1:{free_port()}{path}"
+        self._processes.start(
+            f"api-server at {path}",
+            airflow_command("api-server", "--workers", "1", "--apps", "core", "--proxy-headers"),
+            log=self.home / "output" / "another-api-server.log",
+            env={
+                **self._environment,
+                "AIRFLOW__API__BASE_URL": url,
+                "AIRFLOW__API__PORT": str(urlsplit(url).port),
+                **environment,
+            },
+            cwd=self.home,
+        )
+        self.wait_for(
+            lambda: self.answers(f"{url}/api/v2/monitor/health"), START_TIMEOUT_SECONDS, "the API server"
+        )
+        return url
+
     def kill(self, component: str) -> None:
         """Kill a component with SIGKILL; the rest of Airflow continues."""
         self._processes.kill(component)

@@ -2,13 +2,14 @@
 
 Needs the connection ``webcollect_default``. The wait takes no worker slot, and a retry of any task continues
 where the failed attempt ended. All runs land in one folder: each adds the new rows, in a subfolder of its
-day, and the manifest lists all of them.
+day, and the manifest lists all of them. The outlet asset puts each landing on the page *Browse → Web
+collection* of Airflow's web interface; other DAGs can run once it is updated.
 """
 
 from __future__ import annotations
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, Param
+from airflow.providers.common.compat.sdk import DAG, Asset, Param
 
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
@@ -56,6 +57,7 @@ with DAG(
         destination="{{ params.destination }}",
         mode="incremental",
         partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
+        outlets=[Asset("collected_rows")],
     )
     confirm = WebCollectMarkExportedOperator(task_id="mark_exported", collection_task_id=TASK)
 

@@ -1,23 +1,31 @@
-"""The main job on a real Airflow: collected, waited for, landed, confirmed, and no token left anywhere."""
+"""The main job on a real Airflow: collected, waited for, landed, confirmed and shown, with no token left."""
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+import requests
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+from demo import browser
 from demo.landing import prove
 from demo.main_job import DAG_ID
 from demo.real_airflow import RealAirflow
 from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    Ask: TypeAlias = Callable[[str, str | None], requests.Response]
 
 pytestmark = [
     pytest.mark.real_airflow,
@@ -25,6 +33,9 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
+
+#: Who may sign in to the second API server: the roles are their names, and their passwords.
+PEOPLE = ("viewer", "admin")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +84,60 @@ def landed(
     return destination, run_id
 
 
+@pytest.fixture(scope="module")
+def failed(airflow: RealAirflow, landed: tuple[Path, str]) -> str:
+    """Run the main job once for a task that does not exist, and return the run's id."""
+    assert landed
+    conf = {"collection_task_id": "no such task", "action_id": "none", "destination": "file:///nowhere"}
+    run_id = airflow.trigger(DAG_ID, conf)
+    assert airflow.wait(DAG_ID, run_id, 60) == "failed"
+    return run_id
+
+
+def token(url: str, person: str) -> str:
+    """Return a token for a person who signs in."""
+    credentials = {"username": person, "password": person}
+    answer = requests.post(f"{url}/auth/token", json=credentials, timeout=60)
+    answer.raise_for_status()
+    return str(answer.json()["access_token"])
+
+
+def sign_in(page: Page, url: str, person: str) -> None:
+    """Give a browser the cookie that signing in gives it."""
+    page.context.add_cookies([{"name": "_token", "value": token(url, person), "url": url}])
+
+
+def as_told(moment: str) -> str:
+    """Return a moment of Airflow's API in the way of the page."""
+    return datetime.datetime.fromisoformat(moment).isoformat()
+
+
+@pytest.fixture(scope="module")
+def url(airflow: RealAirflow, landed: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of an API server below a path, where people sign in."""
+    assert landed
+    passwords = tmp_path_factory.mktemp("passwords") / "passwords.json"
+    passwords.write_text(json.dumps({name: name for name in PEOPLE}))
+    options = {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in PEOPLE),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+    }
+    return airflow.serve("/team/airflow", options)
+
+
+@pytest.fixture(scope="module")
+def ask(url: str) -> Ask:
+    """Asks for a route of the page as a person; as nobody for None."""
+    tokens = {person: token(url, person) for person in PEOPLE}
+
+    def ask(route: str, person: str | None) -> requests.Response:
+        headers = {"Authorization": f"Bearer {tokens[person]}"} if person else {}
+        return requests.get(f"{url}/webcollect/{route}", headers=headers, timeout=60)
+
+    return ask
+
+
 def test_every_row_lands_and_the_service_knows_it(landed: tuple[Path, str], sandbox: Sandbox) -> None:
     destination, _ = landed
     rows = sandbox.control.true_rows(demo.TASK_ID)
@@ -118,16 +183,93 @@ def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: 
     assert "token" in str(bad["message"])
 
 
-def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, landed: tuple[Path, str]) -> None:
-    assert landed
-    conf = {"collection_task_id": "no such task", "action_id": "none", "destination": "file:///nowhere"}
-    run_id = airflow.trigger(DAG_ID, conf)
-    assert airflow.wait(DAG_ID, run_id, 60) == "failed"
+class TestPage:
+    """The page in the web interface of an Airflow below a path and behind a proxy, where people sign in."""
+
+    @pytest.mark.parametrize(
+        ("route", "viewer", "admin"),
+        [
+            ("static/page.js", 200, 200),
+            ("static/page.css", 200, 200),
+            ("static/another.js", 404, 404),
+            ("landings", 200, 200),
+            ("activity", 200, 200),
+            ("connections", 200, 200),
+            ("connections/webcollect_default", 403, 200),
+            ("connections/another", 403, 404),
+        ],
+    )
+    def test_each_route_asks_who_is_there(self, ask: Ask, route: str, viewer: int, admin: int) -> None:
+        assert ask(route, None).status_code == 401
+        assert ask(route, "viewer").status_code == viewer
+        assert ask(route, "admin").status_code == admin
+
+    def test_requests_at_once_do_not_meet_in_the_database(self, ask: Ask) -> None:
+        with ThreadPoolExecutor(12) as threads:
+            answers = threads.map(ask, ["landings", "activity", "connections"] * 20, ["admin"] * 60)
+            assert {answer.status_code for answer in answers} == {200}
+
+    def test_the_connections_of_the_service_are_for_those_who_may_read_connections(self, ask: Ask) -> None:
+        found = {person: ask("connections", person).json()["connections"] for person in PEOPLE}
+
+        assert found == {"viewer": [], "admin": ["webcollect_default"]}
+
+    def test_it_says_what_the_api_says(
+        self, ask: Ask, airflow: RealAirflow, landed: tuple[Path, str]
+    ) -> None:
+        (event,) = airflow.get("assets/events")["asset_events"]
+        (series,) = ask("landings", "viewer").json()["series"]
+        (run,) = series["runs"]
+
+        assert (run["run_id"], run["landed_at"]) == (landed[1], as_told(event["timestamp"]))
+        assert run["rows"] == event["extra"]["rows"] == 600
+        assert run["manifests"] == [event["extra"]["manifest"]]
+        assert series["collection_task_id"] == demo.TASK_ID
+
+    @pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium")
+    @pytest.mark.parametrize("person", PEOPLE)
+    def test_a_browser_shows_it(
+        self, url: str, airflow: RealAirflow, landed: tuple[Path, str], failed: str, person: str
+    ) -> None:
+        problems: list[str] = []
+        with browser.open_page(str(browser.find_browser())) as page:
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            sign_in(page, url, person)
+            page.goto(url)
+            page.get_by_role("button", name="Browse").click()
+            page.get_by_role("menuitem", name="Web collection").click()
+            row = page.locator("webcollect-page [data-series]")
+            shown = {
+                name: row.locator(f"[data-{name}]").first.get_attribute(f"data-{name}")
+                for name in ("rows", "bytes")
+            }
+            row.get_by_role("button").click()
+            page.locator(f'[data-run="{landed[1]}"]').wait_for()
+            service = page.locator('[data-section="service"]')
+            if person == "admin":
+                task = service.locator(f'[data-collection-task="{demo.TASK_ID}"]')
+                task.get_by_text("Finished").wait_for()
+            else:
+                service.get_by_text("You may not read connections").wait_for()
+            failure = page.locator(f'[data-failure="{DAG_ID}/{failed}/update_loop_items/-1"]')
+            failure.get_by_text("Check the id").wait_for()
+            # when somebody looks again, the page is read again
+            page.route("**/webcollect/landings", lambda route: route.abort())
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            page.get_by_text("Airflow cannot be read").wait_for()
+            assert row.is_visible()
+
+        facts = airflow.xcom(DAG_ID, landed[1], "land")
+        assert shown == {name: str(facts[name]) for name in shown}
+        assert problems == []
+
+
+def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, failed: str) -> None:
     update = next(
-        task for task in airflow.task_instances(DAG_ID, run_id) if task.task_id == "update_loop_items"
+        task for task in airflow.task_instances(DAG_ID, failed) if task.task_id == "update_loop_items"
     )
     assert (update.state, update.try_number) == ("failed", 1)
-    assert "Check the id" in airflow.task_log(DAG_ID, run_id, update)
+    assert "Check the id" in airflow.task_log(DAG_ID, failed, update)
 
 
 def test_no_secret_is_in_any_log_database_or_xcom(airflow: RealAirflow, landed: tuple[Path, str]) -> None:
