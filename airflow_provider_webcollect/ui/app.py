@@ -54,8 +54,8 @@ def _file(name: str) -> Response:
     if name not in FILES:
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"{name} is no file of this page")
     content = resources.files(__package__).joinpath("static", name).read_bytes()
-    # private, since only who has signed in may get it
-    return Response(content, media_type=FILES[name], headers={"Cache-Control": "private, max-age=3600"})
+    # only who has signed in may get it, and after an upgrade everybody gets the new one
+    return Response(content, media_type=FILES[name], headers={"Cache-Control": "private, no-cache"})
 
 
 def _landings(user: GetUserDep, session: SessionDep) -> dict[str, Any]:

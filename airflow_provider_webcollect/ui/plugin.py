@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 from airflow.providers.common.compat.sdk import AirflowPlugin, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
-from airflow_provider_webcollect import __version__
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -25,6 +23,12 @@ async def application(scope: Any, receive: Callable[..., Any], send: Callable[..
     await answer
 
 
+def _base_path() -> str:
+    """Return the path below which the API server is reached, which the web interface does not add."""
+    base_url: str = conf.get("api", "base_url", fallback="")
+    return urlsplit(base_url).path.rstrip("/")
+
+
 class WebCollectPlugin(AirflowPlugin):
     """Adds the page to the web interface of Airflow 3.1 and later; nothing to that of an earlier one."""
 
@@ -35,9 +39,7 @@ class WebCollectPlugin(AirflowPlugin):
         react_apps = [
             {
                 "name": NAME,
-                # the version makes browsers load the file again after an upgrade
-                "bundle_url": urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-                + f"{PREFIX}/static/page.js?version={__version__}",
+                "bundle_url": f"{_base_path()}{PREFIX}/static/page.js",
                 "destination": "nav",
                 "category": "browse",
                 "url_route": "webcollect",
