@@ -63,7 +63,7 @@ class Pictures:
     def take_page(self, airflow: RealAirflow) -> None:
         """Take pictures of the provider's page, in the light and in the dark theme."""
         for theme in ("light", "dark"):
-            with browser.open_page(self.chromium, width=1400, height=900) as page:
+            with browser.open_page(self.chromium, width=1400, height=1010) as page:
                 page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
                 page.goto(f"{airflow.url}/plugin/webcollect")
                 page.locator("[data-chart]").first.wait_for()

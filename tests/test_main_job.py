@@ -256,7 +256,7 @@ class TestPage:
             # when somebody looks again, the page is read again
             page.route("**/webcollect/landings", lambda route: route.abort())
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-            page.get_by_text("Airflow cannot be read").wait_for()
+            page.get_by_text("Airflow does not answer").wait_for()
             assert row.is_visible()
 
         facts = airflow.xcom(DAG_ID, landed[1], "land")
