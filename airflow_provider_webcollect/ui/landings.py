@@ -65,6 +65,12 @@ def is_landing(extra: Any) -> bool:
     )
 
 
+def collection_tasks(extra: dict[str, Any]) -> list[str]:
+    """Return the collection tasks that the event of a landing names; that of an older version names none."""
+    ids = extra.get("collection_task_ids") or [extra.get("collection_task_id")]
+    return [task_id for task_id in ids if isinstance(task_id, str)]
+
+
 def newest_events(session: Session) -> Iterable[tuple[AssetModel, AssetEvent]]:
     """Return each asset that has events, with its newest one."""
     newest = (
@@ -116,7 +122,6 @@ def _described(
     series: _Series, asset: AssetModel, events: Sequence[AssetEvent], now: datetime.datetime
 ) -> dict[str, Any]:
     newest = events[-1]
-    ids = newest.extra.get("collection_task_ids") or [newest.extra.get("collection_task_id")]
     interval = _usual_interval(events)
     silence = (now - newest.timestamp).total_seconds()
     return {
@@ -125,7 +130,7 @@ def _described(
         "map_index": series.map_index,
         "asset": {"name": asset.name, "uri": asset.uri},
         "webcollect_conn_id": newest.extra.get("webcollect_conn_id"),
-        "collection_task_id": ", ".join(filter(None, ids)) or None,
+        "collection_task_id": ", ".join(collection_tasks(newest.extra)) or None,
         "lotno": newest.extra.get("lotno"),
         "destination": newest.extra.get("destination"),
         "usual_seconds": interval,
@@ -144,7 +149,7 @@ def _run(event: AssetEvent, earlier: Sequence[AssetEvent]) -> dict[str, Any]:
         "bytes": extra["bytes"],
         "total_rows": extra.get("total_rows"),
         "duration": extra.get("duration"),
-        "manifests": extra.get("manifests") or [extra["manifest"]],
+        "manifests": extra.get("manifests") or [extra.get("manifest")],
         "usual_rows": usual,
         "is_odd": is_odd(extra["rows"], usual),
     }

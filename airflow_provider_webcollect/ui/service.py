@@ -21,7 +21,7 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.api.endpoints import get_running_counts
 from airflow_provider_webcollect.service.client.paging import all_analytics
 from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.ui.landings import is_landing, newest_events
+from airflow_provider_webcollect.ui.landings import collection_tasks, is_landing, newest_events
 from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
 if TYPE_CHECKING:
@@ -207,9 +207,8 @@ def _known_tasks(session: Session, conn_id: str) -> set[str]:
 def _landed_tasks(session: Session) -> Iterator[tuple[str, str]]:
     """Yield the connections and collection tasks of the newest landings."""
     for _, event in newest_events(session):
-        extra = event.extra
-        if is_landing(extra) and (conn_id := extra.get("webcollect_conn_id")):
-            for task_id in extra.get("collection_task_ids") or [extra.get("collection_task_id")]:
+        if is_landing(event.extra) and isinstance(conn_id := event.extra.get("webcollect_conn_id"), str):
+            for task_id in collection_tasks(event.extra):
                 yield conn_id, task_id
 
 

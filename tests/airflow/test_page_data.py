@@ -147,6 +147,13 @@ class TestLandings:
         with create_session() as session:
             assert read_landings(session, {"another"}, NOW)["series"] == []
 
+    def test_an_event_of_an_older_version_is_shown_without_its_task(self, events: Events) -> None:
+        events.add(7)
+        (series,) = events.read()
+        assert (series["collection_task_id"], series["webcollect_conn_id"]) == (None, None)
+        with create_session() as session:
+            assert None not in known_connections(session)
+
     @pytest.mark.parametrize("extra", [{}, {"rows": 1}, {"manifest": "m", "rows": "1", "bytes": 2}])
     def test_events_that_no_landing_has_left_are_left_out(
         self, events: Events, extra: dict[str, Any]
