@@ -34,6 +34,14 @@ class _Series(NamedTuple):
     map_index: int | None
 
 
+class _Event(NamedTuple):
+    """What is read of an asset event."""
+
+    run_id: str | None
+    timestamp: datetime.datetime
+    extra: Any
+
+
 def read_landings(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> dict[str, Any]:
     """Return the landings of the last :data:`DAYS` days for the page.
 
@@ -48,7 +56,7 @@ def read_landings(session: Session, dag_ids: Collection[str], now: datetime.date
     )
     shown = readable[:MOST_SERIES]
     ids = [event_id for series in shown for _, event_id in newest[series]]
-    events = {event.id: event for event in session.scalars(select(AssetEvent).where(AssetEvent.id.in_(ids)))}
+    events = _events(session, ids)
     found = []
     for series in shown:
         if runs := _one_per_run(events[event_id] for _, event_id in reversed(newest[series])):
@@ -108,18 +116,27 @@ def _newest_ids(
     return found
 
 
-def _one_per_run(events: Iterable[AssetEvent]) -> list[AssetEvent]:
+def _events(session: Session, ids: Sequence[int]) -> dict[int, _Event]:
+    event = AssetEvent
+    # not as objects of the ORM, which keep the garbage collector busy for longer than the query takes
+    rows = session.execute(
+        select(event.id, event.source_run_id, event.timestamp, event.extra).where(event.id.in_(ids))
+    )
+    return {event_id: _Event(*values) for event_id, *values in rows}
+
+
+def _one_per_run(events: Iterable[_Event]) -> list[_Event]:
     """Return the landings among the events, and of each run the last: one that was cleared has several."""
-    found: dict[str | None, AssetEvent] = {}
+    found: dict[str | None, _Event] = {}
     for event in events:
         if is_landing(event.extra):
-            found.pop(event.source_run_id, None)
-            found[event.source_run_id] = event
+            found.pop(event.run_id, None)
+            found[event.run_id] = event
     return list(found.values())
 
 
 def _described(
-    series: _Series, asset: AssetModel, events: Sequence[AssetEvent], now: datetime.datetime
+    series: _Series, asset: AssetModel, events: Sequence[_Event], now: datetime.datetime
 ) -> dict[str, Any]:
     newest = events[-1]
     interval = _usual_interval(events)
@@ -139,11 +156,11 @@ def _described(
     }
 
 
-def _run(event: AssetEvent, earlier: Sequence[AssetEvent]) -> dict[str, Any]:
+def _run(event: _Event, earlier: Sequence[_Event]) -> dict[str, Any]:
     extra = event.extra
     usual = usual_count([each.extra["rows"] for each in earlier])
     return {
-        "run_id": event.source_run_id,
+        "run_id": event.run_id,
         "landed_at": event.timestamp.isoformat(),
         "rows": extra["rows"],
         "bytes": extra["bytes"],
@@ -165,7 +182,7 @@ def is_odd(count: float, usual: float | None) -> bool:
     return bool(usual) and not usual / ODD_FACTOR <= count <= usual * ODD_FACTOR  # type: ignore[operator]
 
 
-def _usual_interval(events: Sequence[AssetEvent]) -> float | None:
+def _usual_interval(events: Sequence[_Event]) -> float | None:
     """Return the median of the seconds between the latest landings; None if there are too few."""
     pairs = itertools.pairwise(event.timestamp for event in events)
     return usual_count([(later - earlier).total_seconds() for earlier, later in pairs])
