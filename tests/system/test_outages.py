@@ -31,9 +31,18 @@ DATA, TOKEN = "/data/all", "/token"
 ROWS = 8_000
 RUN_SECONDS = 5_000
 DOWN_SECONDS = 60.0
-#: What a failed attempt must say if the service is the cause, or a credential that was replaced.
-ABOUT_SERVICE = r"Check the connection's host, the network|Check the network, or raise"
-ABOUT_CREDENTIAL = r"the connection has (changed since it was read, and|a new credential, which)"
+#: What a failed attempt must say if the service is the cause. When it is back, all that waited for it may
+#: call at once, so the rate limit may be the cause too.
+ABOUT_SERVICE = (
+    r"Check the connection's host, the network|Check the network, or raise"
+    r"|HTTP 429 TooManyRequests: At most 20 requests per 1 s"
+)
+#: What it must say if the cause is a credential that was replaced, or PostgreSQL's restart before that: a
+#: renewal that it has cut off is waited for, and Airflow finds no connection while its database is away.
+ABOUT_CREDENTIAL = (
+    r"the connection has (changed since it was read, and|a new credential, which)"
+    r"|another process has been renewing the token for \d+ s|The conn_id `revoked` isn't defined"
+)
 SECRET = re.compile(rb"sandbox-(access|refresh)-")
 
 
