@@ -3,7 +3,8 @@
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
 PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
-PYTEST_ARGS ?= $(PARALLEL) --ignore tests/docs --ignore tests/system
+SUITE = --ignore tests/docs --ignore tests/system
+PYTEST_ARGS ?= $(PARALLEL) $(SUITE)
 
 # A stamp is newer than what the environment was made from: a change of it makes the environment again.
 VERSION := airflow_provider_webcollect/__init__.py
@@ -19,8 +20,8 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-2.11 test-system test-safeguards test-interleavings coverage lint format docs docs-test constraints clean
-.PHONY: dist newcomer audit test-matrix
+.PHONY: help demo ui pictures test test-2.11 test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
+.PHONY: nightly dist newcomer audit test-matrix constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale bench-page
 
 help: ## list the targets
@@ -48,10 +49,16 @@ coverage: $(READY) $(AZURITE) $(WAREHOUSES) ## what most of the suite covers; fa
 	.venv/bin/coverage combine --quiet
 	.venv/bin/coverage report
 
-test-2.11: $(READY_2_11) ## the same suite on Airflow 2.11 (Python 3.11 or 3.12)
+# What knows Airflow, and a few of the tests of what does not, for the older releases of other packages.
+test-2.11: SUITE = tests/airflow tests/cli tests/real_airflow $(wildcard tests/test_*.py) \
+	tests/landing/test_formats_landed.py tests/sandbox/test_main_job.py tests/service/test_endpoints.py tests/waiting/test_feed.py
+test-2.11: $(READY_2_11) ## the tests of what knows Airflow, on Airflow 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
-test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
+test-slice test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
+test-slice: $(READY_SYSTEM) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
+	.venv-system/bin/python -m pytest tests/system -m system_slice
+
 test-system: export WEBCOLLECT_BEFORE = $(dir $(BEFORE))
 test-system: $(READY_SYSTEM) $(SERVERS) $(BEFORE) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
 	.venv-system/bin/python -m pytest tests/system
@@ -60,9 +67,12 @@ test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for eac
 	for each in single-flight conditional-commit baseline; do \
 		.venv-system/bin/python -m pytest tests/system --without $$each || exit 1; done
 
-test-interleavings: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
-test-interleavings: $(READY) $(AZURITE) ## two landings that meet, at every operation, on four storages (over half an hour)
-	WEBCOLLECT_INTERLEAVINGS=all .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_interleavings.py
+test-histories: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test-histories: $(READY) $(AZURITE) ## all interleavings of two landings and all random histories, of which `make test` has a sample
+	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_interleavings.py \
+		tests/landing/test_storms.py tests/service/test_token_world.py
+
+nightly: coverage test-system test-safeguards test-histories test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3
 MATRIX_PYTHONS ?= python3.11 python3.12 python3.13

@@ -103,6 +103,10 @@ class AirflowApi:
             json={"connection_id": connection_id, "conn_type": conn_type, **fields},
         )
 
+    def delete_connection(self, connection_id: str) -> None:
+        """Delete a connection from the database."""
+        self._api("DELETE", f"connections/{connection_id}")
+
     def add_pool(self, name: str, slots: int) -> None:
         """Add a pool of slots for tasks."""
         self._api("POST", "pools", json={"name": name, "slots": slots})
@@ -232,7 +236,7 @@ class AirflowApi:
             raise AirflowProblem(
                 f"Airflow answers {response.status_code} to {method} {path}: {_complaint(response)}"
             )
-        return response.json()
+        return response.json() if response.content else None
 
     def _ask(self, method: str, path: str, **arguments: Any) -> requests.Response:
         try:

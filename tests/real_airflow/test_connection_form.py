@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from demo import browser
-from demo.real_airflow import RealAirflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Page
 
+    from demo.real_airflow import RealAirflow
+
 pytestmark = [
     pytest.mark.real_airflow,
-    pytest.mark.skipif(version("apache-airflow").startswith("2."), reason="starts Airflow 3's components"),
     pytest.mark.skipif(
         browser.find_browser() is None, reason=f"no Chromium: neither {browser.VARIABLE} nor on the path"
     ),
     pytest.mark.timeout(240),
 ]
 CONN_ID = "from_the_form"
-DAG = f"""
-from airflow.sdk import dag, task
-from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-
-@dag(schedule=None)
-def asks_the_service():
-    @task
-    def ask():
-        with_form = WebCollectHook("{CONN_ID}")
-        return [with_form.get_running_counts().waiting_count, with_form.connection.settings.read_timeout]
-
-    ask()
-
-asks_the_service()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +33,10 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-@pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
-    dags: Path = tmp_path_factory.mktemp("dags")
-    (dags / "asks_the_service.py").write_text(DAG)
-    with RealAirflow(tmp_path_factory.mktemp("home"), dags) as airflow:
-        yield airflow
+@pytest.fixture
+def conn_id(airflow: RealAirflow) -> Iterator[str]:
+    yield CONN_ID
+    airflow.delete_connection(CONN_ID)
 
 
 @pytest.fixture
@@ -76,17 +57,17 @@ def ask(airflow: RealAirflow) -> list[float]:
 
 
 def test_a_task_works_with_a_connection_that_was_typed_in_and_with_one_that_was_edited(
-    airflow: RealAirflow, sandbox: Sandbox, page: Page
+    airflow: RealAirflow, sandbox: Sandbox, page: Page, conn_id: str
 ) -> None:
     secrets = {"refresh_token": sandbox.refresh_token, "api_key": sandbox.api_key}
-    form = browser.add_connection(page, airflow.url, CONN_ID, {"Base URL": sandbox.url}, secrets)
+    form = browser.add_connection(page, airflow.url, conn_id, {"Base URL": sandbox.url}, secrets)
     browser.save(form)
-    saved = json.loads(airflow.get(f"connections/{CONN_ID}")["extra"])
+    saved = json.loads(airflow.get(f"connections/{conn_id}")["extra"])
     # their names look secret to Airflow, but nobody has typed a secret into them
     assert (saved["api_key_everywhere"], saved["token_refresh"]) == (None, None)
     assert ask(airflow) == [0, 60]
 
-    form = browser.edit_connection(page, airflow.url, CONN_ID)
+    form = browser.edit_connection(page, airflow.url, conn_id)
     browser.fill_extras(form, {"read_timeout": "45"})
     browser.save(form)
     assert ask(airflow) == [0, 45]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -12,12 +11,13 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from demo.airflow_api import TaskInstance
 from demo.landing import prove
-from demo.real_airflow import RealAirflow
 from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from demo.real_airflow import RealAirflow
 
 pytestmark = [
     pytest.mark.real_airflow,
@@ -34,66 +34,16 @@ STATUS = "/cloudextraction/statuses/v2"
 #: For what waits for nothing but Airflow, on a busy machine.
 PATIENCE = 120.0
 
-RUNS, DEFERRED, ZERO_SLOT = 10, 5, 15
-WAITING = f"""
-from airflow.sdk import DAG, Param, task
-from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-
-with DAG("waiting", schedule=None, max_active_runs={RUNS}, params={{"ids": Param([], type="array")}}):
-    @task
-    def rest(params):
-        return params["ids"][{ZERO_SLOT}:]
-
-    WebCollectTaskStatusSensor.partial(task_id="deferred", deferrable=True, poke_interval=2).expand(
-        collection_task_id=rest()
-    )
-    for number in range({ZERO_SLOT}):
-        WebCollectTaskStatusSensor(
-            task_id=f"zero_slot_{{number}}",
-            collection_task_id="{{{{ params.ids[%d] }}}}" % number,
-            start_from_trigger=True,
-            poke_interval=2,
-        )
-"""
+#: Of the DAG `waiting`: its runs, and how many waits of each kind a run has.
+RUNS, DEFERRED, ZERO_SLOT = 4, 2, 8
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
     with Sandbox(Settings(wait_seconds=10, run_seconds=90, stale_seconds=0)) as sandbox:
+        connect_to(sandbox)
         yield sandbox
         RequestContract().check(sandbox.control.requests())
-
-
-@pytest.fixture(scope="module")
-def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("landing")
-
-
-@pytest.fixture(scope="module")
-def airflow(
-    sandbox: Sandbox, landing: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[RealAirflow]:
-    dags = tmp_path_factory.mktemp("dags")
-    shutil.copy(pytestconfig.rootpath / "example_dags" / f"{ON_FINISH}.py", dags)
-    (dags / "waiting.py").write_text(WAITING)
-    options = {
-        "AIRFLOW_CONN_WEBCOLLECT_DEFAULT": json.dumps(
-            {
-                "conn_type": "webcollect",
-                "host": sandbox.url,
-                "extra": {"refresh_token": sandbox.refresh_token},
-            }
-        ),
-        "AIRFLOW_VAR_WEBCOLLECT_LANDING": landing.as_uri(),
-        "WEBCOLLECT_WATCHED": demo.TASK_ID,
-        "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "1000",
-        "AIRFLOW__CORE__PARALLELISM": "8",
-        # so that a new triggerer soon takes over what the killed one has left
-        "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
-        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
-    }
-    with RealAirflow(tmp_path_factory.mktemp("home"), dags, options) as airflow:
-        yield airflow
 
 
 def run_to_the_end(sandbox: Sandbox) -> None:
@@ -122,8 +72,10 @@ def wait_until_landed(airflow: RealAirflow, run: int) -> None:
 
 
 def test_runs_are_told_and_landed_once_each_though_one_ends_while_there_is_no_triggerer(
-    airflow: RealAirflow, sandbox: Sandbox, landing: Path
+    airflow: RealAirflow, sandbox: Sandbox, dags: Path, landing: Path, pytestconfig: pytest.Config
 ) -> None:
+    # its watch begins when Airflow knows the file, paused or not
+    shutil.copy(pytestconfig.rootpath / "example_dags" / f"{ON_FINISH}.py", dags)
     airflow.unpause(ON_FINISH)
     wait_until_remembered(airflow, 0)
     run_to_the_end(sandbox)
@@ -134,7 +86,10 @@ def test_runs_are_told_and_landed_once_each_though_one_ends_while_there_is_no_tr
     airflow.start("triggerer")
     wait_until_landed(airflow, 2)
 
-    payloads = [event["extra"]["payload"] for event in airflow.get("assets/events")["asset_events"]]
+    payloads = [
+        event["extra"]["payload"]
+        for event in airflow.get("assets/events", name_pattern=ASSET)["asset_events"]
+    ]
     rows = sandbox.control.true_rows(demo.TASK_ID)
     assert [(event["first_run"], event["run"], event["status"]) for event in payloads] == [
         (run, run, "Finished") for run in (1, 2)
@@ -145,7 +100,7 @@ def test_runs_are_told_and_landed_once_each_though_one_ends_while_there_is_no_tr
     assert {path.parent.name[:3] for path in landing.rglob("part-*")} == {"dt="}
 
 
-def test_two_hundred_waits_in_flight_when_the_triggerer_is_killed_end_with_their_tasks(
+def test_waits_in_flight_when_the_triggerer_is_killed_end_with_their_tasks(
     airflow: RealAirflow, sandbox: Sandbox
 ) -> None:
     def start(run_seconds: float) -> str:
@@ -173,6 +128,6 @@ def test_two_hundred_waits_in_flight_when_the_triggerer_is_killed_end_with_their
     sandbox.control.advance(2_000_000)
     airflow.wait_for(lambda: all_are("success", *second), PATIENCE, "the rest to end")
 
-    assert len(waits(*first, *second)) == 200
+    assert len(waits(*first, *second)) == RUNS * (DEFERRED + ZERO_SLOT)
     assert {wait.try_number for wait in waits(*first, *second) if wait.task_id == "deferred"} == {1}
     assert 429 not in sandbox.control.counters()[STATUS]

@@ -6,7 +6,6 @@ import datetime
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
@@ -16,7 +15,6 @@ from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from demo import browser
 from demo.landing import prove
 from demo.main_job import DAG_ID
-from demo.real_airflow import RealAirflow
 from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
@@ -25,13 +23,11 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
+    from demo.real_airflow import RealAirflow
+
     Ask: TypeAlias = Callable[[str, str | None], requests.Response]
 
-pytestmark = [
-    pytest.mark.real_airflow,
-    pytest.mark.skipif(version("apache-airflow").startswith("2."), reason="starts Airflow 3's components"),
-    pytest.mark.timeout(240),
-]
+pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(240)]
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
 
 #: Who may sign in to the second API server: the roles are their names, and their passwords.
@@ -39,29 +35,11 @@ PEOPLE = ("viewer", "admin")
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
     with Sandbox(Settings(speed=60, rows_per_item=200, refresh_reuse="revoke")) as sandbox:
+        connect_to(sandbox)
         yield sandbox
         RequestContract().check(sandbox.control.requests())
-
-
-@pytest.fixture(scope="module")
-def airflow(
-    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[RealAirflow]:
-    home = tmp_path_factory.mktemp("home")
-    options = {"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"}
-    with RealAirflow(home, pytestconfig.rootpath / "example_dags", options) as airflow:
-        extra = {"refresh_token": sandbox.refresh_token, "api_key": sandbox.api_key}
-        airflow.add_connection(
-            "webcollect_default",
-            "webcollect",
-            host=sandbox.url,
-            login=sandbox.username,
-            password=sandbox.password,
-            extra=json.dumps(extra),
-        )
-        yield airflow
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +195,9 @@ class TestPage:
     def test_it_says_what_the_api_says(
         self, ask: Ask, airflow: RealAirflow, landed: tuple[Path, str]
     ) -> None:
-        (event,) = airflow.get("assets/events")["asset_events"]
-        (series,) = ask("landings", "viewer").json()["series"]
+        (event,) = airflow.get("assets/events", source_dag_id=DAG_ID)["asset_events"]
+        shown = ask("landings", "viewer").json()["series"]
+        (series,) = [each for each in shown if each["dag_id"] == DAG_ID]
         (run,) = series["runs"]
 
         assert (run["run_id"], run["landed_at"]) == (landed[1], as_told(event["timestamp"]))
@@ -238,7 +217,7 @@ class TestPage:
             page.goto(url)
             page.get_by_role("button", name="Browse").click()
             page.get_by_role("menuitem", name="Web collection").click()
-            row = page.locator("webcollect-page [data-series]")
+            row = page.locator("webcollect-page [data-series]").filter(has_text=DAG_ID)
             shown = {
                 name: row.locator(f"[data-{name}]").first.get_attribute(f"data-{name}")
                 for name in ("rows", "bytes")
