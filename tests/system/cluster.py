@@ -92,8 +92,6 @@ LIMITS = {
     "AIRFLOW__CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "12",
     # as many as the workers' slots: what waits in the queue for longer than the timeout counts as lost
     "AIRFLOW__CORE__PARALLELISM": str(SLOTS),
-    # the DAGs do not change
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
     # With the 5 besides, more than the 40 threads of an API server. With 15 in all, the default, it may stand
     # still for 30 s: all threads wait for a connection, and the requests that have one wait for a thread.
     "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "40",
