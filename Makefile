@@ -13,7 +13,6 @@ READY_2_11 := .venv-2.11/.ready
 READY_SYSTEM := .venv-system/.ready
 DLT := .venv-bench/.ready
 SERVERS := .cache/servers/.ready
-BEFORE := .cache/before/.ready
 AZURITE := .cache/azurite/.ready
 WAREHOUSES := .cache/warehouses/.ready
 CHROMIUM := .cache/chromium/.ready
@@ -59,8 +58,7 @@ test-slice test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERV
 test-slice: $(READY_SYSTEM) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
 	.venv-system/bin/python -m pytest tests/system -m system_slice
 
-test-system: export WEBCOLLECT_BEFORE = $(dir $(BEFORE))
-test-system: $(READY_SYSTEM) $(SERVERS) $(BEFORE) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
+test-system: $(READY_SYSTEM) $(SERVERS) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
 	.venv-system/bin/python -m pytest tests/system
 
 test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for each safeguard of the package that is removed
@@ -213,13 +211,6 @@ $(CHROMIUM): tests/install_chromium.sh
 # PostgreSQL and Redis: the machine's, or from Debian's packages.
 $(SERVERS): tests/system/find_servers.sh
 	sh $< $(@D)
-	@touch $@
-
-# The newest commit with another version than today's.
-$(BEFORE): $(VERSION)
-	@rm -rf $(@D) && mkdir -p $(@D)
-	@git archive "$$(git log -1 --format=%H -G'^__version__' -- $<)^" $(dir $<) | tar -x -C $(@D) || \
-		echo 'The history has no version before: the test of the upgrade is left out'
 	@touch $@
 
 define check-python

@@ -146,7 +146,7 @@ def _cleaned(extra: Any) -> dict[str, Any]:
 def _extras(cleaned: Mapping[str, Any]) -> Extras:
     """Read the extras; fields left empty in the form count as not set."""
     given = {name: value for name, value in cleaned.items() if value not in (None, "", *form.MASKS)}
-    if (store := given.pop("token_store", "variable")) != "variable":
+    if store := given.pop("token_store", None):
         # set in a connection, it would let anyone who can edit connections choose which code runs
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
     kinds = get_type_hints(Extras, include_extras=True)

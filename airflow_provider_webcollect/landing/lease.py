@@ -120,7 +120,7 @@ class Lease:
         progress = msgspec.structs.replace(
             start,
             landing_id=attempt_id,
-            attempt_ids=(*(_attempt_ids(before) if before else ()), attempt_id),
+            attempt_ids=(*(before.attempt_ids if before else ()), attempt_id),
             # the commit keeps those of them that it lists
             replaced=tuple(
                 dict.fromkeys([*(before.replaced if before else ()), *(part.name for part in known)])
@@ -307,11 +307,6 @@ class Lease:
             "changed nothing since"
         )
         return self._lost
-
-
-def _attempt_ids(record: Progress) -> tuple[str, ...]:
-    # a record of an earlier version of this provider names only the last attempt
-    return record.attempt_ids or (record.landing_id,)
 
 
 def _without_parts(progress: Progress) -> Progress:

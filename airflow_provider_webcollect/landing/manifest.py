@@ -96,7 +96,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     :ivar name: relative to the manifest, with the partition's folders if it has any.
     :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
-    :ivar run: the run whose commit has added its rows; None before that, and in landings of version 0.1.
+    :ivar run: the run whose commit has added its rows; None before that.
     """
 
     name: str
@@ -162,8 +162,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
         :param run: the run.
         """
-        own = tuple(part for part in self.parts if part.run == run)
-        return own or (self.added() if self.run == run else ())
+        return tuple(part for part in self.parts if part.run == run)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

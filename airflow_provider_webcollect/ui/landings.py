@@ -74,7 +74,7 @@ def is_landing(extra: Any) -> bool:
 
 
 def collection_tasks(extra: dict[str, Any]) -> list[str]:
-    """Return the collection tasks that the event of a landing names; that of an older version names none."""
+    """Return the collection tasks that a landing's event names; anyone may add events, with any extra."""
     ids = extra.get("collection_task_ids") or [extra.get("collection_task_id")]
     return [task_id for task_id in ids if isinstance(task_id, str)]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
@@ -22,8 +20,6 @@ from airflow_provider_webcollect.waiting.wait import Condition, Polls, Verdict
 
 #: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0
-#: The value of `settle` by which versions up to 0.2 marked waits for the next run.
-_NEVER = 1e9
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
@@ -46,13 +42,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
     was_started: bool = True
     settle: float = SETTLE
     missing_timeout: float = MISSING_TIMEOUT
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> TaskStates:
-        """Return the condition that :meth:`as_json` gave, in this version or an earlier one."""
-        if plain.get("settle") == _NEVER:
-            plain = {**plain, "settle": SETTLE, "was_started": False}
-        return msgspec.convert(plain, cls)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def from_json(cls: type[C], plain: Mapping[str, Any]) -> C:
-        """Return the condition that :meth:`as_json` gave, in this version or an earlier one."""
+        """Return the condition that :meth:`as_json` gave."""
         return msgspec.convert(plain, cls)
 
 

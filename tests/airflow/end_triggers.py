@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
 
 
-def build(row: Trigger) -> Any:
+def _build(row: Trigger) -> Any:
     """Make a trigger of a row of Airflow's database, as a triggerer does."""
     kwargs = row.kwargs
     if AIRFLOW_V_3_0_PLUS:
@@ -45,7 +45,6 @@ def start(
     waited: float = 0.0,
     then: Callable[[Any], Any] = id,
     dag: DAG | None = None,
-    row: Trigger | None = None,
     **arguments: Any,
 ) -> Any:
     """Return a sensor's trigger, ready to run.
@@ -53,7 +52,6 @@ def start(
     :param waited: how long ago Airflow began the wait, in seconds.
     :param then: adds tasks after the sensor.
     :param dag: holds the tasks whose results are among the arguments.
-    :param row: as Airflow has stored the trigger; by default, as it would do now.
     """
     from airflow.models.trigger import Trigger
     from airflow.serialization.serialized_objects import DagSerialization
@@ -63,9 +61,7 @@ def start(
     with dag or make_dag() as dag:
         then(SENSORS[kind](task_id="wait", collection_task_id=collection_task_id, **{**usual, **arguments}))
     task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("wait")
-    if row is None:
-        row = Trigger(task.start_trigger_args.trigger_cls, task.start_trigger_args.trigger_kwargs)
-    trigger = build(row)
+    trigger = _build(Trigger(task.start_trigger_args.trigger_cls, task.start_trigger_args.trigger_kwargs))
     trigger.task_instance = SimpleNamespace(task=task, task_id="wait")
     limits = [task.start_trigger_args.timeout, task.execution_timeout]
     trigger.timeout_after = (

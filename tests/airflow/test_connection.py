@@ -362,6 +362,5 @@ class TestTokenStore:
         assert refusal.value.permanent
 
     def test_a_connection_cannot_choose_it(self, read: Any) -> None:
-        read(extra={"token_store": "variable"})  # as the form of an earlier version saved it
         with pytest.raises(InvalidArgument, match=r"\[webcollect\]"):
             read(extra={"token_store": "os.mkdir"})

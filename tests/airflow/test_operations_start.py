@@ -510,6 +510,21 @@ class TestAnApiKeyAlone:
             operator.execute(context)
         assert sandbox.control.requests() == []
 
+    def test_a_start_without_a_look_that_took_effect_is_known_to_a_retry(
+        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any]
+    ) -> None:
+        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2)}
+        with make_dag():
+            operator = WebCollectStartSubTasksOperator(
+                task_id="start", collection_task_id=task["task_id"], **given
+            )
+        context["task"] = operator
+        result = {"started": given["sub_task_ids"], "after": None}
+        _Memory(context).keep(_Start(began=1.0, result=result, sent=True))
+
+        assert operator.execute(context) == result
+        assert sandbox.control.requests() == []
+
 
 @pytest.mark.parametrize(
     ("arguments", "name"),

@@ -147,7 +147,7 @@ class TestLandings:
         with create_session() as session:
             assert read_landings(session, {"another"}, NOW)["series"] == []
 
-    def test_an_event_of_an_older_version_is_shown_without_its_task(self, events: Events) -> None:
+    def test_an_event_that_names_no_task_is_shown_without_one(self, events: Events) -> None:
         events.add(7)
         (series,) = events.read()
         assert (series["collection_task_id"], series["webcollect_conn_id"]) == (None, None)

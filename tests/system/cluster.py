@@ -249,8 +249,6 @@ class Cluster(AirflowApi):
             **LIMITS,
             **({"PYTHONPATH": str(package)} if package else {}),
         }
-        #: A folder with another version of the package, by the component that is to run it.
-        self.versions: dict[str, Path] = {}
 
     @property
     def restarts(self) -> Counter[str]:
@@ -310,19 +308,6 @@ class Cluster(AirflowApi):
         """Return whether there are task processes on a worker."""
         return bool(self._components.pids(worker, TASK_TITLE))
 
-    def replace(self, name: str, version: Path | None = None) -> None:
-        """Kill a component and start it with another version of the package.
-
-        :param version: a folder with the package; None for the installed one.
-        """
-        self.kill(name)
-        # what the new one writes shows when it is ready
-        self.output(name).rename(self.output(f"{name}-{time.time_ns()}"))
-        self.versions.pop(name, None)
-        if version is not None:
-            self.versions[name] = version
-        self.start(name)
-
     def is_up(self) -> bool:
         """Return whether all components are healthy, and both workers accept tasks."""
         ready = all(f"{name} ready." in self.output(name).read_text() for name in WORKERS)
@@ -358,8 +343,6 @@ class Cluster(AirflowApi):
         (home / "config" / "webcollect_host.py").write_text(module)
         environment = {**self._environment, "AIRFLOW_HOME": str(home), "HOME": str(home)}
         environment["TMPDIR"] = str(home / "tmp")
-        if name in self.versions:
-            environment["PYTHONPATH"] = str(self.versions[name])
         return environment
 
 

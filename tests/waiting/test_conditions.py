@@ -271,9 +271,3 @@ def test_a_condition_survives_the_way_through_json() -> None:
     plain = json.loads(json.dumps(condition.as_json()))
     assert TaskStates.from_json(plain) == condition
     assert set(plain) == {"task_ids", "after", "how_many"}
-
-
-def test_a_wait_for_the_next_run_that_the_version_before_has_stored_is_understood() -> None:
-    stored = {"task_ids": ["a"], "after": {"a": {"executed_times": 3}}, "settle": 1e9}
-    condition = TaskStates.from_json(stored)
-    assert (condition.was_started, condition.settle) == (False, TaskStates(task_ids=("a",)).settle)

@@ -18,7 +18,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     :ivar obtained_at: Unix time by the clock of the host that obtained it.
     :ivar expires_at: Unix time at which the access token expires, by the same clock; None if not known.
     :ivar fingerprint: of the connection's credential that this token was obtained with.
-    :ivar stored_by: the host and the process that obtained it; None if an earlier version did.
+    :ivar stored_by: the host and the process that obtained it; None for the connection's own token.
     """
 
     access_token: str
@@ -40,12 +40,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_newer_than(self, other: StoredToken | None) -> bool:
         """Return whether this record comes after ``other``."""
-        if other is None:
-            return True
-        if not (self.generation or other.generation):
-            # written by a version that did not count generations
-            return self.obtained_at > other.obtained_at
-        return self.generation > other.generation
+        return other is None or self.generation > other.generation
 
     def age_share(self, now: float) -> float:
         """Return the share of the token's lifetime that has passed; 1.0 if that is not known."""

@@ -1,4 +1,4 @@
-"""The DAGs of the outages and the upgrade; a run's ``conf`` also names the folder to land in."""
+"""The DAGs of the outages; a run's ``conf`` also names the folder to land in."""
 
 from __future__ import annotations
 
