@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.stop import Stop
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
 
@@ -78,11 +80,17 @@ def sandbox(
 
 @pytest.fixture
 def connect(sandbox: Sandbox) -> Iterator[Callable[..., Client]]:
-    """Makes clients of the sandbox; ``settings`` and ``credentials`` replace the usual ones."""
+    """Makes clients of the sandbox; what is given replaces the usual settings, credentials and so on."""
     clients: list[Client] = []
 
     def make(
-        *, credentials: Credentials | None = None, name: str = "test", store: Any = None, **settings: Any
+        *,
+        credentials: Credentials | None = None,
+        name: str = "test",
+        store: Any = None,
+        stop: Stop | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Any,
     ) -> Client:
         merged = {
             "base_url": sandbox.url,
@@ -95,9 +103,11 @@ def connect(sandbox: Sandbox) -> Iterator[Callable[..., Client]]:
             access_token=sandbox.access_token, datahub_api_key=sandbox.datahub_api_key
         )
         name = f"{name}:{sandbox.url}"
-        client = Client(make_context(Settings(**merged), credentials, name, store or MemoryTokenStore(name)))
-        clients.append(client)
-        return client
+        store = store or MemoryTokenStore(name)
+        clients.append(
+            Client(make_context(Settings(**merged), credentials, name, store, clock=clock), stop=stop)
+        )
+        return clients[-1]
 
     yield make
     for client in clients:

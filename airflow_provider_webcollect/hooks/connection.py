@@ -11,7 +11,7 @@ import msgspec
 
 from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
-from airflow_provider_webcollect.service.settings import GENERAL_RATE, Credentials, Settings
+from airflow_provider_webcollect.service.settings import GENERAL_RATE, TIMING, Credentials, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,6 +114,7 @@ def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
             requests_per_second=extras.requests_per_second,
             timezone=extras.timezone,
             token_refresh=extras.token_refresh,
+            timing=TIMING,  # tests replace the name in this module
         ),
         credentials=Credentials(
             refresh_token=extras.refresh_token,

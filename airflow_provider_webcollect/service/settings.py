@@ -38,6 +38,33 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Waits of the client that no connection sets; tests shorten them. All are seconds.
+
+    :param patience: for which a process waits for another one's renewal, or for the keeper's record.
+    :param store_patience: for which a process without a token waits for a failing store.
+    :param adoption: for which a process whose refresh token is refused waits for the record of the process
+        that used it.
+    :param youth: for which a token counts as just obtained; if it is rejected, its age is not the reason.
+    :param slow_answer: that a response must take before prefetching in another thread pays off.
+    :param long_failure: after which a page that may be too large is requested with half of its size at once.
+    :param stuck_wait: before a page after which a read could not continue is requested again.
+    """
+
+    patience: float = 110.0
+    store_patience: float = 10.0
+    adoption: float = 15.0
+    youth: float = 60.0
+    slow_answer: float = 0.05
+    long_failure: float = 10.0
+    stuck_wait: float = 1.0
+
+
+#: The waits of production.
+TIMING = Timing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """The credentials of a connection. Its repr shows no secret.
 
@@ -100,6 +127,8 @@ class Settings:
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
     :param timezone: the zone of the service's times; None leaves them naive.
     :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.
+    :param retries: how often a call is attempted.
+    :param timing: how long to wait for what else.
     """
 
     base_url: str
@@ -113,6 +142,7 @@ class Settings:
     timezone: str | None = None
     token_refresh: Literal["auto", "keeper"] = "auto"
     retries: Retries = Retries()
+    timing: Timing = TIMING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base_url", _base_url("base_url", self.base_url))

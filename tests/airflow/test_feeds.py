@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
-from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.triggers import feeds
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
@@ -118,7 +119,7 @@ class TestChangedConnection:
     ) -> AsyncIterator[asyncio.Task[Any]]:
         """A wait that has polled once, with a credential of its own."""
         monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.05)
-        monkeypatch.setattr(renewal, "ADOPTION", 0.2)
+        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.2))
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         task = sandbox.control.add_task(state="Extracting")
         waiting = asyncio.create_task(wait_for(task["task_id"]))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 import pytest
 
+from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import WebCollectRefreshTokenOperator
-from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
+from airflow_provider_webcollect.service.settings import Timing
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_a_young_token_is_kept_unless_it_is_to_be_renewed_in_any_case(sandbox: S
 def test_a_refused_credential_fails_without_retries(
     sandbox: Sandbox, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "ADOPTION", 0.1)
+    monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1))
     sandbox.control.fail("/token", status=400, code="Invalid.Grant", times=None)
     run = renew()
 

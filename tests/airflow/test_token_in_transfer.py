@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.hooks import connection
+from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
@@ -75,7 +76,7 @@ def test_the_end_of_a_token_costs_no_page_and_one_renewal(sandbox: Sandbox, tmp_
 def test_a_credential_that_a_person_replaces_is_used_by_the_retry(
     sandbox: Sandbox, tmp_path: Path, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "ADOPTION", 0.1)
+    monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1))
 
     def replace() -> None:
         set_connection(login=sandbox.username, password=sandbox.password, extra={})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect import __version__
+from airflow_provider_webcollect.service.settings import Timing
 from demo.ports import free_port
 from tests.cli.processes import wait_until
 
@@ -129,7 +130,7 @@ def test_a_wrong_variable_of_the_environment_is_named(
 def test_wrong_credentials_are_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float], wrong: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("airflow_provider_webcollect.service.auth.renewal.ADOPTION", 0)
+    monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", Timing(adoption=0))
     monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
     for name, value in wrong.items():
         monkeypatch.setenv(f"WEBCOLLECT_{name}", value)

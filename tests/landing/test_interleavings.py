@@ -25,6 +25,7 @@ from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client import page_reader
+from airflow_provider_webcollect.service.settings import Timing
 from tests.interruption import Pauses
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Crash, Folder, listed
@@ -173,10 +174,7 @@ class TestRunsThatMeet:
         assert isinstance(late.end(), Landed)
         assert folder.rows() == true_rows(ALL)
 
-    def test_a_page_asked_ahead_is_forgotten_once_another_run_has_landed(
-        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
+    def test_a_page_asked_ahead_is_forgotten_once_another_run_has_landed(self, folder: Folder) -> None:
         rows = Rows(HALF + 2)
         ahead = threading.Event()
 
@@ -189,7 +187,7 @@ class TestRunsThatMeet:
             return answer({**numbers, "data": data})
 
         land(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
-        with serving(respond) as server, client_of(server) as client:
+        with serving(respond) as server, client_of(server, Timing(slow_answer=0.0)) as client:
             reader = page_reader.PageReader(client, "t", size=PAGE)
             slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
             held = Held(

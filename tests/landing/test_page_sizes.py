@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.errors import (
     PageTooLarge,
     ServiceFailure,
 )
-from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
 from tests.service.servers import Server, answer, refusal, serving
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def pages_of(client: Client, size: int) -> list[DataPage]:
     return list(page_reader.PageReader(client, "t", size=size).pages())
 
 
-def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -> Client:
+def client_of(
+    server: Server, *, read_timeout: float = 60.0, timing: Timing = TIMING, **retries: float
+) -> Client:
     quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
     settings = Settings(
         base_url=server.url,
@@ -64,6 +66,7 @@ def client_of(server: Server, *, read_timeout: float = 60.0, **retries: float) -
         read_timeout=read_timeout,
         max_response_bytes=100_000,
         retries=quick,
+        timing=timing,
     )
     name = f"pages:{server.url}"
     return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))
@@ -139,18 +142,19 @@ def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -
             assert set(sizes(server)) == {1000}
 
 
-def test_a_page_that_is_not_answered_in_time_is_halved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_reader, "LONG_FAILURE", 0.1)
+def test_a_page_that_is_not_answered_in_time_is_halved_at_once() -> None:
     # three tries of one page alone would take longer than the deadline
     slow = limited(30, None)
-    with serving(slow) as server, client_of(server, read_timeout=0.2, deadline=0.5) as client:
+    with (
+        serving(slow) as server,
+        client_of(server, read_timeout=0.2, timing=Timing(long_failure=0.1), deadline=0.5) as client,
+    ):
         pages = pages_of(client, 1000)
         assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
         assert sizes(server)[:7] == [1000, 500, 250, 125, 62, 31, 15]
 
 
-def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_reader, "LONG_FAILURE", 0.1)
+def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once() -> None:
     respond = limited(30, REFUSALS["timing out"])
 
     def late(request: bytes) -> bytes | None:
@@ -159,19 +163,16 @@ def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once(monkeypatch: pyt
             time.sleep(0.2)
         return said
 
-    with serving(late) as server, client_of(server, deadline=0.5) as client:
+    with serving(late) as server, client_of(server, timing=Timing(long_failure=0.1), deadline=0.5) as client:
         pages = pages_of(client, 200)
         assert sum(len(page.rows) for page in pages) == ROWS
         assert sizes(server)[:4] == [200, 100, 50, 25]
 
 
-def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(page_reader, "LONG_FAILURE", 0.05)
+def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
     with (
         serving(limited(0, None)) as server,
-        client_of(server, read_timeout=0.1, deadline=0.25) as client,
+        client_of(server, read_timeout=0.1, timing=Timing(long_failure=0.05), deadline=0.25) as client,
         pytest.raises(NoAnswer),
     ):
         pages_of(client, 100)

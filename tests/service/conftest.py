@@ -138,7 +138,8 @@ def drive(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Ite
             )
         credentials = credentials or all_credentials(sandbox)
         name = f"{request.node.name}:{settings.base_url}"
-        tokens = Tokens(credentials, name, MemoryTokenStore(name))
+        time_passes = {} if real_time else {"clock": clock.now}
+        tokens = Tokens(credentials, name, MemoryTokenStore(name), **time_passes)
         context = ClientContext(settings, credentials, rate_limiters, tokens)
         made.append(Driver(request.param, context, None if real_time else clock))
         return made[-1]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
-from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.settings import TIMING, Credentials, Settings, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,7 +179,8 @@ def query_number(request: bytes, name: bytes = b"offset") -> int:
     return int(found[1])
 
 
-def client_of(server: Server) -> Client:
+def client_of(server: Server, timing: Timing = TIMING) -> Client:
     """Return a client of a server, without a rate limit."""
-    settings, name = Settings(base_url=server.url, requests_per_second=0), f"ahead:{server.url}"
+    settings = Settings(base_url=server.url, requests_per_second=0, timing=timing)
+    name = f"ahead:{server.url}"
     return Client(make_context(settings, Credentials(access_token="t"), name, MemoryTokenStore(name)))

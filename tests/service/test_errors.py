@@ -12,7 +12,6 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.url_file import url_file
-from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.service.flow import Request, Send
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 
@@ -98,10 +97,7 @@ FAULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault.values())))
-def test_no_error_shows_a_secret(
-    drive: Drive, sandbox: Sandbox, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(renewal, "ADOPTION", 0.1)
+def test_no_error_shows_a_secret(drive: Drive, sandbox: Sandbox, fault: dict[str, Any]) -> None:
     secrets = ("sandbox-access-token", "REFRESH", "PASSWORD", "APIKEY", "DATAHUB")
     credentials = Credentials(
         access_token=sandbox.access_token,

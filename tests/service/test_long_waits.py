@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.service.errors import GrantRejected, ServiceUnreachable
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Retries
@@ -84,9 +83,8 @@ def test_waiting_for_the_rate_limit_is_announced(drive: Drive, caplog: pytest.Lo
 
 
 def test_waiting_for_whoever_used_a_refused_refresh_token_is_announced(
-    drive: Drive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    drive: Drive, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(renewal, "ADOPTION", 0.1)
     with pytest.raises(GrantRejected):
         drive(credentials=Credentials(refresh_token="no-such-token")).send(endpoints.get_running_counts())
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.client import page_reader, paging
 from airflow_provider_webcollect.service.errors import PagingError
+from airflow_provider_webcollect.service.settings import TIMING, Timing
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
 
 
 class TestRows:
-    @pytest.mark.parametrize("size", [7, 100, 999, 1000])
+    @pytest.mark.parametrize("size", [37, 100, 999, 1000])
     def test_every_row_comes_once_and_in_order_though_offsets_jump(
         self, driver: Driver, sandbox: Sandbox, size: int
     ) -> None:
@@ -72,10 +73,9 @@ class TestRows:
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
     def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
-        self, connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+        self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
-        monkeypatch.setattr(page_reader, "SLOW_ANSWER", math.inf)
-        client = connect()
+        client = connect(timing=Timing(slow_answer=math.inf))
         sent: list[None] = []
         reader = page_reader.PageReader(
             client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None)
@@ -124,7 +124,7 @@ class TestCursorThatStandsStill:
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
             assert len(server.received) == page_reader.STUCK_TRIES
-        assert clock.slept == [page_reader.STUCK_WAIT] * (page_reader.STUCK_TRIES - 1)
+        assert clock.slept == [TIMING.stuck_wait] * (page_reader.STUCK_TRIES - 1)
 
     def test_is_passed_over_if_it_moves_again(self, drive: Drive, clock: Clock) -> None:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]

@@ -27,7 +27,7 @@ from airflow_provider_webcollect.service.client.rate_limit import (
 )
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import RequestRejected
-from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
 from tests.service.conftest import Clock
 from tests.service.servers import answer, client_of, query_number, refusal, serving
 
@@ -45,10 +45,13 @@ STANDS_STILL = base64.b64encode(
 ).decode()
 
 
-@pytest.fixture(autouse=True)
-def answers_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However quick the machine is."""
-    monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
+#: Answers take long, however quick the machine is.
+SLOW = Timing(slow_answer=0.0, stuck_wait=0.0)
+
+
+@pytest.fixture
+def client(connect: Callable[..., Client]) -> Client:
+    return connect(timing=SLOW)
 
 
 class Reader(page_reader.PageReader):
@@ -97,7 +100,7 @@ class TestTheNextPage:
                 in_time.append(arrived[page["offset"]].wait(5))
             yield said[-1000:]
 
-        with serving(respond) as server, client_of(server) as client:
+        with serving(respond) as server, client_of(server, SLOW) as client:
             rows = rows_of(Reader(client).pages())
         assert [row["n"] for row in rows] == list(range(ROWS))
         assert in_time == [True] * (ROWS // SIZE - 1)
@@ -117,20 +120,20 @@ class TestTheNextPage:
             packed = gzip.compress(json.dumps({"data": body_at(query_number(request))}).encode())
             return answer(packed, Content_Encoding="gzip")
 
-        with serving(respond) as server, client_of(server) as client:
+        with serving(respond) as server, client_of(server, SLOW) as client:
             assert Reader(client).sent_by(0) == 2
 
     def test_is_not_asked_for_where_answers_come_at_once(
-        self, client: Client, task: str, monkeypatch: pytest.MonkeyPatch
+        self, connect: Callable[..., Client], task: str
     ) -> None:
-        monkeypatch.setattr(page_reader, "SLOW_ANSWER", math.inf)
+        client = connect(timing=Timing(slow_answer=math.inf))
         assert Reader(client, task).sent_by(0) == 1
 
     def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:
         def respond(request: bytes) -> bytes:
             return answer(dict(reversed(body_at(query_number(request)).items())))
 
-        with serving(respond) as server, client_of(server) as client:
+        with serving(respond) as server, client_of(server, SLOW) as client:
             reader = Reader(client)
             rows = rows_of(reader.pages())
         assert [row["n"] for row in rows] == list(range(ROWS))
@@ -141,7 +144,7 @@ class TestTheNextPage:
             limiters = RateLimiters(RateLimiter(1.0, clock.now), status_rate_limiters(clock.now))
             credentials = Credentials(access_token="t")
             tokens = Tokens(credentials, "turn", MemoryTokenStore("turn"))
-            context = ClientContext(Settings(base_url=server.url), credentials, limiters, tokens)
+            context = ClientContext(Settings(base_url=server.url, timing=SLOW), credentials, limiters, tokens)
             with Client(context, stop=clock) as client:
                 reader = Reader(client)
                 for offset in (0, 100, 200):
@@ -152,7 +155,7 @@ class TestTheNextPage:
     @pytest.mark.webcollect_sandbox(enforce_limits=True)
     def test_is_within_the_rate_limit(self, connect: Callable[..., Client], sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=300, state="Finished")["task_id"]
-        rows = rows_of(Reader(connect(requests_per_second=20), task, size=10).pages())
+        rows = rows_of(Reader(connect(requests_per_second=20, timing=SLOW), task, size=10).pages())
         assert rows == sandbox.control.true_rows(task)
         assert {request["status"] for request in sandbox.control.requests()} == {200}
 
@@ -176,7 +179,7 @@ class TestAPageThatWasAskedForInVain:
     def test_is_read_once_more_after_as_long_as_the_service_wants(
         self, connect: Callable[..., Client], sandbox: Sandbox, task: str, clock: Clock
     ) -> None:
-        client = Client(connect().context, stop=clock)
+        client = connect(stop=clock, timing=SLOW)
         sandbox.control.fail("/data/all", status=503, code="Busy", headers={"Retry-After": "9"}, after=1)
         with client:
             assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
@@ -214,11 +217,9 @@ class TestAPageThatWasAskedForInVain:
         client: Client,
         sandbox: Sandbox,
         task: str,
-        monkeypatch: pytest.MonkeyPatch,
         fault: dict[str, Any],
         good: int,
     ) -> None:
-        monkeypatch.setattr(page_reader, "STUCK_WAIT", 0.0)
         sandbox.control.fail("/data/all", after=good, times=2, **fault)
         assert rows_of(Reader(client, task).pages()) == sandbox.control.true_rows(task)
 
@@ -234,7 +235,7 @@ class TestAPageThatWasAskedForInVain:
         def respond(request: bytes) -> bytes:
             return cut.pop() if cut else answer(body_at(query_number(request)))
 
-        with serving(respond) as server, client_of(server) as client:
+        with serving(respond) as server, client_of(server, SLOW) as client:
             reader = Reader(client)
             # cut, ahead, again
             assert reader.sent_by(0) == 3
@@ -248,7 +249,7 @@ class TestAPageThatWasAskedForInVain:
             sizes.append(size)
             return refusal("LimitTraffic") if offset == 10 and size > 2 else answer(body_at(offset, size))
 
-        with serving(respond) as server, client_of(server) as client:
+        with serving(respond) as server, client_of(server, SLOW) as client:
             rows = rows_of(Reader(client, size=10).pages())
         assert [row["n"] for row in rows] == list(range(ROWS))
         # ahead, again, half of it; and in the end as many rows as at first
@@ -258,7 +259,7 @@ class TestAPageThatWasAskedForInVain:
     def test_may_have_gone_with_a_token_that_has_ended(
         self, connect: Callable[..., Client], sandbox: Sandbox, task: str
     ) -> None:
-        client = connect(credentials=Credentials(refresh_token=sandbox.refresh_token))
+        client = connect(credentials=Credentials(refresh_token=sandbox.refresh_token), timing=SLOW)
         rows = []
         for number, page in enumerate(Reader(client, task).pages()):
             rows += page.records()
@@ -284,7 +285,7 @@ def test_a_task_that_is_ended_does_not_wait_for_the_answer() -> None:
 
     before = signal.signal(signal.SIGUSR1, end)
     try:
-        with serving(respond) as server, client_of(server) as client, pytest.raises(Ended):
+        with serving(respond) as server, client_of(server, SLOW) as client, pytest.raises(Ended):
             rows_of(Reader(client).pages())
     finally:
         signal.signal(signal.SIGUSR1, before)

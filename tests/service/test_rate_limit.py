@@ -268,21 +268,21 @@ class TestSharing:
     ) -> None:
         clients = [connect(requests_per_second=20) for _ in range(2)]
         with ThreadPoolExecutor(8) as threads:
-            for _ in threads.map(lambda n: clients[n % 2].send(endpoints.get_running_counts()), range(60)):
+            for _ in threads.map(lambda n: clients[n % 2].send(endpoints.get_running_counts()), range(30)):
                 pass
-        assert_within_the_limit(sandbox, "/cloudextraction/task/stats", 60)
+        assert_within_the_limit(sandbox, "/cloudextraction/task/stats", 30)
 
 
 class TestLimits:
     def test_a_burst_keeps_within_the_general_limit(self, drive: Drive, sandbox: Sandbox) -> None:
         driver = drive(requests_per_second=20, real_time=True)
-        driver.send_together([endpoints.get_running_counts()] * 60)
-        assert_within_the_limit(sandbox, "/cloudextraction/task/stats", 60)
+        driver.send_together([endpoints.get_running_counts()] * 30)
+        assert_within_the_limit(sandbox, "/cloudextraction/task/stats", 30)
 
     def test_status_queries_keep_within_their_own_limit(self, drive: Drive, sandbox: Sandbox) -> None:
         driver = drive(real_time=True)
-        driver.send_together([endpoints.get_task_statuses_v2([demo.TASK_ID])] * 10)
-        assert_within_the_limit(sandbox, "/cloudextraction/statuses/v2", 10)
+        driver.send_together([endpoints.get_task_statuses_v2([demo.TASK_ID])] * 7)
+        assert_within_the_limit(sandbox, "/cloudextraction/statuses/v2", 7)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
     def test_status_queries_of_version_1_are_five_seconds_apart(self, drive: Drive, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 import threading
@@ -14,7 +15,7 @@ from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Reg
 from airflow_provider_webcollect.service.client import page_reader
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import Stopped
-from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
 from airflow_provider_webcollect.service.stop import Stop
 from tests.interruption import Pauses
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
@@ -37,7 +38,7 @@ def stop() -> Stop:
 @pytest.fixture
 def stoppable(connect: Callable[..., Client], stop: Stop) -> Callable[..., Client]:
     """Makes clients that share the stop; arguments are those of ``connect``."""
-    return lambda **options: Client(connect(**options).context, stop=stop)
+    return functools.partial(connect, stop=stop)
 
 
 def test_nothing_is_sent_and_no_connection_is_made(stop: Stop, stoppable: Callable[..., Client]) -> None:
@@ -98,18 +99,14 @@ def test_what_the_service_did_is_still_its_result(stop: Stop, stoppable: Callabl
         assert client.send(endpoints.copy_task("t")).task_id == "copy"
 
 
-def test_no_page_is_asked_for_ahead(
-    stop: Stop, stoppable: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page_reader, "SLOW_ANSWER", 0.0)
-
+def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Callable[..., Client]) -> None:
     def respond(request: bytes) -> bytes:
         offset = query_number(request)
         if offset == 1:
             stop.set()
         return answer({"offset": offset + 1, "total": 9, "restTotal": 8 - offset, "data": [{"n": offset}]})
 
-    with serving(respond) as server, stoppable(base_url=server.url) as client:
+    with serving(respond) as server, stoppable(base_url=server.url, timing=Timing(slow_answer=0.0)) as client:
         pages = page_reader.PageReader(client, "t", size=1).pages()
         assert [page.records() for page in (next(pages), next(pages))] == [[{"n": 0}], [{"n": 1}]]
         with pytest.raises(Stopped):
@@ -187,10 +184,10 @@ class TestTokens:
             return answer(TOKEN)
 
         with serving(respond) as server:
-            context = connect(
-                base_url=server.url, store=store, credentials=Credentials(refresh_token="r")
-            ).context
-            with Client(context, stop=stop) as client, pytest.raises(Stopped):
+            client = connect(
+                base_url=server.url, store=store, credentials=Credentials(refresh_token="r"), stop=stop
+            )
+            with pytest.raises(Stopped):
                 client.send(CALL)
         assert [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.received] == [
             {"refresh_token": "r", "grant_type": "refresh_token"}

@@ -36,6 +36,7 @@ import contextlib
 import copy
 import functools
 import logging
+import math
 import os
 import random
 import socket
@@ -60,24 +61,19 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.settings import TIMING
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.api.records import TokenRecord
     from airflow_provider_webcollect.service.auth.store import TokenStore
-    from airflow_provider_webcollect.service.settings import Credentials
+    from airflow_provider_webcollect.service.settings import Credentials, Timing
 
 log = logging.getLogger(__name__)
 
 #: A token is renewed when this share of its lifetime is left; each process chooses a random value in this
 #: range, so many processes do not renew in the same second.
 EARLY_SHARE = (0.02, 0.06)
-#: Seconds that a process waits for another one's renewal, or for the keeper's record.
-PATIENCE = 110.0
-#: Seconds that a process without a token waits for a failing store.
-STORE_PATIENCE = 10.0
-#: Seconds that a process whose refresh token is refused waits for the record of the process that used it.
-ADOPTION = 15.0
 #: Seconds between a failed early renewal and the next attempt.
 POSTPONEMENT = 60.0
 #: Share of a token's lifetime after which a keeper sends a refresh token again if the response was lost. If
@@ -88,8 +84,6 @@ LATE_SHARE = 0.9
 EMPTY_READS, EMPTY_PAUSE = 2, 1.2
 #: Seconds before a token is requested again after the response was lost.
 LOST_ANSWER_PAUSE = 1.0
-#: Seconds for which a token counts as just obtained; if it is rejected, its age is not the reason.
-YOUTH = 60.0
 #: Statuses of the token endpoint that do not mean that the refresh token is refused.
 _NO_REFUSAL = frozenset({403, 404, 408, 429})
 #: Seconds between two reads of the store while waiting. They grow to the longest, so that many processes that
@@ -115,6 +109,7 @@ class Tokens:
     :param store: where the processes share the token.
     :param base_url: the service that the credentials are for.
     :param keeper_only: never write to the store except in :meth:`renew`; wait for the keeper's record.
+    :param timing: how long to wait.
     :param learned: called with every token obtained, for masking it in logs.
     :param now: the wall clock, in Unix time; it is only used to tell how much of a token's lifetime is left.
     :param clock: a monotonic clock, in seconds.
@@ -128,6 +123,7 @@ class Tokens:
         *,
         base_url: str = "",
         keeper_only: bool = False,
+        timing: Timing = TIMING,
         learned: Callable[[str], None] = lambda token: None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -139,6 +135,7 @@ class Tokens:
         self._lock = HostLock(self._key)
         self._claim = RenewalClaim(store, self._fingerprint, clock)
         self._keeper_only = keeper_only
+        self._timing = timing
         self._learned = learned
         self._now = now
         self._clock = clock
@@ -152,7 +149,7 @@ class Tokens:
         self._is_superseded = False
         self._postponed_until = 0.0
         self._obtained: tuple[str, float] = ("", 0.0)
-        self._replaced_young_at = -YOUTH
+        self._replaced_young_at = -math.inf
         #: The number of failed attempts to get a token, and the last error.
         self.failures = 0
         self._failure: WebCollectError | None = None
@@ -318,7 +315,7 @@ class Tokens:
         self._generation = max(self._generation, token.generation)
 
     def _from_keeper(self, rejected: str | None) -> Flow[str]:
-        notice, gives_up_at = Notice(log, self._clock), self._clock() + PATIENCE
+        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._timing.patience
         while True:
             trouble: TokenStoreUnavailable | None = None
             try:
@@ -329,7 +326,8 @@ class Tokens:
                 return token
             if self._clock() >= gives_up_at:
                 raise trouble or TokenUnavailable(
-                    f"no new token was stored for {PATIENCE:.0f} s; does the DAG run that renews it?"
+                    f"no new token was stored for {self._timing.patience:.0f} s; "
+                    "does the DAG run that renews it?"
                 )
             notice.give(
                 notice.lasted,
@@ -346,7 +344,7 @@ class Tokens:
         :param is_enough: whether the token in memory is good enough, given whether another process is
             renewing.
         """
-        notice, gives_up_at = Notice(log, self._clock), self._clock() + PATIENCE
+        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._timing.patience
         store_works_at, pause = self._clock(), READ_INTERVAL
         try:
             while True:
@@ -356,12 +354,15 @@ class Tokens:
                         return renewed
                     store_works_at, reason = self._clock(), "another process to renew the token"
                 except TokenStoreUnavailable:
-                    if self._usable(rejected) or self._clock() - store_works_at >= STORE_PATIENCE:
+                    if (
+                        self._usable(rejected)
+                        or self._clock() - store_works_at >= self._timing.store_patience
+                    ):
                         raise
                     reason = "the token store, which cannot be used now"
                 if self._clock() >= gives_up_at:
                     raise TokenUnavailable(
-                        f"another process has been renewing the token for {PATIENCE:.0f} s"
+                        f"another process has been renewing the token for {self._timing.patience:.0f} s"
                     )
                 rest = gives_up_at - self._clock()
                 notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
@@ -445,9 +446,9 @@ class Tokens:
     def _refuse_to_spin(self, rejected: str | None) -> None:
         """Raise if new tokens are rejected again and again, as for an operation that rejects any token."""
         obtained, since = self._obtained
-        if not rejected or obtained != rejected or self._clock() - since > YOUTH:
+        if not rejected or obtained != rejected or self._clock() - since > self._timing.youth:
             return
-        if self._clock() - self._replaced_young_at < YOUTH:
+        if self._clock() - self._replaced_young_at < self._timing.youth:
             raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
         self._replaced_young_at = self._clock()
 
@@ -517,11 +518,11 @@ class Tokens:
             raise _explained(refusal) from refusal
 
     def _has_successor(self, generation: int) -> Flow[bool]:
-        """Wait up to ``ADOPTION`` seconds for the record of a process that used the refresh token before."""
-        gives_up_at = self._clock() + ADOPTION
+        """Wait for the record of a process that used the refresh token before."""
+        gives_up_at = self._clock() + self._timing.adoption
         log.warning(
             "The refresh token was refused; waiting %.0f s for the token of a process that may have used it.",
-            ADOPTION,
+            self._timing.adoption,
         )
         while True:
             yield from self._read_store()

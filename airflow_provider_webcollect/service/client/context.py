@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ def make_context(
     store: TokenStore,
     learned: Callable[[str], None] = lambda secret: None,
     is_outdated: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ClientContext:
     """Create the context of a client.
 
@@ -55,6 +57,7 @@ def make_context(
     :param store: where the processes share the token.
     :param learned: called with every token obtained, for masking it in logs.
     :param is_outdated: returns whether the connection has changed since it was read; it may block.
+    :param clock: a monotonic clock, in seconds, for the waits of the token's renewal.
     """
     return ClientContext(
         settings=settings,
@@ -66,7 +69,9 @@ def make_context(
             store,
             base_url=settings.base_url,
             keeper_only=settings.token_refresh == "keeper",
+            timing=settings.timing,
             learned=learned,
+            clock=clock,
         ),
         is_outdated=is_outdated,
     )

@@ -36,16 +36,10 @@ log = logging.getLogger(__name__)
 
 #: Attempts at a page that may be too large, before half of it is requested.
 TRIES_PER_SIZE = 3
-#: Seconds after which such a page is not requested again with the same size, but with half of it.
-LONG_FAILURE = 10.0
 #: Successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
-#: Seconds that a response must take before prefetching in another thread pays off.
-SLOW_ANSWER = 0.05
 #: Attempts at a page before a cursor that does not advance is an error.
 STUCK_TRIES = 5
-#: Seconds before a page is requested again.
-STUCK_WAIT = 1.0
 
 
 def read_page(
@@ -60,7 +54,7 @@ def read_page(
     """
     for tries in range(STUCK_TRIES):
         if tries:
-            yield Sleep(STUCK_WAIT)
+            yield Sleep(context.settings.timing.stuck_wait)
         call = _page_call(task_id, lotno, offset, size)
         page = yield from exchange(call, context)
         if _can_go_on_after(page, offset):
@@ -108,7 +102,9 @@ class PageReader:
         self._lotno = lotno
         self._size = PageSize(size)
         self._sent = sent
-        self._short = client.context.short_retries(TRIES_PER_SIZE, LONG_FAILURE)
+        self._short = client.context.short_retries(
+            TRIES_PER_SIZE, client.context.settings.timing.long_failure
+        )
         self._once = client.context.short_retries(1)
         self._prefetched: _Prefetched | None = None
         self._pages_without = 0
@@ -185,7 +181,7 @@ class PageReader:
         # if this page is requested again, the next one may have another offset
         self.forget()
         self._sent()
-        if self._seconds < SLOW_ANSWER:
+        if self._seconds < self._client.context.settings.timing.slow_answer:
             return Send(request)
         return Blocking(functools.partial(self._received, self._client.begin(request)))
 

@@ -1,0 +1,27 @@
+"""Clients with the sandbox's refresh token, whose time passes only while they wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.service.tokens.cases import with_refresh_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client.sync import Client
+    from tests.service.conftest import Clock
+
+
+@pytest.fixture
+def connect(connect: Callable[..., Client], sandbox: Sandbox, clock: Clock) -> Callable[..., Client]:
+    """Makes clients as the fixture of the same name does."""
+
+    def make(**options: Any) -> Client:
+        usual = {"credentials": with_refresh_token(sandbox), "stop": clock, "clock": clock.now}
+        return connect(**{**usual, **options})
+
+    return make

@@ -1,0 +1,53 @@
+"""Processes of one host and of two that share a token in a file: renewed once, and lost by a kill only."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider_webcollect.service.errors import GrantRejected
+from tests.service.tokens.cases import CALL, refreshes
+from tests.service.tokens.fleet import Fleet, SlowFileTokenStore, store_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client.sync import Client
+
+#: WEBCOLLECT_TOKEN_ROUNDS=20 is a long test.
+ROUNDS = int(os.environ.get("WEBCOLLECT_TOKEN_ROUNDS", "2"))
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_thirty_two_processes_of_a_host_renew_an_expired_token_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    store_expired(sandbox, tmp_path / "token")
+    with Fleet(sandbox, tmp_path / "token", size=32, hosts=1) as fleet:
+        assert fleet.call() == ["ok"] * 32
+    assert refreshes(sandbox) == [200]
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+@pytest.mark.timeout(ROUNDS * 60)
+def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    store_expired(sandbox, tmp_path / "token")
+    with Fleet(sandbox, tmp_path / "token", size=24, hosts=2) as fleet:
+        for number in range(1, ROUNDS + 1):
+            assert fleet.call() == ["ok"] * 24
+            assert refreshes(sandbox) == [200] * number
+            sandbox.control.expire_tokens()
+
+
+def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammering(
+    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+) -> None:
+    with Fleet(sandbox, tmp_path / "token", size=1, hosts=1, dies=True) as fleet:
+        assert fleet.exit_codes() == [9]
+    for _ in range(4):
+        with pytest.raises(GrantRejected, match="before the new one was stored") as error:
+            connect(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)
+        assert "Put a new one" in str(error.value)
+    assert refreshes(sandbox) == [200, 400]

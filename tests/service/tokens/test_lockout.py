@@ -1,0 +1,258 @@
+"""Whatever is refused or lost, nobody is locked out for good, and nobody sends renewals without end."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.errors import (
+    CredentialError,
+    GrantRejected,
+    TokenRejected,
+    TokenStoreUnavailable,
+    TokenUnavailable,
+)
+from airflow_provider_webcollect.service.settings import Credentials
+from tests.service.tokens.cases import CALL, Full, Hiccup, changed, refreshes, with_refresh_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client.sync import Client
+
+
+def test_login_and_password_heal_a_refused_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    credentials = Credentials(refresh_token="spent", login=sandbox.username, password=sandbox.password)
+    assert connect(credentials=credentials).send(CALL)
+    assert refreshes(sandbox) == [400, 200]
+
+
+def test_a_newer_token_is_not_lost_to_an_older_record(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"older:{sandbox.url}")
+    client = connect(store=store)
+    client.renew_token()
+    newest = client.renew_token()
+    store.save(changed(newest, access_token="old", generation=newest.generation - 1))
+    sandbox.control.fail("/cloudextraction/task/stats", status=401, code="Invalid.Token", message="no")
+    client.send(CALL)
+    assert store.load().generation == newest.generation + 1
+    assert refreshes(sandbox) == [200, 200, 200]
+
+
+def test_a_new_token_that_cannot_be_stored_serves_its_process_and_is_stored_later(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    name = f"unsaved:{sandbox.url}"
+    full = Full(name)
+    connect(store=full).send(CALL)
+    assert full.load() is None
+    store = MemoryTokenStore(name)
+    connect(store=store).send(CALL)
+    assert store.load() is not None
+    assert refreshes(sandbox) == [200]
+
+
+def test_a_refresh_token_is_not_spent_where_its_successor_could_not_be_stored(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    broken = Full(f"broken:{sandbox.url}", of=frozenset(Register))
+    with pytest.raises(TokenStoreUnavailable):
+        connect(store=broken).send(CALL)
+    assert refreshes(sandbox) == []
+
+
+@pytest.mark.parametrize("life", [0, -5, "2026-12-31T00:00:00Z", "soon", None])
+def test_a_life_that_the_service_states_oddly_is_unknown_and_costs_no_token(
+    connect: Callable[..., Client], sandbox: Sandbox, life: Any
+) -> None:
+    odd = {"access_token": sandbox.access_token, "refresh_token": "next", "expires_in": life}
+    body = json.dumps({"data": odd, "requestId": "1"}).encode()
+    sandbox.control.fail("/token", kind="raw", body=body, headers={"Content-Type": "application/json"})
+    store = MemoryTokenStore(f"odd:{sandbox.url}")
+    for _ in range(2):
+        connect(store=store).send(CALL)
+    kept = store.load()
+    assert kept is not None
+    assert (kept.refresh_token, kept.expires_at) == ("next", None)
+    assert len(refreshes(sandbox)) == 1
+
+
+def test_a_gateway_that_wants_a_token_is_no_refusal_of_the_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    challenge = {"WWW-Authenticate": "Bearer"}
+    sandbox.control.fail("/token", kind="raw", status=401, body=b"", headers=challenge)
+    client = connect()
+    with pytest.raises(TokenRejected):
+        client.send(CALL)
+    assert client.send(CALL)
+
+
+def test_a_reset_reaches_a_process_whose_token_is_refused(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"reset:{sandbox.url}")
+    running = connect(store=store)
+    running.renew_token()
+    running.renew_token()
+    sandbox.control.expire_tokens(refresh_tokens=True)
+    with pytest.raises(GrantRejected):
+        running.send(CALL)
+    login = Credentials(login=sandbox.username, password=sandbox.password)
+    begun = StoredToken(
+        access_token=connect(credentials=login, name="again").renew_token().access_token,
+        generation=1,
+        fingerprint=with_refresh_token(sandbox).fingerprint_at(sandbox.url),
+    )
+    store.save(begun)
+    assert running.send(CALL)
+
+
+def test_a_host_lock_that_is_never_released_ends_in_an_error_that_a_retry_may_mend(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    holder = connect()
+    assert holder.context.tokens._lock.try_acquire()
+    with pytest.raises(TokenUnavailable) as error:
+        connect().send(CALL)
+    assert not error.value.permanent
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_store_that_seems_empty_for_a_moment_costs_no_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    name = f"hiccup:{sandbox.url}"
+    connect(store=MemoryTokenStore(name)).send(CALL)
+    later = connect(store=Hiccup(name, 1))
+    assert later.send(CALL)
+    assert refreshes(sandbox) == [200]
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_lost_answer_to_an_early_renewal_does_not_end_the_token_that_still_works(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"lost:{sandbox.url}")
+    connect(store=store).send(CALL)
+    store.save(changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60))
+    sandbox.control.fail("/token", kind="no_answer")
+    for _ in range(3):
+        client = connect(store=store)
+        assert client.send(CALL)
+    assert refreshes(sandbox) == [200, 0]
+
+
+def test_a_token_endpoint_in_trouble_is_no_reason_to_give_up_for_good(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail("/token", times=2, kind="html", status=503)
+    client = connect()
+    with pytest.raises(TokenUnavailable) as error:
+        client.send(CALL)
+    assert not error.value.permanent
+    assert client.send(CALL)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, "InvalidParameter"), (400, "invalid_grant"), (401, "Invalid.Token"), (400, "Something.New")],
+)
+def test_any_refusal_of_the_token_endpoint_is_one_and_is_not_asked_for_again(
+    connect: Callable[..., Client],
+    sandbox: Sandbox,
+    status: int,
+    code: str,
+) -> None:
+    sandbox.control.fail("/token", times=None, status=status, code=code, message="no")
+    client = connect()
+    for _ in range(3):
+        with pytest.raises(GrantRejected):
+            client.send(CALL)
+    assert len(refreshes(sandbox)) == 1
+
+
+def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    client = connect()
+    path = "/cloudextraction/task/stats"
+    sandbox.control.fail(path, times=None, status=401, code="Invalid.Token", message="no")
+    for _ in range(4):
+        with pytest.raises(TokenRejected):
+            client.send(CALL)
+    assert len(refreshes(sandbox)) == 2
+
+
+def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    name = f"unsent:{sandbox.url}"
+    store = MemoryTokenStore(name)
+    connect(store=store).send(CALL)
+    store.save(changed(store.load(), obtained_at=time.time() - 86_400, expires_at=time.time() - 1))
+    sandbox.control.expire_tokens()
+    late = connect(store=Hiccup(name, 4))
+    assert late.send(CALL)
+    assert refreshes(sandbox) == [200, 400, 200]
+
+
+def test_a_revoked_session_is_found_out_once_and_for_all_though_its_token_is_young(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"revoked:{sandbox.url}")
+    connect(store=store).send(CALL)
+    sandbox.control.expire_tokens(refresh_tokens=True)
+    sandbox.control.clear_requests()
+    for _ in range(3):
+        with pytest.raises(GrantRejected):
+            connect(store=store).send(CALL)
+    assert refreshes(sandbox) == [400]
+
+
+def test_a_process_with_the_old_credential_does_not_overwrite_what_came_of_the_new_one(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"replaced:{sandbox.url}")
+    old = connect(store=store)
+    old.send(CALL)
+    new = Credentials(login=sandbox.username, password=sandbox.password)
+    connect(credentials=new, store=store).send(CALL)
+    kept = store.load()
+    sandbox.control.fail("/cloudextraction/task/stats", status=401, code="Invalid.Token", message="no")
+    with pytest.raises(TokenUnavailable, match="the connection has a new credential"):
+        old.send(CALL)
+    assert store.load() == kept
+
+
+def test_another_service_under_the_same_connection_gets_no_token_of_the_old_one(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"moved:{sandbox.url}")
+    credentials = with_refresh_token(sandbox)
+    elsewhere = credentials.fingerprint_at("http://127.0.0.1:9")
+    store.save(StoredToken(access_token="elsewhere's", fingerprint=elsewhere, obtained_at=time.time()))
+    connect(credentials=credentials, store=store).send(CALL)
+    sent = sandbox.control.requests("/cloudextraction/task/stats")
+    assert [request["status"] for request in sent] == [200]
+
+
+def test_a_host_without_a_place_for_locks_works_without(
+    connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    assert connect().send(CALL)
+
+
+def test_credential_errors_are_permanent() -> None:
+    assert CredentialError("x").permanent

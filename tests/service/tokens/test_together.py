@@ -1,0 +1,182 @@
+"""Processes, threads and coroutines that need a token at once: one renews it, the others wait."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_webcollect.service.auth.renewal import Tokens
+from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
+from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState
+from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
+from airflow_provider_webcollect.service.settings import Credentials, Timing
+from tests.service.tokens.cases import CALL, Unreachable, refreshes
+from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.client.sync import Client
+    from tests.service.conftest import Clock
+
+
+class Alone:
+    """A process that needs a token from a store that others share; time passes only while it waits."""
+
+    def __init__(self, name: str) -> None:
+        world = self
+        self.now = 0.0
+        self.read_at: list[float] = []
+        self.sent_at: list[float] = []
+
+        class Shared(MemoryTokenStore):
+            write_bound = 2.0
+
+            def read(self, register: Register) -> str | None:
+                world.read_at.append(world.now)
+                return super().read(register)
+
+        self.store = Shared(name)
+        self._tokens = Tokens(Credentials(refresh_token="x"), name, self.store, clock=lambda: self.now)
+
+    def run(self, until: float, stands_still: float = 0.0, read_takes: float = 0.0) -> None:
+        """Let it try to get a token.
+
+        :param stands_still: seconds that it is suspended for when it has written its claim.
+        :param read_takes: seconds that a read of the store takes.
+        """
+        flow, outcome = self._tokens.obtain(Authorize(None, 0), self._send), None
+        while self.now < until and not self.sent_at:
+            effect, outcome = flow.send(outcome), None
+            match effect:
+                case Sleep(seconds):
+                    self.now += seconds
+                    if self.store.load_note() is not None:
+                        self.now, stands_still = self.now + stands_still, 0.0
+                case Blocking(function):
+                    reads = len(self.read_at)
+                    outcome = function()
+                    self.now += read_takes * (len(self.read_at) - reads)
+        flow.close()
+
+    def _send(self, call: Any) -> Any:
+        self.sent_at.append(self.now)
+        yield Sleep(1)
+
+
+def test_the_longer_another_process_renews_the_less_often_the_store_is_read() -> None:
+    claim = RenewalNote(claimant="another", generation=0, fingerprint="", state=RenewalState.CLAIMED)
+    world = Alone("slow renewal")
+    world.store.save_note(claim)
+    world.run(until=60)
+    # the token and the claim are read each time
+    assert len([at for at in world.read_at if at < 1]) >= 2 * 3
+    assert len([at for at in world.read_at if at >= 30]) <= 2 * 30
+
+
+@pytest.mark.parametrize("stands_still", [20, 95])
+def test_a_process_that_stood_still_while_it_claimed_sends_no_refresh_token(stands_still: float) -> None:
+    world = Alone("stands still")
+    # less than it takes to claim again
+    world.run(until=stands_still + 7, stands_still=stands_still)
+    assert world.sent_at == []
+
+
+def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for() -> None:
+    world = Alone("slow store")
+    world.run(until=30, read_takes=1.5)
+    assert world.store.load_note() is None
+    world.run(until=60)
+    assert len(world.sent_at) == 1
+
+
+def test_a_process_that_did_not_stand_still_sends_it() -> None:
+    world = Alone("goes on")
+    world.run(until=10)
+    assert len(world.sent_at) == 1
+
+
+def test_thirty_two_threads_renew_an_expired_token_once(
+    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+) -> None:
+    store_expired(sandbox, tmp_path / "token")
+    sandbox.control.configure(enforce_limits=False)
+    store = SlowFileTokenStore(tmp_path / "token")
+    client = connect(store=store)
+    with ThreadPoolExecutor(32) as threads:
+        calls = [threads.submit(client.send, CALL) for _ in range(32)]
+        assert all(call.result() for call in calls)
+    assert refreshes(sandbox) == [200]
+
+
+def test_a_thousand_waiters_of_an_event_loop_renew_an_expired_token_once(
+    connect: Callable[..., Client], sandbox: Sandbox, clock: Clock, tmp_path: Path
+) -> None:
+    store_expired(sandbox, tmp_path / "token")
+    sandbox.control.configure(enforce_limits=False)
+    context = connect(store=SlowFileTokenStore(tmp_path / "token")).context
+    assert not [came for came in sent_together(context, clock, 1000) if isinstance(came, Exception)]
+    assert refreshes(sandbox) == [200]
+
+
+@pytest.mark.parametrize("token_refresh", ["auto", "keeper"])
+def test_calls_that_wait_for_a_token_in_vain_wait_side_by_side(
+    connect: Callable[..., Client], sandbox: Sandbox, clock: Clock, token_refresh: str
+) -> None:
+    store = Unreachable(f"unreachable:{sandbox.url}")
+    timing = Timing(patience=2.0, store_patience=2.0)
+    context = connect(store=store, token_refresh=token_refresh, timing=timing).context
+    failures = sent_together(context.short_retries(1), clock, 20)
+    assert {type(failure) for failure in failures} == {TokenStoreUnavailable}
+    assert len(set(map(id, failures))) == 20  # each has a traceback of its own
+    # one after the other, they read 60 times or more
+    assert store.reads <= 20
+    assert refreshes(sandbox) == []
+
+
+def test_a_call_that_begins_after_a_failure_tries_again(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = Unreachable(f"unreachable:{sandbox.url}")
+    client = connect(store=store)
+    with pytest.raises(TokenStoreUnavailable):
+        client.send(CALL)
+    store.is_reachable = True
+    assert client.send(CALL)
+
+
+async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail("/token", kind="slow", seconds=0.3)
+    store = MemoryTokenStore(f"cancelled:{sandbox.url}")
+    async with AsyncClient(connect(store=store).context) as waiting:
+        call = asyncio.create_task(waiting.send(CALL))
+        while store.load_note() is None:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    assert refreshes(sandbox) == [200]
+    assert store.load() is not None
+
+
+def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]:
+    """Send from one event loop at once; return the results and the errors."""
+
+    async def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        await asyncio.sleep(0.02)  # all others begin to wait meanwhile
+
+    async def all_at_once() -> list[Any]:
+        async with AsyncClient(context, sleep=sleep) as client:
+            return await asyncio.gather(*(client.send(CALL) for _ in range(count)), return_exceptions=True)
+
+    return asyncio.run(all_at_once())
