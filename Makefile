@@ -44,7 +44,7 @@ test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the test suite on Airflow
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
 coverage: $(READY) $(AZURITE) $(WAREHOUSES) ## what most of the suite covers; fails below 95 %
 	.venv/bin/coverage erase
-	.venv/bin/coverage run -m pytest $(PYTEST_ARGS) -m "not real_airflow" --ignore tests/service/test_token_world.py
+	.venv/bin/coverage run -m pytest $(PYTEST_ARGS) -m "not real_airflow" --ignore tests/service/tokens/test_world.py
 	.venv/bin/coverage combine --quiet
 	.venv/bin/coverage report
 

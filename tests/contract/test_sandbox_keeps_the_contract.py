@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,9 @@ OPERATION_IDS = {
 # Valid requests name tasks that do not exist, and are rightly refused.
 EXCLUDED_CHECKS = [CHECKS.get_one("positive_data_acceptance")]
 
+
+#: Requests of each operation.
+EXAMPLES = 50 if os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1" else 20
 
 # The same examples in every run: a failure is then the sandbox's, not the day's.
 repeatable = partial(
@@ -160,7 +164,7 @@ def exercised(sandbox: Sandbox) -> Iterator[Sandbox]:
 
 
 @SCHEMA.parametrize()
-@repeatable(max_examples=50)
+@repeatable(max_examples=EXAMPLES)
 def test_any_request_is_answered_as_the_contract_says(case: Case, exercised: Sandbox) -> None:
     headers = credentials(exercised, case.path)
 
@@ -168,7 +172,7 @@ def test_any_request_is_answered_as_the_contract_says(case: Case, exercised: San
 
 
 @SCHEMA.parametrize()
-@repeatable(max_examples=20)
+@repeatable(max_examples=EXAMPLES)
 def test_any_request_about_real_things_is_answered_as_the_contract_says(case: Case, sandbox: Sandbox) -> None:
     assume(case.meta is not None and case.meta.generation.mode == GenerationMode.POSITIVE)
     sandbox.control.reset()

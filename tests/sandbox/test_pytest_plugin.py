@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 def elsewhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
     """Runs pytest in a folder of its own, where the package can be imported."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # loading those of this environment takes seconds
     return partial(pytester.runpytest_subprocess, "--strict-markers", "-p", "no:cacheprovider")
 
 

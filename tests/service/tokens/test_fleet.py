@@ -44,6 +44,7 @@ def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(sandbox: Sand
 def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammering(
     connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
 ) -> None:
+    store_expired(sandbox, tmp_path / "token")
     with Fleet(sandbox, tmp_path / "token", size=1, hosts=1, dies=True) as fleet:
         assert fleet.exit_codes() == [9]
     for _ in range(4):
