@@ -55,7 +55,7 @@ def signalled_when(happened: Callable[[], object], error: type[BaseException] = 
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield

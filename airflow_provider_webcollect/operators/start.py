@@ -76,6 +76,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
+    #: Its `time()` and `sleep()` time the checks for an earlier attempt's run; tests put one in its place.
+    clock: Any = time
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                     # an active run hides the outcome: the started sub-tasks may already have begun and ended
                     self._refuse_to_repeat(memory)
                 return None
-            start = memory.confirm(start)
+            start = memory.confirm(start, self.clock.time())
         self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
         return start
 
@@ -196,13 +198,13 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
         the service is queried for as long as it may still show the previous run.
         """
-        notice, until = Notice(self.log), time.time() + SETTLE
+        notice, until = Notice(self.log), self.clock.time() + SETTLE
         while not self._shows_begin(hook, start):
-            rest = until - time.time()
+            rest = until - self.clock.time()
             if rest <= 0:
                 return False
             notice.give(rest, "An earlier try may have started the run; checking that for %.0f s more.", rest)
-            time.sleep(min(CHECK_INTERVAL, rest))
+            self.clock.sleep(min(CHECK_INTERVAL, rest))
         return True
 
     def _shows_begin(self, hook: WebCollectHook, start: _Start) -> bool:
@@ -239,7 +241,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         active = [subtask_id for subtask_id in wanted if subtask_id.lower() in _active(subtasks)]
         idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
         start = _Start(
-            began=time.time(),
+            began=self.clock.time(),
             result={
                 "collection_task_id": self.collection_task_id,
                 "started": idle,
@@ -250,7 +252,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if idle:
             memory.keep(start)
             self._send(hook, idle, memory)
-        start = memory.confirm(start)
+        start = memory.confirm(start, self.clock.time())
         self.log.info(
             "Started %d sub-tasks of task %s; %d ran already.",
             len(idle),
@@ -341,9 +343,9 @@ class _Memory:
             kept = msgspec.structs.replace(start, max_tries=self._max_tries)
             self._store.set(self.key, msgspec.to_builtins(kept))
 
-    def confirm(self, start: _Start) -> _Start:
-        """Store that ``start`` took effect, and return it with the current time: sending may take minutes."""
-        confirmed = msgspec.structs.replace(start, sent=True, began=time.time())
+    def confirm(self, start: _Start, now: float) -> _Start:
+        """Store that ``start`` took effect, and return it with the time ``now``: sending may take minutes."""
+        confirmed = msgspec.structs.replace(start, sent=True, began=now)
         self.keep(confirmed)
         return confirmed
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which a value is read again; analytics change slowly.
 LIFETIME, ANALYTICS_LIFETIME = 30.0, 3600.0
-#: Seconds for which an answer of the service is awaited; after that, the last known value is shown.
+#: Seconds for which an answer of the service is awaited by default.
 PATIENCE = 1.5
 #: The days of analytics that are shown.
 DAYS = 30
@@ -123,10 +123,14 @@ class ServiceView:
 
     Each reading takes the connection as it is then, and the rate limit that it shares with the other users of
     the connection in this process.
+
+    :param patience: seconds for which an answer of the service is awaited; after that, the last known value is
+        shown.
     """
 
-    def __init__(self, conn_id: str) -> None:
+    def __init__(self, conn_id: str, patience: float = PATIENCE) -> None:
         self._conn_id = conn_id
+        self._patience = patience
         self._parts: dict[str, LastKnown[Any]] = {
             "token": LastKnown(self._token),
             "capacity": LastKnown(self._capacity),
@@ -135,8 +139,8 @@ class ServiceView:
         }
 
     def read(self) -> dict[str, Any]:
-        """Return all of it for the page, after at most :data:`PATIENCE` seconds."""
-        until = time.monotonic() + PATIENCE
+        """Return all of it for the page, after as long as its patience lasts."""
+        until = time.monotonic() + self._patience
         for part in self._parts.values():
             part.refresh()
         known = {name: part.get(until - time.monotonic()).as_json() for name, part in self._parts.items()}

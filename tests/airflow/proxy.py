@@ -38,7 +38,9 @@ class _Forwarding(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        # whoever was interrupted does not read it
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(body)
 
     do_POST = do_GET  # noqa: N815  # as http.server wants it
 

@@ -8,12 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.standard.operators import PythonOperator
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
@@ -32,7 +32,10 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.executions import execute
+from tests.airflow.proxy import proxy
+from tests.interruption import signalled_when
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -81,26 +84,9 @@ ERRORS = {endpoint.name: endpoint.errors for endpoint in ENDPOINTS}
 UNSAFE = {"copy_task", "copy_tasks", "update_task_parameters"}
 
 
-def run_each(task: dict[str, Any], names: Any = MAKE, **arguments: Any) -> FinishedRun:
-    """Run an operator for each of the endpoints, side by side, so that none decides about another."""
-    with make_dag() as dag:
-        for name in names:
-            MAKE[name](task, task_id=name, **{**RETRIES, **arguments})
-    return run_dag(dag)
-
-
 def sent(sandbox: Sandbox, name: str) -> int:
     """Return how many requests an endpoint got."""
     return len(sandbox.control.requests(PATHS[name]))
-
-
-def await_requests(sandbox: Sandbox, counts: dict[str, int]) -> None:
-    """Wait until the service has acted on requests that nobody waited for."""
-    deadline = time.monotonic() + 10
-    while any(sent(sandbox, name) < count for name, count in counts.items()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert {name: sent(sandbox, name) for name in counts} == counts
 
 
 def shut_down(dag_id: str, marked: str | None) -> None:
@@ -129,6 +115,33 @@ def in_group(sandbox: Sandbox) -> int:
 def groups(sandbox: Sandbox) -> list[int]:
     """Ids of two groups beside the usual one."""
     return [sandbox.control.add_task(group_id=group)["group_id"] for group in (OTHER_GROUP, OTHER_GROUP + 1)]
+
+
+@pytest.fixture
+def execute_interrupted(
+    sandbox: Sandbox, set_connection: Callable[..., None]
+) -> Iterator[Callable[[str, Any], None]]:
+    """Executes an operator that a timeout interrupts when its endpoint, given by name, has acted."""
+    held: dict[str, tuple[threading.Event, threading.Event]] = {}
+
+    def hold(path: str, status: int, body: Any) -> tuple[int, Any]:
+        for name, (acted, ended) in held.items():
+            if path.startswith(PATHS[name]):
+                acted.set()
+                ended.wait(10)
+        return status, body
+
+    def execute_interrupted(name: str, operator: Any) -> None:
+        acted, ended = held[name] = (threading.Event(), threading.Event())
+        with signalled_when(acted.is_set, AirflowTaskTimeout):
+            try:
+                execute(operator)
+            finally:
+                ended.set()
+
+    with proxy(sandbox.url, hold) as url:
+        set_connection(host=url)
+        yield execute_interrupted
 
 
 class TestSuccess:
@@ -162,24 +175,21 @@ class TestSuccess:
 
     def test_a_copy_without_a_group_goes_to_its_own(self, sandbox: Sandbox, groups: list[int]) -> None:
         source = sandbox.control.add_task(group_id=groups[0])["task_id"]
-        run = run_tasks(lambda: WebCollectCopyTaskOperator(task_id="copy", collection_task_id=source))
+        copy = execute(WebCollectCopyTaskOperator(task_id="copy", collection_task_id=source))
 
-        assert sandbox.control.task(run.xcoms["copy"]["task_id"])["group_id"] == groups[0]
+        assert sandbox.control.task(copy["task_id"])["group_id"] == groups[0]
 
     def test_tasks_and_groups_are_deleted_and_the_log_tells_which(
         self, sandbox: Sandbox, task: dict[str, Any], groups: list[int], said: Callable[[], str]
     ) -> None:
-        with make_dag() as dag:
-            found = PythonOperator(task_id="find", python_callable=lambda: [task["task_id"]])
-            tasks = WebCollectDeleteTasksOperator(task_id="tasks", collection_task_ids=found.output)
-            tasks >> WebCollectDeleteTaskGroupsOperator(task_id="groups", task_group_ids=groups)
-        run = run_dag(dag)
+        id_ = task["task_id"]
 
-        assert (run.xcoms["tasks"], run.xcoms["groups"]) == ([task["task_id"]], groups)
-        assert task["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
+        assert execute(WebCollectDeleteTasksOperator(task_id="tasks", collection_task_ids=[id_])) == [id_]
+        assert execute(WebCollectDeleteTaskGroupsOperator(task_id="groups", task_group_ids=groups)) == groups
+        assert id_ not in {each["task_id"] for each in sandbox.control.tasks()}
         assert not set(groups) & set(sandbox.control.groups())
         log = said()
-        assert f"Deleting 1 tasks: {task['task_id']}" in log
+        assert f"Deleting 1 tasks: {id_}" in log
         assert f"Deleting 2 task groups: {groups[0]}, {groups[1]}" in log
 
     def test_parameters_are_set_and_the_log_tells_append_from_replace(
@@ -188,45 +198,47 @@ class TestSuccess:
         loop, _, text = task["actions"]
         entry = {"action_id": loop["action_id"], "loop_type": "TextList"}
 
-        def update(name: str, **arguments: Any) -> Callable[[], Any]:
-            return lambda: WebCollectUpdateTaskParametersOperator(
-                task_id=name, collection_task_id=task["task_id"], **arguments
+        def update(**arguments: Any) -> dict[str, Any]:
+            result: dict[str, Any] = execute(
+                WebCollectUpdateTaskParametersOperator(
+                    task_id="update", collection_task_id=task["task_id"], **arguments
+                )
             )
+            return result
 
         step = {"action_type": "EnterTextAction", "action_id": text["action_id"]}
-        run = run_tasks(
-            update("replace", loop_items=[{**entry, "loop_items": ["a", "b"]}]),
-            update("append", loop_items=[{**entry, "loop_items": ["c"], "is_append": True}]),
-            update("dict", actions=[{**step, "properties": {"TextToSet": "one"}}]),
-            update("pairs", actions=[{**step, "properties": [{"name": "TextToSet", "value": "two"}]}]),
-        )
+        update(loop_items=[{**entry, "loop_items": ["a", "b"]}])
+        append = update(loop_items=[{**entry, "loop_items": ["c"], "is_append": True}])
+        as_dict = update(actions=[{**step, "properties": {"TextToSet": "one"}}])
+        as_pairs = update(actions=[{**step, "properties": [{"name": "TextToSet", "value": "two"}]}])
 
-        assert run.state == "success"
         steps = sandbox.control.task(task["task_id"])["actions"]
         assert steps[0]["loop_items"] == ["a", "b", "c"]
         assert steps[2]["properties"] == {"TextToSet": "two"}
-        assert run.xcoms["append"] == {
+        assert append == {
             "collection_task_id": task["task_id"],
             "actions": [],
             "loop_items": [{"action_id": loop["action_id"], "count": 1, "is_append": True}],
         }
-        assert run.xcoms["dict"]["actions"] == run.xcoms["pairs"]["actions"]
+        assert as_dict["actions"] == as_pairs["actions"]
         log = said()
         assert f"Replaced all values by 2 values of step {loop['action_id']}." in log
         assert f"Appended 1 values of step {loop['action_id']}." in log
 
     def test_steps_counts_and_apps_are_read(self, task: dict[str, Any]) -> None:
-        run = run_each(task, ("get_actions", "get_running_counts", "deprecate_data_app"))
+        ((found,), counts, app) = (
+            execute(MAKE[name](task, task_id=name))
+            for name in ("get_actions", "get_running_counts", "deprecate_data_app")
+        )
 
-        (found,) = run.xcoms["get_actions"]
         assert found["task_id"] == task["task_id"]
         assert [action["action_id"] for action in found["actions"]] == [
             action["action_id"] for action in task["actions"]
         ]
         assert found["actions"][0]["loop_items"] == task["actions"][0]["loop_items"]
-        assert set(run.xcoms["get_running_counts"]) >= {"extracting_count", "waiting_sub_task_count"}
-        assert all(isinstance(count, int) for count in run.xcoms["get_running_counts"].values())
-        assert {"app_name", "status"} <= set(run.xcoms["deprecate_data_app"])
+        assert set(counts) >= {"extracting_count", "waiting_sub_task_count"}
+        assert all(isinstance(count, int) for count in counts.values())
+        assert {"app_name", "status"} <= set(app)
 
     def test_all_can_be_mapped(self, sandbox: Sandbox, groups: list[int]) -> None:
         ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]
@@ -252,9 +264,7 @@ class TestSuccess:
 
 
 class TestErrors:
-    def test_codes_of_the_contract_fail_without_retries(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
-    ) -> None:
+    def test_codes_of_the_contract_fail_without_retries(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         names = [name for name in MAKE if ERRORS[name]]
         for name in names:
             status = 401 if name == "deprecate_data_app" else 400
@@ -262,36 +272,32 @@ class TestErrors:
             sandbox.control.fail(
                 PATHS[name], status=status, code=ERRORS[name][0], message="so it is", times=2
             )
-        run = run_each(task, names)
-
-        assert run.states == dict.fromkeys(names, "failed")
-        assert run.tries == dict.fromkeys(names, 1)
-        log = said()
-        for name in names:
-            assert f"{ERRORS[name][0]}: so it is" in log
+            with pytest.raises(AirflowFailException, match=f"{ERRORS[name][0]}: so it is"):
+                execute(MAKE[name](task, task_id=name))
 
     def test_ids_that_are_not_there_and_plans_that_are_too_low_fail_without_retries(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         for name in MAKE:
             sandbox.control.fail(PATHS[name], status=403, code="PermissionDenied", message="no", times=2)
-        run = run_each(task)
-
-        assert run.states == dict.fromkeys(MAKE, "failed")
-        assert run.tries == dict.fromkeys(MAKE, 1)
-        assert said().count("See `Required plan tiers` in the contract") >= len(MAKE)
+            advice = "" if name == "deprecate_data_app" else ".*See `Required plan tiers` in the contract"
+            with pytest.raises(AirflowFailException, match=f"{name}: HTTP 403 PermissionDenied: no{advice}"):
+                execute(MAKE[name](task, task_id=name))
 
     @pytest.mark.parametrize("kind", ["drop", "no_answer"])
     def test_a_lost_answer_is_asked_for_again_only_where_that_is_safe(
-        self, sandbox: Sandbox, task: dict[str, Any], kind: str, said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any], kind: str
     ) -> None:
+        count = in_group(sandbox)
+        unknown = {}
         for name in MAKE:
             sandbox.control.fail(PATHS[name], kind=kind)
-        count = in_group(sandbox)
-        run = run_each(task)
+            try:
+                execute(MAKE[name](task, task_id=name))
+            except AirflowFailException as error:
+                unknown[name] = str(error)
 
-        assert run.states == {name: "failed" if name in UNSAFE else "success" for name in MAKE}
-        assert run.tries == dict.fromkeys(MAKE, 1)
+        assert unknown.keys() == UNSAFE
         assert {name: sent(sandbox, name) for name in MAKE} == {
             name: 1 if name in UNSAFE else 2 for name in MAKE
         }
@@ -299,66 +305,68 @@ class TestErrors:
         assert in_group(sandbox) - count == (2 if acted else 0)
         loop = sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
         assert loop == ["one", "two", *(["x"] if acted else [])]
-        log = said()
-        assert f"A copy of task {task['task_id']} may be in its own group by now." in log
-        assert f"Copies of 1 tasks may be in the groups {GROUP} by now." in log
-        assert "The values may have been appended already to" in log
+        assert f"A copy of task {task['task_id']} may be in its own group by now." in unknown["copy_task"]
+        assert f"Copies of 1 tasks may be in the groups {GROUP} by now." in unknown["copy_tasks"]
+        assert "The values may have been appended already to" in unknown["update_task_parameters"]
 
     def test_retries_of_an_unknown_outcome_can_be_asked_for(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         for name in UNSAFE:
             sandbox.control.fail(PATHS[name], kind="drop")
-        run = run_each(task, UNSAFE, retry_unknown_outcome=True)
-
-        assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "success"), dict.fromkeys(UNSAFE, 2))
+            execute(MAKE[name](task, task_id=name, retry_unknown_outcome=True), tries=2)
 
     def test_a_timeout_that_interrupts_one_counts_as_an_unknown_outcome(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any], execute_interrupted: Callable[[str, Any], None]
     ) -> None:
-        for name in UNSAFE:
-            sandbox.control.fail(PATHS[name], kind="slow", seconds=4)
         count = in_group(sandbox)
-        run = run_each(task, UNSAFE, execution_timeout=timedelta(seconds=2))
+        said = {}
+        for name in UNSAFE:
+            with pytest.raises(AirflowFailException) as failed:
+                execute_interrupted(name, MAKE[name](task, task_id=name))
+            said[name] = str(failed.value)
 
-        assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "failed"), dict.fromkeys(UNSAFE, 1))
-        await_requests(sandbox, dict.fromkeys(UNSAFE, 1))
+        assert {name: sent(sandbox, name) for name in UNSAFE} == dict.fromkeys(UNSAFE, 1)
         assert in_group(sandbox) - count == 2
         assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "x"]
-        log = said()
-        assert "interrupted before it answered (AirflowTaskTimeout)" in log
-        assert f"A copy of task {task['task_id']} may be in its own group by now. Clear the task" in log
+        assert all("interrupted before it answered (AirflowTaskTimeout)" in each for each in said.values())
+        advice = f"A copy of task {task['task_id']} may be in its own group by now. Clear the task"
+        assert advice in said["copy_task"]
 
-    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="`dag.test()` of Airflow 2 ends with a timeout")
+    @pytest.mark.parametrize("name", ["copy_task", "get_actions"])
     def test_a_timeout_leaves_to_retries_what_may_be_repeated(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, task: dict[str, Any], execute_interrupted: Callable[[str, Any], None], name: str
     ) -> None:
-        expected = {"copy_task": 2, "get_actions": 2}
-        for name in expected:
-            sandbox.control.fail(PATHS[name], kind="slow", seconds=4)
-        run = run_each(task, expected, execution_timeout=timedelta(seconds=2), retry_unknown_outcome=True)
-
-        assert (run.states, run.tries) == (dict.fromkeys(expected, "success"), expected)
-        await_requests(sandbox, expected)
+        with pytest.raises(AirflowTaskTimeout):
+            execute_interrupted(name, MAKE[name](task, task_id=name, retry_unknown_outcome=True))
 
     @pytest.mark.parametrize("marked", [None, "success"])
     def test_a_worker_that_is_shut_down_makes_no_second_copy(
-        self, sandbox: Sandbox, task: dict[str, Any], marked: str | None
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        set_connection: Callable[..., None],
+        marked: str | None,
     ) -> None:
-        sandbox.control.fail(PATHS["copy_task"], kind="slow", seconds=4)
         count = in_group(sandbox)
         with make_dag() as dag:
-            shutdown = threading.Timer(2, shut_down, [dag.dag_id, marked])
-            # during the request
-            MAKE["copy_task"](task, task_id="copy", pre_execute=lambda _: shutdown.start(), **RETRIES)
+            MAKE["copy_task"](task, task_id="copy", **RETRIES)
+
+        def shut_down_meanwhile(path: str, status: int, body: Any) -> tuple[int, Any]:
+            if path.startswith(PATHS["copy_task"]):
+                shut_down(dag.dag_id, marked)
+                # on Airflow 3 the task goes on
+                time.sleep(0.2)
+            return status, body
+
         # `dag.test()` of Airflow 2 ends with it
-        with contextlib.suppress(*INTERRUPTS):
+        with proxy(sandbox.url, shut_down_meanwhile) as url, contextlib.suppress(*INTERRUPTS):
+            set_connection(host=url)
             run_dag(dag)
-        shutdown.join()
 
         # Airflow 3 lets the task end by itself
         assert state_of(dag.dag_id) == (marked or ("success" if AIRFLOW_V_3_0_PLUS else "failed"))
-        await_requests(sandbox, {"copy_task": 1})
+        assert sent(sandbox, "copy_task") == 1
         assert in_group(sandbox) - count == 1
 
     def test_a_rate_limit_is_waited_out_even_where_repeating_is_not_safe(
@@ -366,9 +374,9 @@ class TestErrors:
     ) -> None:
         for name in UNSAFE:
             sandbox.control.fail(PATHS[name], status=429, code="TooManyRequests")
-        run = run_each(task, UNSAFE)
+            execute(MAKE[name](task, task_id=name))
 
-        assert (run.states, run.tries) == (dict.fromkeys(UNSAFE, "success"), dict.fromkeys(UNSAFE, 1))
+        assert {name: sent(sandbox, name) for name in UNSAFE} == dict.fromkeys(UNSAFE, 2)
 
 
 class TestMeaningOfResults:
@@ -408,40 +416,29 @@ class TestMeaningOfResults:
         name: str,
         data: dict[str, object],
         message: str,
-        said: Callable[[], str],
     ) -> None:
         with serving(lambda _: answer(data)) as server:
             set_connection(host=server.url, extra={"access_token": "any"})
-            run = run_each(task, (name,))
+            with pytest.raises(AirflowFailException, match=message):
+                execute(MAKE[name](task, task_id=name))
 
-        assert (run.states, run.tries) == ({name: "failed"}, {name: 1})
-        assert message in said()
+    @pytest.mark.parametrize(
+        ("operator", "name"),
+        [
+            (WebCollectDeleteTasksOperator, "collection_task_ids"),
+            (WebCollectDeleteTaskGroupsOperator, "task_group_ids"),
+        ],
+    )
+    def test_an_empty_deletion_is_an_error_unless_it_is_expected(
+        self, sandbox: Sandbox, operator: type[Any], name: str
+    ) -> None:
+        arguments = {"task_id": "delete", name: "{{ params.found }}"}
+        with make_dag(render_template_as_native_obj=True):
+            strict, easy = operator(**arguments), operator(**{**arguments, "task_id": "e"}, ignore_empty=True)
 
-    def test_an_empty_deletion_is_an_error_unless_it_is_expected(self, sandbox: Sandbox) -> None:
-        templates: dict[str, Any] = {"webcollect_conn_id": "{{ 'webcollect_default' }}"}
-        with make_dag() as dag:
-            nothing = PythonOperator(task_id="find", python_callable=lambda: [])
-            for name, ignore in (("strict", False), ("easy", True)):
-                WebCollectDeleteTasksOperator(
-                    task_id=f"tasks_{name}",
-                    collection_task_ids=nothing.output,
-                    ignore_empty=ignore,
-                    **RETRIES,
-                )
-                WebCollectDeleteTaskGroupsOperator(
-                    task_id=f"groups_{name}", task_group_ids=[], ignore_empty=ignore, **templates, **RETRIES
-                )
-        run = run_dag(dag)
-
-        assert run.states == {
-            "find": "success",
-            "tasks_strict": "failed",
-            "tasks_easy": "success",
-            "groups_strict": "failed",
-            "groups_easy": "success",
-        }
-        assert (run.xcoms["tasks_easy"], run.xcoms["groups_easy"]) == ([], [])
-        assert set(run.tries.values()) == {1}
+        with pytest.raises(AirflowFailException, match=name):
+            execute(strict, params={"found": []})
+        assert execute(easy, params={"found": []}) == []
         assert sandbox.control.requests() == []
 
 
@@ -485,28 +482,20 @@ WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
 ]
 
 
-class TestWrongArguments:
-    @pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
-    def test_a_literal_one_fails_while_the_dag_is_parsed(
-        self, operator: type[Any], arguments: dict[str, Any], name: str
-    ) -> None:
-        with make_dag(), pytest.raises(InvalidArgument, match=name):
-            operator(task_id="wrong", **arguments)
+@pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
+def test_a_wrong_literal_argument_fails_while_the_dag_is_parsed(
+    operator: type[Any], arguments: dict[str, Any], name: str
+) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=name):
+        operator(task_id="wrong", **arguments)
 
-    def test_a_rendered_or_mapped_one_fails_before_anything_is_sent(
-        self, sandbox: Sandbox, said: Callable[[], str]
-    ) -> None:
-        templates: dict[str, Any] = {"webcollect_conn_id": "{{ 'webcollect_default' }}"}
-        with make_dag() as dag:
-            for index, (operator, arguments, _) in enumerate(WRONG):
-                operator(task_id=f"rendered_{index}", **{**arguments, **templates, **RETRIES})
-            for index, (operator, arguments, _) in enumerate(WRONG[::4]):
-                operator.partial(task_id=f"mapped_{index}", **RETRIES).expand_kwargs([arguments])
-        run = run_dag(dag)
 
-        assert set(run.states.values()) == {"failed"}
-        assert set(run.tries.values()) == {1}
-        assert sandbox.control.requests() == []
-        log = said()
-        for _, _, name in WRONG:
-            assert f"`{name}" in log
+def test_a_wrong_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(sandbox: Sandbox) -> None:
+    for operator, arguments, name in WRONG:
+        templated = operator(task_id="rendered", **arguments, webcollect_conn_id="{{ 'webcollect_default' }}")
+        with make_dag():
+            mapped = operator.partial(task_id="mapped").expand_kwargs([arguments])
+        for each in (templated, mapped.unmap(arguments)):
+            with pytest.raises(AirflowFailException, match=f"`{name}"):
+                execute(each)
+    assert sandbox.control.requests() == []

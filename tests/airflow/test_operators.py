@@ -1,4 +1,4 @@
-"""The operators, each as a task of a DAG run: what they do, what they hand on, and how they fail."""
+"""The operators of the main job: what they do, what they hand on, and how they fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 from airflow.providers.common.compat.standard.operators import PythonOperator
 
 from airflow_provider_webcollect.operators import webcollect as operators
@@ -21,7 +21,8 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
-from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.executions import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,12 +55,16 @@ def subtask_ids(task: dict[str, Any]) -> list[str]:
 
 
 class TestUpdateLoopItems:
+    def items(self, sandbox: Sandbox, task: dict[str, Any]) -> list[str]:
+        items: list[str] = sandbox.control.task(task["task_id"])["actions"][0]["loop_items"]
+        return items
+
     def test_it_replaces_the_values(
         self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
     ) -> None:
         run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a", "b"]))
 
-        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["a", "b"]
+        assert self.items(sandbox, task) == ["a", "b"]
         result = run.xcoms["update"]
         assert isinstance(result.pop("message"), str)
         assert result == {
@@ -69,9 +74,9 @@ class TestUpdateLoopItems:
         }
 
     def test_it_appends_if_asked(self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]) -> None:
-        run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
+        execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
 
-        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "a"]
+        assert self.items(sandbox, task) == ["one", "two", "a"]
 
     @pytest.mark.parametrize("native", [True, False])
     def test_its_values_may_be_templates(
@@ -85,36 +90,30 @@ class TestUpdateLoopItems:
         )
 
         assert run.state == "success"
-        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["x", "y"]
+        assert self.items(sandbox, task) == ["x", "y"]
 
     def test_an_unknown_step_fails_without_retries(self, loop: dict[str, Any]) -> None:
-        run = run_tasks(
-            lambda: WebCollectUpdateLoopItemsOperator(
-                **{**loop, "action_id": "no-such-step"}, loop_items=["a"], **RETRIES
+        with pytest.raises(AirflowFailException):
+            execute(
+                WebCollectUpdateLoopItemsOperator(**{**loop, "action_id": "no-such-step"}, loop_items=["a"])
             )
-        )
-
-        assert (run.states, run.tries) == ({"update": "failed"}, {"update": 1})
 
     def test_an_append_whose_answer_is_lost_is_not_repeated(
         self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
     ) -> None:
         sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
-        run = run_tasks(
-            lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True, **RETRIES)
-        )
+        with pytest.raises(AirflowFailException):
+            execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"], is_append=True))
 
-        assert (run.states, run.tries) == ({"update": "failed"}, {"update": 1})
-        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["one", "two", "a"]
+        assert self.items(sandbox, task) == ["one", "two", "a"]
 
     def test_a_replacement_whose_answer_is_lost_is_repeated(
         self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any]
     ) -> None:
         sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
-        run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]))
+        execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]))
 
-        assert (run.states, run.tries) == ({"update": "success"}, {"update": 1})
-        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"] == ["a"]
+        assert self.items(sandbox, task) == ["a"]
 
     def test_it_can_be_mapped(self, sandbox: Sandbox, loop: dict[str, Any]) -> None:
         tasks = [sandbox.control.add_task() for _ in range(3)]
@@ -132,8 +131,7 @@ class TestUpdateLoopItems:
         assert [run.xcoms[f"update[{index}]"]["collection_task_id"] for index in range(3)] == [
             each["task_id"] for each in tasks
         ]
-        for each in tasks:
-            assert sandbox.control.task(each["task_id"])["actions"][0]["loop_items"] == ["mapped"]
+        assert [self.items(sandbox, each) for each in tasks] == [["mapped"]] * 3
 
 
 class TestReplaceUrls:
@@ -149,110 +147,73 @@ class TestReplaceUrls:
     def urls(self, sandbox: Sandbox, task: dict[str, Any]) -> tuple[str, ...]:
         return tuple(sandbox.control.task(task["task_id"])["urls"])
 
+    def replace(self, task: dict[str, Any], **arguments: Any) -> WebCollectReplaceUrlsOperator:
+        return WebCollectReplaceUrlsOperator(
+            task_id="replace", collection_task_id=task["task_id"], **arguments
+        )
+
     def test_it_takes_a_list(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id=task["task_id"], urls=list(self.URLS)
-            )
-        )
+        result = execute(self.replace(task, urls=list(self.URLS)))
 
         assert self.urls(sandbox, task) == self.URLS
-        assert run.xcoms == {"replace": {"collection_task_id": task["task_id"], "count": 2}}
+        assert result == {"collection_task_id": task["task_id"], "count": 2}
 
-    @pytest.mark.parametrize("scheme", ["", "file://"])
-    def test_it_takes_a_path(self, sandbox: Sandbox, task: dict[str, Any], file: Path, scheme: str) -> None:
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id=task["task_id"], urls_path=f"{scheme}{file}"
-            )
-        )
-
-        assert run.states == {"replace": "success"}
-        assert self.urls(sandbox, task) == self.URLS
-
-    def test_it_takes_an_object_storage_path(
-        self, sandbox: Sandbox, task: dict[str, Any], file: Path
+    @pytest.mark.parametrize("path", [str, "file://{}".format, lambda file: ObjectStoragePath(f"file://{file}")])
+    def test_it_takes_a_path(
+        self, sandbox: Sandbox, task: dict[str, Any], file: Path, path: Callable[[Path], Any]
     ) -> None:
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace",
-                collection_task_id=task["task_id"],
-                urls_path=ObjectStoragePath(f"file://{file}"),
-            )
-        )
+        execute(self.replace(task, urls_path=path(file)))
 
-        assert run.states == {"replace": "success"}
         assert self.urls(sandbox, task) == self.URLS
 
     def test_it_takes_what_an_upstream_task_returned(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         with make_dag() as dag:
             found = PythonOperator(task_id="find", python_callable=lambda: list(self.URLS))
-            WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id=task["task_id"], urls=found.output
-            )
+            self.replace(task, urls=found.output)
         run = run_dag(dag)
 
         assert run.states == {"find": "success", "replace": "success"}
         assert self.urls(sandbox, task) == self.URLS
 
     def test_a_bad_line_is_named_before_anything_is_sent(
-        self, sandbox: Sandbox, task: dict[str, Any], file: Path, said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any], file: Path
     ) -> None:
         file.write_text("https://shop.example/1\n\nhttps://shop.example/2\n")
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id=task["task_id"], urls_path=str(file), **RETRIES
-            )
-        )
+        with pytest.raises(AirflowFailException, match="line 2"):
+            execute(self.replace(task, urls_path=str(file)))
 
-        assert (run.states, run.tries) == ({"replace": "failed"}, {"replace": 1})
-        assert "line 2" in said()
         assert sandbox.control.requests() == []
 
     def test_a_file_that_is_not_there_fails(self, task: dict[str, Any], tmp_path: Path) -> None:
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id=task["task_id"], urls_path=f"file://{tmp_path}/none"
-            )
-        )
+        with pytest.raises(FileNotFoundError):
+            execute(self.replace(task, urls_path=f"file://{tmp_path}/none"))
 
-        assert run.states == {"replace": "failed"}
-
-    def test_a_task_that_is_not_there_fails_without_retries(self, said: Callable[[], str]) -> None:
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id="gone", urls=list(self.URLS), **RETRIES
-            )
-        )
-
-        assert (run.states, run.tries) == ({"replace": "failed"}, {"replace": 1})
-        assert "InvalidTaskId" in said()
+    def test_a_task_that_is_not_there_fails_without_retries(self) -> None:
+        with pytest.raises(AirflowFailException, match="InvalidTaskId"):
+            execute(self.replace({"task_id": "gone"}, urls=list(self.URLS)))
 
     def test_a_running_task_is_left_to_the_retries(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         sandbox.control.fail("/task/urls:file", status=400, code="TaskExecuting", times=2)
-        run = run_tasks(
-            lambda: WebCollectReplaceUrlsOperator(
-                task_id="replace", collection_task_id=task["task_id"], urls=list(self.URLS), **RETRIES
-            )
-        )
+        run = run_tasks(lambda: self.replace(task, urls=list(self.URLS), **RETRIES))
 
         assert (run.states, run.tries) == ({"replace": "success"}, {"replace": 3})
         assert self.urls(sandbox, task) == self.URLS
 
 
 class TestStartSubTasks:
-    def start(self, task: dict[str, Any], **arguments: Any) -> FinishedRun:
-        return run_tasks(
-            lambda: WebCollectStartSubTasksOperator(
+    def start(self, task: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+        result: dict[str, Any] = execute(
+            WebCollectStartSubTasksOperator(
                 task_id="start", collection_task_id=task["task_id"], **arguments
-            )
+            ),
+            params={"none": []},
         )
+        return result
 
     def test_it_starts_all_of_them(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        run = self.start(task)
+        result = self.start(task)
 
         assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 3
-        result = run.xcoms["start"]
         after = result.pop("after")
         assert result == {
             "collection_task_id": task["task_id"],
@@ -262,29 +223,27 @@ class TestStartSubTasks:
         assert (after["executed_times"], after["running"]) == (1, False)
 
     def test_it_starts_those_that_are_given(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        run = self.start(task, sub_task_ids=subtask_ids(task)[:1])
+        result = self.start(task, sub_task_ids=subtask_ids(task)[:1])
 
         assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 1
-        assert run.xcoms["start"]["started"] == subtask_ids(task)[:1]
+        assert result["started"] == subtask_ids(task)[:1]
 
     def test_it_leaves_those_that_run_alone(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
         first, second, third = subtask_ids(task)
         self.start(task, sub_task_ids=[first])
-        run = self.start(task)
-        again = self.start(task)
+        rest, again = self.start(task), self.start(task)
 
-        assert run.xcoms["start"]["started"] == [second, third]
-        assert run.xcoms["start"]["already_active"] == [first]
-        assert run.xcoms["start"]["after"]["running"]
-        assert again.xcoms["start"]["started"] == []
+        assert rest["started"] == [second, third]
+        assert rest["already_active"] == [first]
+        assert rest["after"]["running"]
+        assert again["started"] == []
         assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 2
         assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
 
     def test_a_task_that_never_ran_can_be_started(self, sandbox: Sandbox) -> None:
         sandbox.control.configure(hide_unexecuted=True)
-        run = self.start(sandbox.control.add_task())
 
-        assert run.xcoms["start"]["after"] == {
+        assert self.start(sandbox.control.add_task())["after"] == {
             "executed_times": 0,
             "start_execute_time": None,
             "end_execute_time": None,
@@ -293,33 +252,27 @@ class TestStartSubTasks:
 
     @pytest.mark.parametrize("kind", ["no_answer", "broken_json", "cut_body"])
     def test_a_start_whose_answer_is_lost_is_not_repeated(
-        self, sandbox: Sandbox, task: dict[str, Any], kind: str, said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any], kind: str
     ) -> None:
         sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind)
-        run = self.start(task, **RETRIES)
+        with pytest.raises(
+            AirflowFailException, match="Check in the service whether it took effect before repeating it."
+        ):
+            self.start(task)
 
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert len(sandbox.control.requests("/cloudextraction/subtasks:start")) == 1
-        assert "Check in the service whether it took effect before repeating it." in said()
 
-    def test_an_unknown_task_fails_without_retries(self, task: dict[str, Any]) -> None:
-        run = self.start({"task_id": "no-such-task"}, **RETRIES)
-
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
+    def test_an_unknown_task_fails_without_retries(self) -> None:
+        with pytest.raises(AirflowFailException):
+            self.start({"task_id": "no-such-task"})
 
     def test_an_empty_list_is_refused_at_run_time(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        run = run_tasks(
-            lambda: WebCollectStartSubTasksOperator(
-                task_id="start",
-                collection_task_id=task["task_id"],
-                sub_task_ids="{{ params.ids }}",
-                **RETRIES,
-            ),
-            params={"ids": []},
-            render_template_as_native_obj=True,
-        )
+        with (
+            make_dag(render_template_as_native_obj=True),
+            pytest.raises(AirflowFailException, match="sub_task_ids"),
+        ):
+            self.start(task, sub_task_ids="{{ params.none }}")
 
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert sandbox.control.requests() == []
 
 
@@ -331,55 +284,52 @@ def test_a_lost_answer_is_asked_for_again_where_that_is_safe(
     for path in paths:
         sandbox.control.fail(path, kind=kind)
     which = {"collection_task_id": task["task_id"]}
-    run = run_tasks(
-        lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]),
-        lambda: WebCollectReplaceUrlsOperator(task_id="replace", urls=["https://shop.example/1"], **which),
-        lambda: WebCollectMarkExportedOperator(task_id="confirm", **which),
-    )
+    execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["a"]))
+    execute(WebCollectReplaceUrlsOperator(task_id="replace", urls=["https://shop.example/1"], **which))
+    execute(WebCollectMarkExportedOperator(task_id="confirm", **which))
 
-    assert run.states == dict.fromkeys(("update", "replace", "confirm"), "success")
-    assert run.tries == dict.fromkeys(run.states, 1)
     assert [len(sandbox.control.requests(path)) for path in paths] == [2, 2, 2]
 
 
 class TestMarkExported:
-    def test_it_confirms_the_export(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        run = run_tasks(
-            lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
-        )
+    def confirm(self, task_id: str, **arguments: Any) -> WebCollectMarkExportedOperator:
+        return WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task_id, **arguments)
 
-        assert run.xcoms == {"confirm": {"collection_task_id": task["task_id"]}}
+    def test_it_confirms_the_export(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
+        result = execute(self.confirm(task["task_id"]))
+
+        assert result == {"collection_task_id": task["task_id"]}
         assert sandbox.control.task(task["task_id"])["exported"]
 
     @pytest.mark.parametrize(
         ("status", "code"), [(403, "PermissionDenied"), (400, "InvalidParameter"), (400, "SomethingNew")]
     )
     def test_what_cannot_get_better_is_not_retried(
-        self, sandbox: Sandbox, task: dict[str, Any], status: int, code: str, said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any], status: int, code: str
     ) -> None:
         sandbox.control.fail("/data/markexported", status=status, code=code, message="so it is")
-        run = run_tasks(
-            lambda: WebCollectMarkExportedOperator(
-                task_id="confirm", collection_task_id=task["task_id"], **RETRIES
-            )
-        )
+        with pytest.raises(
+            AirflowFailException, match=rf"mark_exported: HTTP {status} {code}: so it is \(requestId "
+        ):
+            execute(self.confirm(task["task_id"]))
+
+    def test_a_rejected_credential_fails_without_retries(
+        self, set_connection: Callable[..., None], task: dict[str, Any]
+    ) -> None:
+        set_connection(extra={"access_token": "wrong"})
+        run = run_tasks(lambda: self.confirm(task["task_id"], **RETRIES))
 
         assert (run.states, run.tries) == ({"confirm": "failed"}, {"confirm": 1})
-        assert f"mark_exported: HTTP {status} {code}: so it is (requestId " in said()
 
     def test_the_connection_may_be_a_template(
         self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
     ) -> None:
-        run = run_tasks(
-            lambda: WebCollectMarkExportedOperator(
-                task_id="confirm",
-                collection_task_id="{{ params.which }}",
-                webcollect_conn_id="webcollect_{{ 'default' }}",
-            ),
+        execute(
+            self.confirm("{{ params.which }}", webcollect_conn_id="webcollect_{{ 'default' }}"),
             params={"which": task["task_id"]},
         )
 
-        assert run.states == {"confirm": "success"}
+        assert sandbox.control.task(task["task_id"])["exported"]
 
 
 def test_lists_and_objects_are_shown_as_json_once_they_are_rendered() -> None:
@@ -443,33 +393,25 @@ USUAL: dict[type[Any], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("operator", "arguments", "name"), WRONG)
-class TestWrongArguments:
-    def test_a_literal_one_fails_while_the_dag_is_parsed(
-        self, operator: type[Any], arguments: dict[str, Any], name: str
-    ) -> None:
-        usual = {"collection_task_id": ID, **USUAL.get(operator, {})}
-        with make_dag(), pytest.raises(InvalidArgument, match=name):
-            operator(task_id="wrong", **{**usual, **arguments})
+def test_a_wrong_literal_argument_fails_while_the_dag_is_parsed(
+    operator: type[Any], arguments: dict[str, Any], name: str
+) -> None:
+    usual = {"collection_task_id": ID, **USUAL.get(operator, {})}
+    with make_dag(), pytest.raises(InvalidArgument, match=name):
+        operator(task_id="wrong", **{**usual, **arguments})
 
-    def test_a_rendered_one_fails_before_anything_is_sent(
-        self, operator: type[Any], arguments: dict[str, Any], name: str, sandbox: Sandbox
-    ) -> None:
+
+def test_a_wrong_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(sandbox: Sandbox) -> None:
+    for operator, arguments, name in WRONG:
         usual = {"collection_task_id": ID, **USUAL.get(operator, {}), **arguments}
         # one template suffices to put all checks off
-        templated = {**usual, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
-        run = run_tasks(lambda: operator(task_id="wrong", **templated, **RETRIES))
-
-        assert (run.states, run.tries) == ({"wrong": "failed"}, {"wrong": 1})
-        assert sandbox.control.requests() == []
-
-    def test_a_mapped_one_fails_without_retries(
-        self, operator: type[Any], arguments: dict[str, Any], name: str, sandbox: Sandbox
-    ) -> None:
-        usual = {"collection_task_id": ID, **USUAL.get(operator, {}), **arguments}
-        run = run_tasks(lambda: operator.partial(task_id="wrong", **RETRIES).expand_kwargs([usual]))
-
-        assert (run.states, run.tries) == ({"wrong[0]": "failed"}, {"wrong[0]": 1})
-        assert sandbox.control.requests() == []
+        templated = operator(task_id="rendered", **usual, webcollect_conn_id="{{ 'webcollect_default' }}")
+        with make_dag():
+            mapped = operator.partial(task_id="mapped").expand_kwargs([usual])
+        for each in (templated, mapped.unmap(usual)):
+            with pytest.raises(AirflowFailException, match=name):
+                execute(each)
+    assert sandbox.control.requests() == []
 
 
 def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: dict[str, Any]) -> None:
@@ -480,25 +422,12 @@ def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: di
             super().__init__(**kwargs)
             self.note = note
 
-    run = run_tasks(lambda: Confirm(task_id="confirm", collection_task_id=task["task_id"], note="{{ ds }}"))
+    execute(Confirm(task_id="confirm", collection_task_id=task["task_id"], note="{{ ds }}"), ds="2026-01-01")
 
-    assert run.states == {"confirm": "success"}
-
-
-def test_a_rejected_credential_fails_without_retries(
-    set_connection: Callable[..., None], task: dict[str, Any]
-) -> None:
-    set_connection(extra={"access_token": "wrong"})
-    run = run_tasks(
-        lambda: WebCollectMarkExportedOperator(
-            task_id="confirm", collection_task_id=task["task_id"], **RETRIES
-        )
-    )
-
-    assert (run.states, run.tries) == ({"confirm": "failed"}, {"confirm": 1})
+    assert sandbox.control.task(task["task_id"])["exported"]
 
 
 def test_results_are_small_json(sandbox: Sandbox, loop: dict[str, Any]) -> None:
-    run = run_tasks(lambda: WebCollectUpdateLoopItemsOperator(**loop, loop_items=["x" * 100] * 1000))
+    result = execute(WebCollectUpdateLoopItemsOperator(**loop, loop_items=["x" * 100] * 1000))
 
-    assert len(json.dumps(run.xcoms["update"])) < 500
+    assert len(json.dumps(result)) < 500

@@ -1,0 +1,50 @@
+"""Executing an operator as a worker does, without a DAG run: for what the operator itself decides."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+_numbers = itertools.count(1)
+
+
+class Store(dict[str, Any]):
+    """What Airflow stores for a task, over its tries and when it is cleared."""
+
+    set = dict.__setitem__
+    delete = dict.pop
+
+
+def execute(operator: Any, *, tries: int = 1, run_id: str | None = None, **context: Any) -> Any:
+    """Render an operator's templates, execute it, and return its result.
+
+    :param tries: each but the last must fail in such a way that Airflow retries the task.
+    :param run_id: by default that of a new run.
+    :param context: what the context holds beside the usual, or instead of it.
+    """
+    ti = {
+        "dag_id": "dag",
+        "task_id": operator.task_id,
+        "run_id": run_id or f"run_{next(_numbers)}",
+        "map_index": -1,
+        "max_tries": 2,
+        "xcom_push": lambda **stored: None,
+    }
+    context = {"task_state_store": Store(), **context}
+    for number in range(1, tries):
+        with pytest.raises(Exception) as failed:
+            _execute_try(operator, {"ti": SimpleNamespace(**ti, try_number=number), **context})
+        assert not isinstance(failed.value, AirflowFailException), failed.value
+    return _execute_try(operator, {"ti": SimpleNamespace(**ti, try_number=tries), **context})
+
+
+def _execute_try(operator: Any, context: dict[str, Any]) -> Any:
+    # a copy, as in a process of its own
+    task = operator.prepare_for_execution()
+    context = {"task": task, **context}
+    task.render_template_fields(context)
+    return task.execute(context)
