@@ -1,16 +1,15 @@
-"""Analytics as rows in XCom or in files, and their check against thresholds, as tasks of real DAG runs."""
+"""Analytics as rows in XCom or in files, and their check against thresholds."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import json
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pendulum
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
 from airflow_provider_webcollect.operators import analytics
 from airflow_provider_webcollect.operators.webcollect import (
@@ -19,7 +18,8 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
+from tests.airflow.dag_runs import make_dag, run_tasks
+from tests.airflow.executions import execute
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ TODAY = pendulum.now("UTC").date()
 WEEK: dict[str, Any] = {
     "start": TODAY.subtract(days=6).isoformat(),
     "end": TODAY.isoformat(),
-    "retries": 2,
-    "retry_delay": timedelta(0),
 }
 #: A row without metrics.
 ROW: dict[str, Any] = {
@@ -53,16 +51,16 @@ ROW: dict[str, Any] = {
 }
 
 
-def query(**arguments: Any) -> FinishedRun:
-    """Run the query operator as a DAG run."""
-    return run_tasks(lambda: WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}))
+def query(**arguments: Any) -> Any:
+    """Execute the query operator and return its result."""
+    return execute(WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}), ds="2026-01-01")
 
 
 def check(**arguments: Any) -> dict[str, Any]:
-    """Run the check as a DAG run, which must succeed, and return its result."""
-    run = run_tasks(lambda: WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments}))
-    assert run.states == {"check": "success"}
-    result: dict[str, Any] = run.xcoms["check"]
+    """Execute the check and return its result."""
+    result: dict[str, Any] = execute(
+        WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments})
+    )
     return result
 
 
@@ -74,7 +72,8 @@ def truth(client: Client, **arguments: Any) -> list[Any]:
 
 class TestQuery:
     def test_rows_are_flat_and_plain(self, client: Client) -> None:
-        run = query(time_granularity="{{ 'Week' }}", collection_method="Cloud")
+        arguments = {**WEEK, "time_granularity": "{{ 'Week' }}", "collection_method": "Cloud"}
+        run = run_tasks(lambda: WebCollectQueryAnalyticsOperator(task_id="query", **arguments))
 
         rows = run.xcoms["query"]
         expected = truth(client, time_granularity="Week", collection_method="Cloud")
@@ -91,31 +90,22 @@ class TestQuery:
     ) -> None:
         monkeypatch.setattr("airflow_provider_webcollect.service.api.endpoints.MAX_ANALYTICS_SIZE", 20)
         start = TODAY.subtract(days=34).isoformat()
-        run = query(start=start)
+        rows = query(start=start)
         monkeypatch.undo()
 
-        assert len(run.xcoms["query"]) == len(truth(client, start=start)) > 20
+        assert len(rows) == len(truth(client, start=start)) > 20
         assert len(sandbox.control.requests(PATH)) > 2
 
-    def test_rows_go_to_a_file_of_any_format(
-        self, client: Client, tmp_path: Path, said: Callable[[], str]
-    ) -> None:
+    def test_rows_go_to_a_file_of_any_format(self, client: Client, tmp_path: Path) -> None:
         import pyarrow.parquet as pq
 
         (tmp_path / "there.jsonl").write_text("of an earlier run")
-        with make_dag() as dag:
-            for name, arguments in {
-                "jsonl": {"destination": ObjectStoragePath(f"file://{tmp_path}/there.jsonl")},
-                "csv": {"destination": f"file://{tmp_path}/new/{{{{ ds }}}}.csv", "file_format": "csv"},
-                "parquet": {"destination": f"file://{tmp_path}/there.parquet", "file_format": "parquet"},
-                "xcom": {"max_xcom_rows": 1},
-            }.items():
-                WebCollectQueryAnalyticsOperator(task_id=name, **{**WEEK, **arguments})
-        run = run_dag(dag)
+        query(destination=ObjectStoragePath(f"file://{tmp_path}/there.jsonl"))
+        written = query(destination=f"file://{tmp_path}/new/{{{{ ds }}}}.csv", file_format="csv")
+        query(destination=f"file://{tmp_path}/there.parquet", file_format="parquet")
+        with pytest.raises(AirflowFailException, match=r"`max_xcom_rows` is 1\): set `destination`"):
+            query(max_xcom_rows=1)
 
-        assert run.states == {"jsonl": "success", "csv": "success", "parquet": "success", "xcom": "failed"}
-        assert run.tries["xcom"] == 1
-        assert "`max_xcom_rows` is 1): set `destination`" in said()
         expected = truth(client)
         volumes = [row.data_volume_metrics.total_collected for row in expected]
         lines = [json.loads(line) for line in (tmp_path / "there.jsonl").read_text().splitlines()]
@@ -128,8 +118,8 @@ class TestQuery:
         assert table["total_collected"].to_pylist() == volumes
         assert str(table.schema.field("success_rate").type) == "double"
         assert str(table.schema.field("day_key").type) == "string"
-        assert run.xcoms["csv"] == {
-            "destination": run.xcoms["csv"]["destination"],
+        assert written == {
+            "destination": f"file://{file}",
             "rows": len(expected),
             "bytes": file.stat().st_size,
         }
@@ -144,45 +134,41 @@ class TestQuery:
         monkeypatch.setattr(endpoints, "MAX_ANALYTICS_SIZE", 20)
         sandbox.control.fail(PATH, after=1, kind="status", status=403, code="PermissionDenied")
         start = TODAY.subtract(days=34).isoformat()
-        run = query(start=start, destination=f"file://{file}", file_format=file_format)
+        with pytest.raises(AirflowFailException):
+            query(start=start, destination=f"file://{file}", file_format=file_format)
 
-        assert run.states == {"query": "failed"}
         assert len(sandbox.control.requests(PATH)) == 2
         assert file.read_text() == "of an earlier run"
         assert list(tmp_path.iterdir()) == [file]
 
     def test_no_row_is_a_file_with_a_header(self, tmp_path: Path) -> None:
-        run = query(
+        query(
             collection_task_ids=["no-such-task"],
             destination=f"file://{tmp_path}/none.csv",
             file_format="csv",
         )
 
-        assert run.states == {"query": "success"}
         assert (tmp_path / "none.csv").read_text().startswith('"task_id","task_name"')
 
-    def test_a_member_who_is_none_is_explained(self, said: Callable[[], str]) -> None:
-        run = query(member_names=["nobody"])
+    def test_a_member_who_is_none_is_explained(self) -> None:
+        with pytest.raises(AirflowFailException, match="MemberNotAllowed") as failed:
+            query(member_names=["nobody"])
 
-        assert (run.states, run.tries) == ({"query": "failed"}, {"query": 1})
-        assert "MemberNotAllowed" in (log := said())
-        assert "Every name in `member_names` must be a member of the account's own team." in log
+        assert "Every name in `member_names` must be a member of the account's own team." in str(failed.value)
 
     def test_a_lost_answer_is_asked_for_again(self, sandbox: Sandbox) -> None:
         for kind in ("drop", "no_answer"):
             sandbox.control.fail(PATH, kind=kind)
-        run = query()
+        query()
 
-        assert (run.states, run.tries) == ({"query": "success"}, {"query": 1})
         assert len(sandbox.control.requests(PATH)) == 3
 
     def test_days_that_are_too_old_fail_when_the_task_runs_not_when_the_dag_is_parsed(
-        self, sandbox: Sandbox, said: Callable[[], str]
+        self, sandbox: Sandbox
     ) -> None:
-        run = query(start="2020-01-01", end="2020-01-02")
+        with pytest.raises(AirflowFailException, match="only the latest 3 months can be queried"):
+            query(start="2020-01-01", end="2020-01-02")
 
-        assert (run.states, run.tries) == ({"query": "failed"}, {"query": 1})
-        assert "only the latest 3 months can be queried" in said()
         assert sandbox.control.requests(PATH) == []
 
 
@@ -233,23 +219,16 @@ class TestCheck:
     ) -> None:
         strict: dict[str, Any] = {"min_success_rate": 1, "max_volume_drop": 0, "max_cost": 0}
         drop = 1 - sums["volume"] / sums["before"]
-        with make_dag() as dag:
-            for name, arguments in {
-                "fail": strict,
-                "warn": {**strict, "on_violation": "warn"},
-                "good": {
-                    "min_success_rate": sums["rate"] - 0.001,
-                    "max_volume_drop": min(1, max(0, drop + 0.001)),
-                    "max_cost": sums["cost"] + 0.01,
-                },
-                "tasks": {"max_cost": 0, "per_task": True, "on_violation": "warn"},
-            }.items():
-                WebCollectMetricsCheckOperator(task_id=name, **{**WEEK, **arguments})
-        run = run_dag(dag)
+        with pytest.raises(AirflowFailException) as failed:
+            check(**strict)
+        warned = check(**strict, on_violation="warn")
+        good = check(
+            min_success_rate=sums["rate"] - 0.001,
+            max_volume_drop=min(1, max(0, drop + 0.001)),
+            max_cost=sums["cost"] + 0.01,
+        )
+        tasks = check(max_cost=0, per_task=True, on_violation="warn")
 
-        assert run.states == {"fail": "failed", "warn": "success", "good": "success", "tasks": "success"}
-        assert run.tries["fail"] == 1
-        good, warned = run.xcoms["good"], run.xcoms["warn"]
         assert good["violations"] == []
         assert (good["start"], good["end"], good["volume"]) == (WEEK["start"], WEEK["end"], sums["volume"])
         assert good["success_rate"] == pytest.approx(sums["rate"])
@@ -259,7 +238,7 @@ class TestCheck:
         log = said()
         for violation in warned["violations"]:
             assert violation in log
-        tasks = run.xcoms["tasks"]
+            assert violation in str(failed.value)
         assert len(tasks["tasks"]) > 1
         assert all(violation.startswith("task ") for violation in tasks["violations"])
         assert sum(each["volume"] for each in tasks["tasks"].values()) == sums["volume"]
@@ -275,16 +254,9 @@ class TestCheck:
             "task idle: there was no run, so the success rate is not the 0.0% that is asked for"
         ]
 
-    def test_a_period_whose_predecessor_is_too_old_is_explained(self, said: Callable[[], str]) -> None:
-        start = TODAY.subtract(days=60).isoformat()
-        run = run_tasks(
-            lambda: WebCollectMetricsCheckOperator(
-                task_id="check", **{**WEEK, "start": start}, max_volume_drop=0.5
-            )
-        )
-
-        assert (run.states, run.tries) == ({"check": "failed"}, {"check": 1})
-        assert "the days before, from " in said()
+    def test_a_period_whose_predecessor_is_too_old_is_explained(self) -> None:
+        with pytest.raises(AirflowFailException, match="the days before, from "):
+            check(start=TODAY.subtract(days=60).isoformat(), max_volume_drop=0.5)
 
 
 #: Metrics of two rows of one period, and the success rate that follows.
