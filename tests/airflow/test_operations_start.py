@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 from airflow.settings import Session
 from sqlalchemy import inspect, text
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
+from tests.airflow.executions import Store, execute
+from tests.airflow.proxy import proxy
+from tests.interruption import signalled_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(
-        speed=40, wait_seconds=10, run_seconds=60, stale_seconds=20, enforce_limits=False
+        speed=200, wait_seconds=10, run_seconds=60, stale_seconds=20, enforce_limits=False
     ),
 ]
 
@@ -40,22 +43,46 @@ SUBTASKS = "/cloudextraction/task/subtasks"
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
 
 
-def start(task: dict[str, Any], **arguments: Any) -> FinishedRun:
-    """Run the operator as a DAG run, with retries."""
-    return run_tasks(
-        lambda: WebCollectStartSubTasksOperator(
-            task_id="start",
-            collection_task_id=task["task_id"],
-            **{"wait_for_completion": True, "poll_interval": 0.2, **RETRIES, **arguments},
-        )
+def make_start(task: dict[str, Any], **arguments: Any) -> WebCollectStartSubTasksOperator:
+    """Make the operator, which waits for the run."""
+    return WebCollectStartSubTasksOperator(
+        task_id="start",
+        collection_task_id=task["task_id"],
+        **{"wait_for_completion": True, "poll_interval": 0.05, **arguments},
     )
 
 
-@pytest.fixture
-def short_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry checks for moments only whether an earlier try has started the run."""
-    monkeypatch.setattr("airflow_provider_webcollect.operators.start.SETTLE", 2.0)
-    monkeypatch.setattr("airflow_provider_webcollect.operators.start.CHECK_INTERVAL", 0.2)
+def start(task: dict[str, Any], *, tries: int = 1, store: Any = None, **arguments: Any) -> dict[str, Any]:
+    """Execute the operator and return its result.
+
+    :param store: what Airflow stores for the task.
+    """
+    operator = make_start(task, **arguments)
+    result: dict[str, Any] = execute(
+        operator, tries=tries, task_state_store=Store() if store is None else store
+    )
+    return result
+
+
+def start_in_dag(task: dict[str, Any], **arguments: Any) -> FinishedRun:
+    """Run the operator as a DAG run, with retries."""
+    return run_tasks(lambda: make_start(task, **{**RETRIES, **arguments}))
+
+
+class Clock:
+    """A clock of which sleeping takes no time, but calls a function."""
+
+    def __init__(self, on_sleep: Callable[[], object] = lambda: None) -> None:
+        self._on_sleep = on_sleep
+        self._slept = 0.0
+
+    def time(self) -> float:
+        return time.time() + self._slept
+
+    def sleep(self, seconds: float) -> None:
+        self._on_sleep()
+        # for longer, so that there are few queries: the client limits their rate
+        self._slept += 4 * seconds
 
 
 @pytest.fixture
@@ -76,7 +103,7 @@ def disconnected(
             before_retry()
 
         with once(lambda: starts(sandbox) > 0, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT"):
-            return start(task, on_retry_callback=connect_again)
+            return start_in_dag(task, on_retry_callback=connect_again)
 
     return run
 
@@ -117,13 +144,13 @@ def once(happened: Callable[[], bool], action: Callable[..., Any], *arguments: A
     person.join(10)
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
 class TestWaiting:
+    @pytest.mark.parametrize("deferrable", [False, True])
     def test_it_ends_with_the_run_that_it_started(
         self, sandbox: Sandbox, task: dict[str, Any], deferrable: bool
     ) -> None:
         # the status shows the Finished of the run before for a while
-        run = start(task, deferrable=deferrable)
+        run = start_in_dag(task, deferrable=deferrable)
 
         assert (run.states, run.tries["start"]) == ({"start": "success"}, 1)
         result = run.xcoms["start"]
@@ -136,11 +163,24 @@ class TestWaiting:
         assert remembered(run) == 0
 
     def test_a_run_that_is_stopped_fails_it_without_retries(
-        self, sandbox: Sandbox, task: dict[str, Any], deferrable: bool, said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any]
+    ) -> None:
+        sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
+        store = Store()
+        with (
+            once(lambda: starts(sandbox) > 0, sandbox.control.stop_task, task["task_id"]),
+            pytest.raises(AirflowFailException, match=f"{task['task_id']} is Stopped"),
+        ):
+            start(task, store=store)
+
+        assert store == {}
+
+    def test_a_run_that_is_stopped_fails_it_without_retries_in_the_triggerer_too(
+        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
     ) -> None:
         sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
         with once(lambda: starts(sandbox) > 0, sandbox.control.stop_task, task["task_id"]):
-            run = start(task, deferrable=deferrable)
+            run = start_in_dag(task, deferrable=True)
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert f"{task['task_id']} is Stopped" in said()
@@ -153,40 +193,47 @@ class TestARunThatIsGoingOn:
         sandbox.control.configure(run_seconds=10_000)
         going_on = sandbox.control.add_task(state="Extracting")
         with once(lambda: len(sandbox.control.requests(STATUS)) > 1, sandbox.control.advance, 10_000):
-            run = start(going_on)
+            result = start(going_on)
 
-        assert run.states == {"start": "success"}
-        assert run.xcoms["start"]["started"] == []
-        assert run.xcoms["start"]["status"]["executed_times"] == 1
+        assert result["started"] == []
+        assert result["status"]["executed_times"] == 1
 
-    def test_it_is_not_the_run_that_was_started_if_it_ends_before_the_start(self, sandbox: Sandbox) -> None:
-        sandbox.control.configure(run_seconds=10_000)
+    @pytest.mark.webcollect_sandbox(speed=20, wait_seconds=0, run_seconds=4, stale_seconds=2)
+    def test_it_is_not_the_run_that_was_started_if_it_ends_before_the_start(
+        self, sandbox: Sandbox, set_connection: Callable[..., None]
+    ) -> None:
+        sandbox.control.configure(run_seconds=10_000, enforce_limits=False)
         ending = sandbox.control.add_task(state="Extracting")
         sandbox.control.configure(run_seconds=4)
-        # between the query of the status and that of the sub-tasks
-        sandbox.control.fail(SUBTASKS, kind="slow", seconds=3)
-        with once(lambda: len(sandbox.control.requests(STATUS)) > 0, sandbox.control.advance, 10_000):
-            run = start(ending)
 
-        assert run.states == {"start": "success"}
-        assert len(run.xcoms["start"]["started"]) == len(ending["subtasks"])
-        assert run.xcoms["start"]["status"]["executed_times"] == 2
+        def end_after_the_first(path: str, status: int, body: Any) -> tuple[int, Any]:
+            # between the query of the status and that of the sub-tasks
+            if path.startswith(STATUS) and len(sandbox.control.requests(STATUS)) == 1:
+                sandbox.control.advance(10_000)
+            return status, body
+
+        with proxy(sandbox.url, end_after_the_first) as url:
+            set_connection(host=url)
+            result = start(ending)
+
+        assert len(result["started"]) == len(ending["subtasks"])
+        assert result["status"]["executed_times"] == 2
         assert sandbox.control.task(ending["task_id"])["state"] == "Finished"
 
 
-@pytest.mark.parametrize("fault", [{"kind": "slow", "seconds": 0.1}, {"kind": "no_answer"}])
+@pytest.mark.parametrize(
+    ("fault", "tries"), [({"kind": "slow", "seconds": 0.1}, 1), ({"kind": "no_answer"}, 2)]
+)
 def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
-    sandbox: Sandbox, task: dict[str, Any], fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, task: dict[str, Any], fault: dict[str, Any], tries: int
 ) -> None:
+    operator = make_start(task, retry_unknown_outcome=True)
     # what the status shows counts in any case SETTLE seconds after the start: by this clock, it took longer
-    clock = SimpleNamespace(time=lambda: time.time() - (0 if starts(sandbox) else SETTLE + 10))
-    monkeypatch.setattr("airflow_provider_webcollect.operators.start.time", clock)
+    operator.clock = SimpleNamespace(time=lambda: time.time() - (0 if starts(sandbox) else SETTLE + 10))
     sandbox.control.configure(stale_seconds=100)
     sandbox.control.fail(START, **fault)
-    run = start(task, retry_unknown_outcome=True)
 
-    assert run.states == {"start": "success"}
-    assert run.xcoms["start"]["status"]["executed_times"] == 2
+    assert execute(operator, tries=tries)["status"]["executed_times"] == 2
     assert starts(sandbox) == 1
 
 
@@ -229,164 +276,137 @@ class TestCrashes:
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         sandbox.control.fail(START, kind="no_answer")
-        run = start(task, retry_unknown_outcome=True)
+        start(task, tries=2, retry_unknown_outcome=True)
 
-        assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 1
 
-    @pytest.mark.usefixtures("short_checks")
     def test_a_start_that_was_lost_on_the_way_is_sent_again_by_a_retry(
         self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         sandbox.control.fail(START, kind="drop")
-        run = start(task, retry_unknown_outcome=True)
+        operator = make_start(task, retry_unknown_outcome=True)
+        operator.clock = Clock()
+        execute(operator, tries=2)
 
-        assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
         assert starts(sandbox) == 2
         assert len(sandbox.control.task(task["task_id"])["runs"]) == 2
 
-    def test_a_start_that_took_effect_and_is_not_shown_yet_is_not_sent_again(
-        self, sandbox: Sandbox, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if not has_memory():
-            pytest.skip("this Airflow cannot remember that a start may have been sent")
-        monkeypatch.setattr("airflow_provider_webcollect.operators.start.CHECK_INTERVAL", 0.2)
-        first = [subtask["subtask_id"] for subtask in task["subtasks"]]
-        store = Store()
-        with make_dag():
-            operator = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"])
-        context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2), "task": operator}
-        # the process was gone after the service had acted: neither the status nor the sub-tasks show it yet
-        before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
-        result = {
-            "collection_task_id": task["task_id"],
-            "started": first,
-            "after": msgspec.to_builtins(before),
-        }
-        _Memory(context).keep(_Start(began=time.time(), result=result))
-        with once(
-            lambda: len(sandbox.control.requests(SUBTASKS)) > 1,
-            WebCollectHook().start_subtasks,
-            task["task_id"],
-            first,
-        ):
-            assert operator.execute(context)["started"] == first
+    @pytest.fixture
+    def killed(self, task: dict[str, Any]) -> Callable[..., tuple[Any, Store]]:
+        """Gives the operator, and what is stored of a start during which its process was killed."""
 
+        def kill(**arguments: Any) -> tuple[WebCollectStartSubTasksOperator, Store]:
+            operator, store = make_start(task, wait_for_completion=False, **arguments), Store()
+            operator.clock = Clock()
+            before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
+            idle = [each["subtask_id"] for each in task["subtasks"]][1 if before.running else 0 :]
+            result = {
+                "collection_task_id": task["task_id"],
+                "started": idle,
+                "after": msgspec.to_builtins(before),
+            }
+            context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2)}
+            _Memory(context).keep(_Start(began=time.time(), result=result))
+            return operator, store
+
+        return kill
+
+    def test_a_start_that_took_effect_and_is_not_shown_yet_is_not_sent_again(
+        self, sandbox: Sandbox, task: dict[str, Any], killed: Callable[..., tuple[Any, Store]]
+    ) -> None:
+        # neither the status nor the sub-tasks show it at the first look
+        operator, store = killed()
+        all_ids = [subtask["subtask_id"] for subtask in task["subtasks"]]
+
+        def show() -> None:
+            if not starts(sandbox):
+                WebCollectHook().start_subtasks(task["task_id"], all_ids)
+
+        operator.clock = Clock(on_sleep=show)
+
+        assert execute(operator, task_state_store=store)["started"] == all_ids
         assert starts(sandbox) == 1
 
-    @pytest.mark.usefixtures("short_checks")
     def test_an_answer_from_before_is_not_taken_for_a_start_that_took_effect(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, killed: Callable[..., tuple[Any, Store]]
     ) -> None:
-        if not has_memory():
-            pytest.skip("this Airflow cannot remember that a start may have been sent")
-        with make_dag():
-            operator = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"])
-        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2), "task": operator}
-        before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
-        result = {
-            "collection_task_id": task["task_id"],
-            "started": [subtask["subtask_id"] for subtask in task["subtasks"]],
-            "after": msgspec.to_builtins(before),
-        }
-        _Memory(context).keep(_Start(began=time.time(), result=result))
+        operator, store = killed()
         # as another server of the service may answer, which has not seen the latest run yet
         sandbox.control.configure(executed_times_offset=-1)
-        operator.execute(context)
+        execute(operator, task_state_store=store)
 
         assert starts(sandbox) == 1
 
-    @pytest.mark.usefixtures("short_checks")
     @pytest.mark.parametrize("again", [False, True])
     def test_a_start_that_joined_a_run_and_may_have_ended_is_not_repeated_unless_asked_for(
-        self, sandbox: Sandbox, task: dict[str, Any], again: bool
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        killed: Callable[..., tuple[Any, Store]],
+        again: bool,
     ) -> None:
-        if not has_memory():
-            pytest.skip("this Airflow cannot remember that a start may have been sent")
         sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
         going_on, *ours = [subtask["subtask_id"] for subtask in task["subtasks"]]
         WebCollectHook().start_subtasks(task["task_id"], [going_on])
-        before = Baseline.of(WebCollectHook().get_task_statuses_v2([task["task_id"]])[0])
-        assert before.running
-        with make_dag():
-            operator = WebCollectStartSubTasksOperator(
-                task_id="start", collection_task_id=task["task_id"], retry_unknown_outcome=again
-            )
-        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2), "task": operator}
-        # the process was gone during the start; the other sub-tasks are idle, as before it or already again
-        result = {
-            "collection_task_id": task["task_id"],
-            "started": ours,
-            "after": msgspec.to_builtins(before),
-        }
-        _Memory(context).keep(_Start(began=time.time(), result=result))
+        # the other sub-tasks are idle, as before it or already again
+        operator, store = killed(retry_unknown_outcome=again)
         if again:
-            assert operator.execute(context)["started"] == ours
+            assert execute(operator, task_state_store=store)["started"] == ours
         else:
             with pytest.raises(AirflowFailException, match="beside another run"):
-                operator.execute(context)
+                execute(operator, task_state_store=store)
 
         assert starts(sandbox) == 1 + again
 
-    @pytest.mark.parametrize(
-        ("refusal", "arguments"),
-        [
-            ({"code": "TaskExecuting"}, {}),
-            # the timeout strikes while the client waits to send the start again
-            (
-                {"status": 429, "headers": {"Retry-After": "8"}},
-                {"execution_timeout": timedelta(seconds=2), "retry_unknown_outcome": True},
-            ),
-        ],
-        ids=["refused", "interrupted"],
-    )
+    @pytest.mark.parametrize("interrupted", [False, True])
     def test_somebody_elses_start_is_not_taken_for_one_that_had_no_effect(
-        self, sandbox: Sandbox, task: dict[str, Any], refusal: dict[str, Any], arguments: dict[str, Any]
+        self, sandbox: Sandbox, task: dict[str, Any], interrupted: bool
     ) -> None:
-        if not has_memory():
-            pytest.skip("this Airflow can take nothing for its own start")
         sandbox.control.configure(run_seconds=10_000)
-        sandbox.control.fail(START, **{"status": 400, **refusal})
         first, *others = [subtask["subtask_id"] for subtask in task["subtasks"]]
+        operator, store = make_start(task, wait_for_completion=False, retry_unknown_outcome=True), Store()
 
-        def start_first(context: Any) -> None:
-            WebCollectHook().start_subtasks(task["task_id"], [first])
+        def is_refused() -> bool:
+            # the client waits to send it again, once it has read the response
+            return bool(starts(sandbox)) and not time.sleep(0.5)
 
-        run = start(task, wait_for_completion=False, on_retry_callback=start_first, **arguments)
+        if interrupted:
+            sandbox.control.fail(START, status=429, headers={"Retry-After": "2"})
+            with signalled_when(is_refused, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
+                execute(operator, task_state_store=store)
+        else:
+            sandbox.control.fail(START, status=400, code="TaskExecuting")
+            with pytest.raises(WebCollectError):
+                execute(operator, task_state_store=store)
+        WebCollectHook().start_subtasks(task["task_id"], [first])
+        result = execute(operator, task_state_store=store)
 
-        assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
-        result = run.xcoms["start"]
         assert (result["already_active"], result["started"]) == ([first], others)
         states = {each["status"] for each in sandbox.control.task(task["task_id"])["subtasks"]}
         assert states <= {"Waiting", "Sent", "Extracting"}
-        assert remembered(run) == 0
+        assert store == {}
 
     def test_a_timeout_during_the_start_leaves_its_outcome_unknown(
         self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
     ) -> None:
         sandbox.control.fail(START, kind="slow", seconds=4)
-        run = start(task, execution_timeout=timedelta(seconds=2))
+        run = start_in_dag(task, execution_timeout=timedelta(seconds=2))
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert remembered(run) == 0
         assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in said()
 
     def test_after_an_unknown_outcome_nothing_is_remembered(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+        self, sandbox: Sandbox, task: dict[str, Any]
     ) -> None:
         sandbox.control.fail(START, kind="no_answer")
-        run = start(task)
+        store = Store()
+        with pytest.raises(
+            AirflowFailException, match=f"The status of task {task['task_id']} shows whether its sub-tasks run"
+        ):
+            start(task, store=store)
 
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
-        assert remembered(run) == 0
-        assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in said()
-
-
-class Store(dict[str, Any]):
-    """What Airflow remembers of a task, over its tries and when it is cleared."""
-
-    set = dict.__setitem__
-    delete = dict.pop
+        assert store == {}
 
 
 def test_a_task_that_was_cleared_begins_anew() -> None:
@@ -415,10 +435,9 @@ class TestAnApiKeyAlone:
     def test_it_starts_what_is_given_without_a_look_and_says_so(
         self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], said: Callable[[], str]
     ) -> None:
-        run = start(task, **given)
+        store = Store()
 
-        assert (run.states, run.tries) == ({"start": "success"}, {"start": 1})
-        assert run.xcoms["start"] == {
+        assert start(task, store=store, **given) == {
             "collection_task_id": task["task_id"],
             "started": given["sub_task_ids"][:2],
             "already_active": [],
@@ -427,7 +446,7 @@ class TestAnApiKeyAlone:
         assert sandbox.control.task(task["task_id"])["runs"][-1]["started_subtasks"] == 2
         assert [request["path"] for request in sandbox.control.requests()] == [START]
         assert "The connection has only an API key, so the status of task" in said()
-        assert remembered(run) == 0
+        assert store == {}
 
     @pytest.mark.parametrize(
         ("arguments", "what"),
@@ -443,12 +462,10 @@ class TestAnApiKeyAlone:
         given: dict[str, Any],
         arguments: dict[str, Any],
         what: str,
-        said: Callable[[], str],
     ) -> None:
-        run = start(task, **{**given, **arguments})
+        with pytest.raises(AirflowFailException, match=f"the connection has only an API key, and {what}"):
+            start(task, **{**given, **arguments})
 
-        assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
-        assert f"the connection has only an API key, and {what}" in said()
         assert sandbox.control.requests() == []
 
     @pytest.mark.beyond_the_contract
@@ -457,73 +474,60 @@ class TestAnApiKeyAlone:
         self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
     ) -> None:
         set_connection(extra={"api_key": sandbox.api_key, "api_key_everywhere": True})
-        run = start(task)
 
-        assert run.states == {"start": "success"}
-        assert run.xcoms["start"]["status"]["executed_times"] == 2
+        assert start(task)["status"]["executed_times"] == 2
 
-    @pytest.mark.parametrize(("again", "sent"), [(False, 1), (True, 2)])
+    @pytest.mark.parametrize("again", [False, True])
     def test_a_lost_answer_is_not_repeated_unless_asked_for(
-        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool, sent: int
+        self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool
     ) -> None:
         sandbox.control.fail(START, kind="no_answer")
-        run = start(task, **given, retry_unknown_outcome=again)
+        store = Store()
+        if again:
+            start(task, tries=2, store=store, **given, retry_unknown_outcome=True)
+        else:
+            with pytest.raises(AirflowFailException):
+                start(task, store=store, **given)
 
-        assert run.states == {"start": "success" if again else "failed"}
-        assert run.tries == {"start": sent}
-        assert starts(sandbox) == sent
-        assert remembered(run) == 0
+        assert starts(sandbox) == 1 + again
+        assert store == {}
 
     @pytest.mark.parametrize("again", [False, True])
     def test_a_start_that_was_killed_is_not_repeated_unless_asked_for(
         self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any], again: bool
     ) -> None:
-        store = Store()
-        context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2)}
-        with make_dag():
-            operator = WebCollectStartSubTasksOperator(
-                task_id="start", collection_task_id=task["task_id"], retry_unknown_outcome=again, **given
-            )
-        context["task"] = operator
-        _Memory(context).keep(_Start(began=1.0, result={"started": given["sub_task_ids"], "after": None}))
-
+        store = self.killed({"started": given["sub_task_ids"], "after": None})
         if again:
-            assert operator.execute(context)["after"] is None
+            assert start(task, store=store, **given, retry_unknown_outcome=True)["after"] is None
         else:
             with pytest.raises(AirflowFailException, match=r"cannot be known .* Clear the task to repeat it"):
-                operator.execute(context)
+                start(task, store=store, **given)
         assert (starts(sandbox), len(store)) == (int(again), 0)
 
     def test_a_start_without_a_look_is_not_waited_for_either_once_there_is_a_token(
         self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
     ) -> None:
         set_connection()
-        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2)}
-        with make_dag():
-            operator = WebCollectStartSubTasksOperator(
-                task_id="start", collection_task_id=task["task_id"], wait_for_completion=True
-            )
-        context["task"] = operator
-        _Memory(context).keep(_Start(began=1.0, result={"started": [], "after": None}, sent=True))
+        store = self.killed({"started": [], "after": None}, sent=True)
 
         with pytest.raises(AirflowFailException, match="without the status from before"):
-            operator.execute(context)
+            start(task, store=store)
         assert sandbox.control.requests() == []
 
     def test_a_start_without_a_look_that_took_effect_is_known_to_a_retry(
         self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any]
     ) -> None:
-        context: Any = {"task_state_store": Store(), "ti": SimpleNamespace(max_tries=2)}
-        with make_dag():
-            operator = WebCollectStartSubTasksOperator(
-                task_id="start", collection_task_id=task["task_id"], **given
-            )
-        context["task"] = operator
         result = {"started": given["sub_task_ids"], "after": None}
-        _Memory(context).keep(_Start(began=1.0, result=result, sent=True))
+        store = self.killed(result, sent=True)
 
-        assert operator.execute(context) == result
+        assert start(task, store=store, **given) == result
         assert sandbox.control.requests() == []
+
+    def killed(self, result: dict[str, Any], **start: Any) -> Store:
+        """Return what is stored of a start during which its process was killed."""
+        context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
+        _Memory(context).keep(_Start(began=1.0, result=result, **start))
+        return store
 
 
 @pytest.mark.parametrize(
@@ -538,9 +542,9 @@ def test_wrong_arguments_fail_while_the_dag_is_parsed(arguments: dict[str, Any],
 def test_what_the_service_asks_for_is_how_long_a_retry_waits(
     sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
 ) -> None:
-    sandbox.control.fail(START, status=400, code="TaskExecuting", headers={"Retry-After": "7"})
-    run = start(task, wait_for_completion=False)
+    sandbox.control.fail(START, status=400, code="TaskExecuting", headers={"Retry-After": "1"})
+    run = start_in_dag(task, wait_for_completion=False)
 
     assert (run.states, run.tries) == ({"start": "success"}, {"start": 2})
     if has_memory():
-        assert "The service asked to wait 7 s before the next request." in said()
+        assert "The service asked to wait 1 s before the next request." in said()
