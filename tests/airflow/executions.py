@@ -36,7 +36,7 @@ def execute(operator: Any, *, tries: int = 1, run_id: str | None = None, **conte
     }
     context = {"task_state_store": Store(), **context}
     for number in range(1, tries):
-        with pytest.raises(Exception) as failed:
+        with pytest.raises(Exception) as failed:  # noqa: PT011  # whatever Airflow retries
             _execute_try(operator, {"ti": SimpleNamespace(**ti, try_number=number), **context})
         assert not isinstance(failed.value, AirflowFailException), failed.value
     return _execute_try(operator, {"ti": SimpleNamespace(**ti, try_number=tries), **context})

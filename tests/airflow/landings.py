@@ -1,4 +1,4 @@
-"""Running the transfer as a task of a DAG run, and reading what it has landed."""
+"""Running the transfer, and reading what it has landed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import run_tasks
+from tests.airflow.executions import execute
 
 if TYPE_CHECKING:
     from tests.airflow.dag_runs import FinishedRun
@@ -20,12 +21,37 @@ if TYPE_CHECKING:
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
 
 
-def land(destination: Any, source: dict[str, Any] | None = None, **arguments: Any) -> FinishedRun:
-    """Run the transfer, of the task ``source`` if it is given."""
+def make_transfer(
+    destination: Any, source: dict[str, Any] | None = None, **arguments: Any
+) -> WebCollectToObjectStorageOperator:
+    """Make the transfer, of the task ``source`` if it is given."""
     usual: dict[str, Any] = {"destination": destination, "settle": 0, "page_size": 100}
     if source is not None:
         usual["collection_task_id"] = source["task_id"]
-    return run_tasks(lambda: WebCollectToObjectStorageOperator(task_id="land", **{**usual, **arguments}))
+    return WebCollectToObjectStorageOperator(task_id="land", **{**usual, **arguments})
+
+
+def land(destination: Any, source: dict[str, Any] | None = None, **arguments: Any) -> FinishedRun:
+    """Run the transfer as a task of a DAG run."""
+    return run_tasks(lambda: make_transfer(destination, source, **arguments))
+
+
+def transfer(
+    destination: Any,
+    source: dict[str, Any] | None = None,
+    *,
+    tries: int = 1,
+    run_id: str | None = None,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Execute the transfer without a DAG run, and return its summary.
+
+    :param tries: as of :func:`~tests.airflow.executions.execute`, as is ``run_id``.
+    """
+    summary: dict[str, Any] = execute(
+        make_transfer(destination, source, **arguments), tries=tries, run_id=run_id
+    )
+    return summary
 
 
 def manifest(destination: str, **storage: Any) -> dict[str, Any]:

@@ -53,14 +53,14 @@ ROW: dict[str, Any] = {
 
 def query(**arguments: Any) -> Any:
     """Execute the query operator and return its result."""
-    return execute(WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}), ds="2026-01-01")
+    return execute(
+        WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments}), ds="2026-01-01"
+    )
 
 
 def check(**arguments: Any) -> dict[str, Any]:
     """Execute the check and return its result."""
-    result: dict[str, Any] = execute(
-        WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments})
-    )
+    result: dict[str, Any] = execute(WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments}))
     return result
 
 

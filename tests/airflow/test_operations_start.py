@@ -402,7 +402,8 @@ class TestCrashes:
         sandbox.control.fail(START, kind="no_answer")
         store = Store()
         with pytest.raises(
-            AirflowFailException, match=f"The status of task {task['task_id']} shows whether its sub-tasks run"
+            AirflowFailException,
+            match=f"The status of task {task['task_id']} shows whether its sub-tasks run",
         ):
             start(task, store=store)
 
@@ -518,9 +519,8 @@ class TestAnApiKeyAlone:
         self, sandbox: Sandbox, task: dict[str, Any], given: dict[str, Any]
     ) -> None:
         result = {"started": given["sub_task_ids"], "after": None}
-        store = self.killed(result, sent=True)
 
-        assert start(task, store=store, **given) == result
+        assert start(task, store=self.killed(result, sent=True), **given) == result
         assert sandbox.control.requests() == []
 
     def killed(self, result: dict[str, Any], **start: Any) -> Store:

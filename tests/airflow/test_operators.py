@@ -158,7 +158,9 @@ class TestReplaceUrls:
         assert self.urls(sandbox, task) == self.URLS
         assert result == {"collection_task_id": task["task_id"], "count": 2}
 
-    @pytest.mark.parametrize("path", [str, "file://{}".format, lambda file: ObjectStoragePath(f"file://{file}")])
+    @pytest.mark.parametrize(
+        "path", [str, "file://{}".format, lambda file: ObjectStoragePath(f"file://{file}")]
+    )
     def test_it_takes_a_path(
         self, sandbox: Sandbox, task: dict[str, Any], file: Path, path: Callable[[Path], Any]
     ) -> None:
@@ -203,9 +205,7 @@ class TestReplaceUrls:
 class TestStartSubTasks:
     def start(self, task: dict[str, Any], **arguments: Any) -> dict[str, Any]:
         result: dict[str, Any] = execute(
-            WebCollectStartSubTasksOperator(
-                task_id="start", collection_task_id=task["task_id"], **arguments
-            ),
+            WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"], **arguments),
             params={"none": []},
         )
         return result
@@ -256,7 +256,7 @@ class TestStartSubTasks:
     ) -> None:
         sandbox.control.fail("/cloudextraction/subtasks:start", kind=kind)
         with pytest.raises(
-            AirflowFailException, match="Check in the service whether it took effect before repeating it."
+            AirflowFailException, match=r"Check in the service whether it took effect before repeating it\."
         ):
             self.start(task)
 

@@ -1,4 +1,4 @@
-"""The transfer, as a task of a DAG run: what lands, what a retry and another run make of it."""
+"""The transfer: what lands, and what a retry and another run make of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    Asset,
+    ObjectStoragePath,
+)
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_tasks
-from tests.airflow.landings import RETRIES, land, landed, manifest
+from tests.airflow.executions import execute
+from tests.airflow.landings import RETRIES, land, landed, make_transfer, manifest, transfer
 
 if AIRFLOW_V_3_0_PLUS:
     from airflow.sdk.io import attach
@@ -22,7 +27,6 @@ else:
     from airflow.io.store import attach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -38,9 +42,8 @@ def test_every_row_lands_once(place: str, sandbox: Sandbox, source: dict[str, An
     if place == "memory":
         attach("memory", fs=fsspec.filesystem("memory"))
         destination = f"memory://{source['task_id']}/landed"
-    run = land(destination, source)
+    transfer(destination, source)
 
-    assert run.states == {"land": "success"}
     assert landed(destination) == sandbox.control.true_rows(source["task_id"])
     assert not sandbox.control.task(source["task_id"])["exported"]
 
@@ -50,12 +53,13 @@ def test_the_manifest_names_the_run(source: dict[str, Any], destination: str) ->
     named = manifest(destination)["run"]
 
     assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, -1)
+    assert run.xcoms["land"]["rows"] == 400
 
 
 def test_one_batch_can_be_landed(sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-    run = land(destination, source, lotno="000002")
+    summary = transfer(destination, source, lotno="000002")
 
-    assert run.xcoms["land"]["rows"] == 150
+    assert summary["rows"] == 150
     assert landed(destination) == sandbox.control.true_rows(source["task_id"], "000002")
     assert manifest(destination)["source"]["lotno"] == "000002"
 
@@ -63,11 +67,8 @@ def test_one_batch_can_be_landed(sandbox: Sandbox, source: dict[str, Any], desti
 @pytest.mark.parametrize("native", [True, False])
 def test_an_empty_batch_number_means_all(source: dict[str, Any], destination: str, native: bool) -> None:
     run = run_tasks(
-        lambda: WebCollectToObjectStorageOperator(
-            task_id="land",
-            collection_task_id="{{ params.task }}",
-            lotno="{{ params.lotno }}",
-            destination=destination + "/{{ ds }}",
+        lambda: make_transfer(
+            destination + "/{{ ds }}", collection_task_id="{{ params.task }}", lotno="{{ params.lotno }}"
         ),
         params={"lotno": "", "task": source["task_id"]},
         render_template_as_native_obj=native,
@@ -81,121 +82,16 @@ def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox, destination: s
     sandbox.control.add_task(task_id="20260103", lots=[5])
     source = {"collection_task_id": "{{ params.task }}", "lotno": "{{ params.lotno }}"}
     what: dict[str, Any] = {"sources": [source, "{{ params.other }}"]} if many else source
-    run_tasks(
-        lambda: WebCollectToObjectStorageOperator(task_id="land", destination=destination, **what),
-        params={"task": "20260101", "lotno": "20260102", "other": "20260103"},
-        render_template_as_native_obj=True,
-    )
+    with make_dag(render_template_as_native_obj=True):
+        operator = make_transfer(destination, **what)
+    # the first of them is not there
+    with pytest.raises(AirflowFailException):
+        execute(operator, params={"task": "20260101", "lotno": "20260102", "other": "20260103"})
 
     (request,) = sandbox.control.requests("/data/lotno/all")
     assert (request["query"]["taskId"], request["query"]["lotno"]) == ("20260101", "20260102")
     if many:
         assert landed(f"{destination}/20260103") == sandbox.control.true_rows("20260103")
-
-
-def test_a_retry_goes_on_after_what_is_safe(
-    sandbox: Sandbox, source: dict[str, Any], destination: str
-) -> None:
-    # the third page breaks the first try
-    sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-    run = land(destination, source, max_part_bytes=1, **RETRIES)
-
-    assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-    assert landed(destination) == sandbox.control.true_rows(source["task_id"])
-    offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
-    assert offsets.count(0) == 1
-
-
-def test_a_retry_after_the_commit_lands_nothing_again(
-    sandbox: Sandbox, source: dict[str, Any], destination: str, tmp_path: Path
-) -> None:
-    sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
-    run = land(destination, source, mark_exported=True, **RETRIES)
-
-    assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
-    assert len(sandbox.control.requests("/data/all")) == 6
-    assert sandbox.control.task(source["task_id"])["exported"]
-    assert run.xcoms["land"]["rows"] == 400
-
-
-class TestAnotherRun:
-    def test_it_is_refused_and_not_retried(
-        self, source: dict[str, Any], destination: str, said: Callable[[], str]
-    ) -> None:
-        first = land(destination, source)
-        second = land(destination, source, **RETRIES)
-
-        assert (second.states, second.tries) == ({"land": "failed"}, {"land": 1})
-        assert f"holds what run {first.run_id} landed; land with mode='incremental'" in said()
-        assert manifest(destination)["run"]["run_id"] == first.run_id
-
-    def test_it_may_overwrite(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-        land(destination, source)
-        sandbox.control.grow(source["task_id"], 30)
-        second = land(destination, source, if_exists="overwrite")
-
-        assert second.xcoms["land"]["rows"] == 430
-        assert manifest(destination)["run"]["run_id"] == second.run_id
-        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
-
-    def test_it_may_skip(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
-        first = land(destination, source)
-        sandbox.control.grow(source["task_id"], 30)
-        second = land(destination, source, if_exists="skip")
-
-        assert second.xcoms["land"]["rows"] == 400
-        assert manifest(destination)["run"]["run_id"] == first.run_id
-
-
-class TestMarkExported:
-    def test_it_confirms_after_the_commit(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        land(destination, source, mark_exported=True)
-
-        assert sandbox.control.task(source["task_id"])["exported"]
-        paths = [request["endpoint"] for request in sandbox.control.requests()]
-        assert paths.index("/data/markexported") > max(
-            i for i, path in enumerate(paths) if path == "/data/all"
-        )
-
-    def test_it_confirms_nothing_that_did_not_land(
-        self, sandbox: Sandbox, source: dict[str, Any], destination: str
-    ) -> None:
-        sandbox.control.fail("/data/all", after=2, status=403, times=None)
-        run = land(destination, source, mark_exported=True, **RETRIES)
-
-        assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
-        assert sandbox.control.requests("/data/markexported") == []
-
-
-def test_rows_that_come_late_are_waited_for(sandbox: Sandbox, destination: str) -> None:
-    sandbox.control.configure(empty_after_finish_seconds=61.5)
-    # its run ended a minute ago
-    source = sandbox.control.add_task(rows=40, state="Finished")
-    run = land(destination, source, settle=10)
-
-    assert run.xcoms["land"]["rows"] == 40
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"mode": "incremental", "settle": 10}, {"mark_exported": True, "settle": 3}],
-    ids=["incremental", "marked"],
-)
-def test_rows_that_come_late_are_waited_for_also_beside_older_batches(
-    sandbox: Sandbox, destination: str, options: dict[str, Any]
-) -> None:
-    source = sandbox.control.add_task(lots=[30], rows=40)
-    if "mode" in options:
-        land(destination, source, **options)
-    sandbox.control.configure(empty_after_finish_seconds=2.5)
-    sandbox.control.start_task(source["task_id"])
-    # the run has ended a second ago
-    sandbox.control.advance(271)
-    land(destination, source, **options)
-
-    assert len(landed(destination)) == 70
 
 
 def test_it_can_be_mapped(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -211,37 +107,226 @@ def test_it_can_be_mapped(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 def test_a_destination_may_be_an_object_storage_path(source: dict[str, Any], destination: str) -> None:
-    run = land(ObjectStoragePath(destination), source)
+    summary = transfer(ObjectStoragePath(destination), source)
 
-    assert run.xcoms["land"]["destination"] == destination
+    assert summary["destination"] == destination
     assert len(landed(destination)) == 400
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"collection_task_id": ""}, "collection_task_id"),
-        ({"lotno": " "}, "lotno"),
-        ({"destination": ""}, "destination"),
-        ({"page_size": 0}, "page_size"),
-        ({"page_size": 1001}, "page_size"),
-        ({"max_part_bytes": 0}, "max_part_bytes"),
-        ({"settle": -1}, "settle"),
-        ({"if_exists": "append"}, "if_exists"),
-    ],
-)
-class TestWrongArguments:
-    def test_a_literal_one_fails_while_the_dag_is_parsed(self, arguments: dict[str, Any], name: str) -> None:
-        usual = {"task_id": "land", "collection_task_id": "a", "destination": "file:///tmp/landed"}
-        with make_dag(), pytest.raises(InvalidArgument, match=name):
-            WebCollectToObjectStorageOperator(**{**usual, **arguments})
-
-    def test_a_rendered_one_fails_before_anything_is_sent(
-        self, arguments: dict[str, Any], name: str, sandbox: Sandbox, destination: str
+class TestRetries:
+    def test_a_retry_goes_on_after_what_is_safe(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        conn_id = "{{ 'webcollect_default' }}"
-        usual = {"destination": destination, "webcollect_conn_id": conn_id, **RETRIES}
-        run = land(**{"collection_task_id": "a", **usual, **arguments})
+        # the third page breaks the first try
+        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+        run = land(destination, source, max_part_bytes=1, **RETRIES)
 
-        assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
-        assert sandbox.control.requests() == []
+        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
+        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+        offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
+        assert offsets.count(0) == 1
+
+    def test_a_retry_after_the_commit_lands_nothing_again(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
+        summary = transfer(destination, source, tries=2, mark_exported=True)
+
+        assert len(sandbox.control.requests("/data/all")) == 6
+        assert sandbox.control.task(source["task_id"])["exported"]
+        assert summary["rows"] == 400
+
+
+class TestAnotherRun:
+    def test_it_is_refused_and_not_retried(self, source: dict[str, Any], destination: str) -> None:
+        transfer(destination, source, run_id="first")
+        with pytest.raises(
+            AirflowFailException, match="holds what run first landed; land with mode='incremental'"
+        ):
+            transfer(destination, source)
+
+        assert manifest(destination)["run"]["run_id"] == "first"
+
+    def test_it_may_overwrite(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
+        transfer(destination, source)
+        sandbox.control.grow(source["task_id"], 30)
+        summary = transfer(destination, source, run_id="second", if_exists="overwrite")
+
+        assert summary["rows"] == 430
+        assert manifest(destination)["run"]["run_id"] == "second"
+        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+
+    def test_it_may_skip(self, sandbox: Sandbox, source: dict[str, Any], destination: str) -> None:
+        transfer(destination, source, run_id="first")
+        sandbox.control.grow(source["task_id"], 30)
+        summary = transfer(destination, source, if_exists="skip")
+
+        assert summary["rows"] == 400
+        assert manifest(destination)["run"]["run_id"] == "first"
+
+
+class TestMarkExported:
+    def test_it_confirms_after_the_commit(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, mark_exported=True)
+
+        assert sandbox.control.task(source["task_id"])["exported"]
+        paths = [request["endpoint"] for request in sandbox.control.requests()]
+        assert paths.index("/data/markexported") > max(
+            i for i, path in enumerate(paths) if path == "/data/all"
+        )
+
+    def test_it_confirms_nothing_that_did_not_land(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        sandbox.control.fail("/data/all", after=2, status=403, times=None)
+        with pytest.raises(AirflowFailException):
+            transfer(destination, source, mark_exported=True)
+
+        assert sandbox.control.requests("/data/markexported") == []
+
+
+class TestRowsThatComeLate:
+    def test_they_are_waited_for(self, sandbox: Sandbox, destination: str) -> None:
+        sandbox.control.configure(empty_after_finish_seconds=61.5)
+        # its run ended a minute ago
+        source = sandbox.control.add_task(rows=40, state="Finished")
+
+        assert transfer(destination, source, settle=10)["rows"] == 40
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"mode": "incremental", "settle": 3}, {"mark_exported": True, "settle": 3}],
+        ids=["incremental", "marked"],
+    )
+    def test_they_are_waited_for_also_beside_older_batches(
+        self, sandbox: Sandbox, destination: str, options: dict[str, Any]
+    ) -> None:
+        source = sandbox.control.add_task(lots=[30], rows=40)
+        if "mode" in options:
+            transfer(destination, source, mode="incremental")
+        sandbox.control.configure(empty_after_finish_seconds=2.5)
+        sandbox.control.start_task(source["task_id"])
+        # the run has ended a second ago
+        sandbox.control.advance(271)
+        transfer(destination, source, **options)
+
+        assert len(landed(destination)) == 70
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"file_format": "csv", "compression": "gzip", "sanitize_formulas": True},
+            {"file_format": "parquet", "column_types": {"price": "float64"}, "on_cast_error": "null"},
+            {"file_format": "jsonl", "compression": "zstd", "columns": ["title", "price"]},
+        ],
+        ids=lambda options: options["file_format"],
+    )
+    def test_a_format_can_be_chosen(
+        self, source: dict[str, Any], destination: str, options: dict[str, Any]
+    ) -> None:
+        assert transfer(destination, source, **options)["rows"] == 400
+        written = manifest(destination)
+        assert written["format"] == options["file_format"]
+        if "columns" in options:
+            assert written["columns"] == options["columns"]
+
+    def test_an_empty_compression_means_the_usual_one(self, source: dict[str, Any], destination: str) -> None:
+        transfer(destination, source, compression="{{ '' }}")
+
+        assert manifest(destination)["compression"] is None
+
+
+class TestManySources:
+    def test_each_has_a_folder_of_its_own(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, tmp_path: Path
+    ) -> None:
+        others = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+        own = f"file://{tmp_path}/elsewhere"
+        summary = transfer(
+            destination,
+            sources=[
+                {"collection_task_id": source["task_id"], "lotno": "000002"},
+                others[0],
+                {"collection_task_id": others[1], "destination": own},
+            ],
+        )
+
+        folders = [f"{destination}/{source['task_id']}/000002", f"{destination}/{others[0]}", own]
+        assert [each["destination"] for each in summary["sources"]] == folders
+        assert (summary["rows"], summary["parts"]) == (162, 3)
+        assert landed(folders[0]) == sandbox.control.true_rows(source["task_id"], "000002")
+        assert landed(folders[1]) == sandbox.control.true_rows(others[0])
+        assert landed(folders[2]) == sandbox.control.true_rows(others[1])
+
+    def test_one_that_fails_does_not_stop_the_others_and_only_it_is_retried(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(6)]
+        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+        transfer(destination, tries=2, sources=tasks, max_concurrency=1)
+
+        read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
+        assert read == [*tasks, tasks[2]]
+        assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
+
+    def test_if_all_failures_are_permanent_there_is_no_retry_and_all_are_named(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        good = sandbox.control.add_task(lots=[10])["task_id"]
+        with pytest.raises(AirflowFailException, match="2 of 3 sources did not land") as failed:
+            transfer(destination, sources=[good, "no-such-1", "no-such-2"])
+
+        assert landed(f"{destination}/{good}") == sandbox.control.true_rows(good)
+        assert "task no-such-1 to" in str(failed.value)
+        assert "task no-such-2 to" in str(failed.value)
+
+
+class TestGrowing:
+    def test_a_later_run_adds_what_is_new(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        summaries = [transfer(destination, source, mode="incremental")]
+        sandbox.control.grow(source["task_id"], 30)
+        summaries += [transfer(destination, source, mode="incremental") for _ in range(2)]
+        with pytest.raises(AirflowSkipException):
+            transfer(destination, source, mode="incremental", skip_if_nothing_new=True)
+
+        facts = [(summary["rows"], summary["total_rows"]) for summary in summaries]
+        assert facts == [(400, 400), (30, 430), (0, 430)]
+        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+
+    def test_the_cursor_is_in_the_state_store_of_outlet_assets_where_airflow_has_one(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        asset = Asset(f"{destination}-growing")
+        stored: list[Any] = []
+
+        def remember(context: Any, result: Any) -> None:
+            store = context.get("asset_state_store")
+            stored.append(store[asset].get("webcollect_next_offset") if store else None)
+
+        run = land(
+            destination,
+            source,
+            mode="incremental",
+            outlets=[asset],
+            post_execute=remember,
+        )
+
+        assert run.states == {"land": "success"}
+        assert stored == [manifest(destination)["next_offset"] if AIRFLOW_V_3_3_PLUS else None]
+
+    def test_a_reset_source_fails_for_good_unless_told_otherwise(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, mode="incremental")
+        sandbox.control.reset_data(source["task_id"])
+        sandbox.control.grow(source["task_id"], 20)
+        with pytest.raises(AirflowFailException):
+            transfer(destination, source, mode="incremental")
+
+        assert transfer(destination, source, mode="incremental", on_reset="full")["rows"] == 20

@@ -1,0 +1,247 @@
+"""The transfer's arguments: which are refused and when, which folders they name, and the docs' templates."""
+
+from __future__ import annotations
+
+import posixpath
+import random
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pendulum
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from airflow_provider_webcollect.landing.job import check_partition
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.transfers.sources import places, safe_name
+from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.landings import landed, make_transfer, manifest, transfer
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+DAY = "{{ (dag_run.data_interval_end or dag_run.run_after) | ds }}"
+RUN = "{{ run_id | replace(':', '') | replace('+', '_') }}"
+#: What starts runs: on a schedule, and, where Airflow has that, without a logical date.
+STARTS: list[Any] = [pytest.param("@daily", {}, id="scheduled")]
+if AIRFLOW_V_3_0_PLUS:
+    # as a person's or an asset's event does
+    STARTS.append(pytest.param(None, {"logical_date": None}, id="without a logical date"))
+#: Wrong arguments of one source, and the name of the argument.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"collection_task_id": ""}, "collection_task_id"),
+    ({"lotno": " "}, "lotno"),
+    ({"destination": ""}, "destination"),
+    ({"page_size": 0}, "page_size"),
+    ({"page_size": 1001}, "page_size"),
+    ({"max_part_bytes": 0}, "max_part_bytes"),
+    ({"settle": -1}, "settle"),
+    ({"if_exists": "append"}, "if_exists"),
+]
+#: Wrong arguments, and combinations of them.
+WRONG_COMBINATIONS: list[tuple[dict[str, Any], str]] = [
+    ({"sources": ["a"], "collection_task_id": "b"}, "collection_task_id"),
+    ({"sources": []}, "sources"),
+    ({"sources": "a"}, "sources"),
+    ({"sources": [{"task": "a"}]}, r"sources\[0\]"),
+    ({"sources": [{"collection_task_id": ""}]}, r"sources\[0\].collection_task_id"),
+    ({"sources": ["a", "a"]}, r"sources\[0\]"),
+    ({"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"sources\[1\]"),
+    ({"max_concurrency": 0}, "max_concurrency"),
+    ({"mode": "append"}, "mode"),
+    ({"on_reset": "full"}, "on_reset"),
+    ({"skip_if_nothing_new": True}, "skip_if_nothing_new"),
+    ({"mode": "incremental", "if_exists": "skip"}, "if_exists"),
+    ({"file_format": "xml"}, "file_format"),
+    ({"compression": "snappy"}, "compression"),
+    ({"columns": []}, "columns"),
+    ({"column_types": {"a": "int64"}}, "column_types"),
+    ({"sanitize_formulas": True}, "sanitize_formulas"),
+    ({"partition": "dt=2026-01-01T00:00:00"}, "partition"),
+    ({"redshift_manifest": True}, "redshift_manifest"),
+    ({"redshift_manifest": 1, "destination": "s3://b/c"}, "redshift_manifest"),
+    (
+        {
+            "redshift_manifest": True,
+            "destination": "s3://b/c",
+            "sources": ["a", {"collection_task_id": "b", "destination": "gs://b/c"}],
+        },
+        "redshift_manifest",
+    ),
+]
+
+
+class TestWrongArguments:
+    @pytest.mark.parametrize(("arguments", "name"), [*WRONG, *WRONG_COMBINATIONS])
+    def test_literal_ones_fail_while_the_dag_is_parsed(self, arguments: dict[str, Any], name: str) -> None:
+        usual = {} if "sources" in arguments else {"collection_task_id": "a"}
+        with make_dag(), pytest.raises(InvalidArgument, match=f"`{name}"):
+            make_transfer(**{"destination": "file:///tmp/landed", **usual, **arguments})
+
+    def test_rendered_ones_fail_before_anything_is_sent(self, sandbox: Sandbox, destination: str) -> None:
+        for arguments, name in WRONG:
+            usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
+            with pytest.raises(AirflowFailException, match=f"`{name}"):
+                transfer(**{"collection_task_id": "a", **usual, **arguments})
+        assert sandbox.control.requests() == []
+
+
+class TestFoldersInOneAnother:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_both_are_named_in_whatever_order_they_come(self, seed: int) -> None:
+        sources = [
+            {"collection_task_id": "a", "destination": "s3://b/prices"},
+            {"collection_task_id": "b", "destination": "s3://b/prices/old/"},
+            *({"collection_task_id": f"c{number}"} for number in range(20)),
+            # sorts between the two
+            {"collection_task_id": "d", "destination": "s3://b/prices-old"},
+        ]
+        random.Random(seed).shuffle(sources)
+        outer, inner = (
+            next(index for index, source in enumerate(sources) if source["collection_task_id"] == task)
+            for task in "ab"
+        )
+
+        with pytest.raises(InvalidArgument) as refused:
+            places(sources, "s3://b/others")
+
+        assert str(refused.value) == str(
+            InvalidArgument(
+                f"sources[{inner}]",
+                "s3://b/prices/old/",
+                f"its folder must not be in that of sources[{outer}]; give one its own `destination`",
+            )
+        )
+
+    def test_names_that_begin_alike_are_no_folders_in_one_another(self) -> None:
+        assert len(places(["a", "a-1", "a1", "a.1"], "s3://b")) == 4
+
+    def test_fifty_thousand_sources_can_be_checked(self) -> None:
+        # comparing each with each would outlast the time that a test has
+        assert len(places(map(str, range(50_000)), "s3://b")) == 50_000
+
+
+def test_names_of_folders_are_safe_and_stay_different() -> None:
+    assert safe_name("a-B_1.2") == "a-B_1.2"
+    assert safe_name("a/b") == "a~2fb"
+    assert safe_name("..") == "~2e~2e"
+    assert safe_name("~2f") == "~7e2f"
+    assert safe_name("ä") == "~c3~a4"
+
+
+class TestNamesOfPartitions:
+    @pytest.mark.parametrize(
+        "partition",
+        ["dt=2026-01-01", "dt=2026-01-01/hour=07", "a.b-c_d=E", "d=20260101T000000"],
+    )
+    def test_names_of_folders_are_taken(self, partition: str) -> None:
+        assert check_partition(partition) == partition
+
+    @pytest.mark.parametrize("nothing", [None, ""])
+    def test_an_empty_one_means_none(self, nothing: str | None) -> None:
+        assert check_partition(nothing) is None
+
+    @pytest.mark.parametrize(
+        "partition",
+        [
+            *(
+                "2026/01/01",
+                "dt=",
+                20260101,
+                "/",
+                "dt=1/",
+                "/dt=1",
+                "a//b",
+                ".",
+                "..",
+                "a/..",
+                "../a",
+                "...",
+                "_dt=1",
+                ".dt=1",
+                "a/_b",
+            ),
+            *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n", "a::b", "dt=*", " "),
+            *(["dt=1"], 1.5, True),
+        ],
+    )
+    def test_what_a_reader_might_not_find_is_refused(self, partition: object) -> None:
+        with pytest.raises(InvalidArgument, match="`partition`"):
+            check_partition(partition)
+
+    def test_the_error_says_what_to_give_instead_of_a_run_id(self) -> None:
+        with pytest.raises(InvalidArgument, match=r"run ids hold: give the day of the run, such as dt=\{\{"):
+            check_partition("run=scheduled__2026-01-01T00:00:00+00:00")
+
+
+def folders(destination: str) -> list[str]:
+    """Return the folders of the parts, in the order of the parts."""
+    return [posixpath.dirname(part["name"]) for part in manifest(destination)["parts"]]
+
+
+def test_each_run_has_a_folder_for_its_new_parts(
+    sandbox: Sandbox, source: dict[str, Any], destination: str
+) -> None:
+    for day in ("dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-02", ""):
+        summary = transfer(destination, source, mode="incremental", partition=day)
+        sandbox.control.grow(source["task_id"], 30)
+
+    assert folders(destination) == ["dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-02", ""]
+    assert landed(destination) == sandbox.control.true_rows(source["task_id"])[:490]
+    assert summary["uris"] == [f"{destination}/{manifest(destination)['parts'][-1]['name']}"]
+
+
+@pytest.mark.parametrize("partition", ["dt=2026-01-01/hour=07", "batch=7"])
+def test_the_next_run_knows_the_files_as_its_own(
+    sandbox: Sandbox, source: dict[str, Any], destination: str, partition: str
+) -> None:
+    # the first try leaves parts that nothing lists yet
+    sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+    with pytest.raises(WebCollectError):
+        transfer(destination, source, mode="incremental", partition=partition, max_part_bytes=1)
+    transfer(destination, source, mode="incremental", partition=partition)
+
+    assert set(folders(destination)) == {partition}
+    assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+
+
+def test_many_sources_have_it_each(sandbox: Sandbox, destination: str) -> None:
+    tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+    summary = transfer(destination, sources=tasks, partition="dt=2026-01-01")
+
+    assert [uri.rpartition("/part-")[0] for uri in summary["uris"]] == [
+        f"{destination}/{task}/dt=2026-01-01" for task in tasks
+    ]
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("schedule", "when"), STARTS)
+def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
+    source: dict[str, Any], destination: str, schedule: str | None, when: dict[str, Any], native: bool
+) -> None:
+    with make_dag(schedule=schedule, render_template_as_native_obj=native) as dag:
+        make_transfer(f"{destination}/{RUN}", source, partition=f"dt={DAY}")
+    run = run_dag(dag, **when)
+
+    place = run.xcoms["land"]["destination"]
+    assert re.fullmatch(r"manual__[A-Za-z0-9._-]+", place.removeprefix(f"{destination}/"))
+    (folder,) = set(folders(place))
+    day = pendulum.parse(folder.removeprefix("dt="))
+    assert isinstance(day, pendulum.DateTime)
+    assert abs((pendulum.now("UTC") - day).in_days()) <= 1
+
+
+def test_the_docs_have_these_templates() -> None:
+    docs = Path(__file__).parents[2]
+    guide = (docs / "docs/reference/landing.md").read_text()
+
+    assert DAY in guide
+    assert RUN in guide
+    assert DAY in (docs / "README.md").read_text()
