@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
 from airflow_provider_webcollect.assets import Address
-from tests.airflow.landings import RETRIES, land, landed, manifest
+from tests.airflow.landings import RETRIES, land, landed, manifest, transfer
 from tests.landing.storages import Storage, s3_server
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def test_every_row_lands_once_through_the_storages_connection(
 
 def test_many_sources_share_the_storage(sandbox: Sandbox, s3: Storage, folder: str) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
-    run = land(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
+    summary = transfer(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
 
-    assert run.xcoms["land"]["rows"] == 90
+    assert summary["rows"] == 90
     assert [manifest(f"s3://{folder}/{task}", **s3.options)["rows"] for task in tasks] == [20, 30, 40]
 
 
@@ -83,7 +83,7 @@ class TestFacts:
     def test_uris_and_objects_name_the_new_parts_without_the_connection(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
-        summary = land(f"s3://storage@{folder}", source, max_part_bytes=1).xcoms["land"]
+        summary = transfer(f"s3://storage@{folder}", source, max_part_bytes=1)
         parts = [part["name"] for part in manifest(f"s3://{folder}", **s3.options)["parts"]]
 
         bucket, _, path = folder.partition("/")
@@ -115,9 +115,9 @@ class TestRedshift:
             "mode": "incremental",
             "redshift_manifest": True,
         }
-        first = land(**options, max_part_bytes=1).xcoms["land"]
+        first = transfer(**options, max_part_bytes=1)
         sandbox.control.grow(source["task_id"], 30)
-        second = land(**options).xcoms["land"]
+        second = transfer(**options)
 
         assert [self.copied(s3, summary) for summary in (first, second)] == [[100] * 4, [30]]
         names = [summary["redshift_manifest"] for summary in (first, second)]
@@ -127,42 +127,41 @@ class TestRedshift:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
         sandbox.control.fail("/data/all", after=1, status=400, code="TaskExecuting")
         where = f"s3://storage@{folder}"
-        run = land(where, sources=tasks, max_concurrency=1, redshift_manifest=True, **RETRIES)
+        summaries = transfer(where, tries=2, sources=tasks, max_concurrency=1, redshift_manifest=True)[
+            "sources"
+        ]
 
-        assert run.tries == {"land": 2}
-        summaries = run.xcoms["land"]["sources"]
         assert [self.copied(s3, summary) for summary in summaries] == [[20], [30]]
         assert [self.written(s3, f"{folder}/{task}") for task in tasks] == [
             [summary["redshift_manifest"]] for summary in summaries
         ]
 
     def test_who_may_not_write_it_is_told_what_to_do(
-        self, s3: Storage, source: dict[str, Any], folder: str, said: Callable[[], str]
+        self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         bucket = folder.partition("/")[0]
         denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
         statement = {**denied, "Resource": f"arn:aws:s3:::{folder}/_redshift_manifest*"}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         s3.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+        message = f"Access to s3://{folder}/_redshift_manifest-"
         try:
-            run = land(f"s3://storage@{folder}", source, redshift_manifest=True, **RETRIES)
+            with pytest.raises(AirflowFailException, match=message):
+                transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
         finally:
             s3.fs.call_s3("delete_bucket_policy", Bucket=bucket)
-
-        assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
-        assert f"Access to s3://{folder}/_redshift_manifest-" in said()
 
     def test_with_nothing_new_copy_is_given_nothing(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         where = f"s3://storage@{folder}"
-        runs = [land(where, source, mode="incremental", redshift_manifest=True) for _ in range(2)]
+        summaries = [transfer(where, source, mode="incremental", redshift_manifest=True) for _ in range(2)]
 
-        assert [self.copied(s3, run.xcoms["land"]) for run in runs] == [[400], []]
+        assert [self.copied(s3, summary) for summary in summaries] == [[400], []]
 
     def test_each_of_many_sources_has_its_own(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
-        summary = land(f"s3://storage@{folder}", sources=tasks, redshift_manifest=True).xcoms["land"]
+        summary = transfer(f"s3://storage@{folder}", sources=tasks, redshift_manifest=True)
 
         assert [self.copied(s3, each) for each in summary["sources"]] == [[20], [30]]
         assert [[each["redshift_manifest"]] for each in summary["sources"]] == [
@@ -173,8 +172,8 @@ class TestRedshift:
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         where = f"s3://storage@{folder}"
-        first = land(where, source, redshift_manifest=True)
-        skipped = land(where, source, redshift_manifest=True, if_exists="skip")
+        first = transfer(where, source, redshift_manifest=True)
+        skipped = transfer(where, source, redshift_manifest=True, if_exists="skip")
 
-        assert self.copied(s3, first.xcoms["land"]) == [400]
-        assert skipped.xcoms["land"]["redshift_manifest"] is None
+        assert self.copied(s3, first) == [400]
+        assert skipped["redshift_manifest"] is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 import msgspec
 import pytest
-from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
 from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
@@ -22,11 +23,9 @@ from airflow_provider_webcollect.landing.manifest import Manifest, Source
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
 from airflow_provider_webcollect.transfers.sources import Place
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.landings import RETRIES, land, manifest
+from tests.airflow.executions import execute
+from tests.airflow.landings import land, make_transfer, manifest, transfer
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -68,35 +67,35 @@ class TestSummary:
     def test_it_names_the_new_parts_alone(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
-        first = land(destination, source, mode="incremental")
+        first = transfer(destination, source, mode="incremental")
         sandbox.control.grow(source["task_id"], 30)
-        second = land(destination, source, mode="incremental")
-        third = land(destination, source, mode="incremental")
+        second = transfer(destination, source, mode="incremental")
+        third = transfer(destination, source, mode="incremental")
 
         rows = sandbox.control.true_rows(source["task_id"])
-        assert rows_at(first.xcoms["land"]["uris"]) == rows[:400]
-        assert rows_at(second.xcoms["land"]["uris"]) == rows[400:]
-        assert (third.xcoms["land"]["uris"], third.xcoms["land"]["objects"]) == ([], [])
+        assert rows_at(first["uris"]) == rows[:400]
+        assert rows_at(second["uris"]) == rows[400:]
+        assert (third["uris"], third["objects"]) == ([], [])
 
     def test_a_run_that_had_landed_names_its_parts_again(
         self, source: dict[str, Any], destination: str
     ) -> None:
-        run = land(destination, source, post_execute=fails_once(), **RETRIES)
+        # the worker was lost when the task's work was done
+        summaries = [transfer(destination, source, run_id="run") for _ in range(2)]
 
-        assert run.tries == {"land": 2}
-        assert len(rows_at(run.xcoms["land"]["uris"])) == 400
+        assert len(rows_at(summaries[1]["uris"])) == 400
 
     def test_a_landing_of_another_run_that_is_skipped_has_no_new_parts(
         self, source: dict[str, Any], destination: str
     ) -> None:
-        land(destination, source)
-        summary = land(destination, source, if_exists="skip").xcoms["land"]
+        transfer(destination, source)
+        summary = transfer(destination, source, if_exists="skip")
 
         assert (summary["rows"], summary["uris"], summary["objects"]) == (400, [], [])
 
     def test_sources_have_each_their_own_and_the_sums(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-        summary = land(destination, sources=tasks).xcoms["land"]
+        summary = transfer(destination, sources=tasks)
         each = summary["sources"]
 
         assert [len(rows_at(facts["uris"])) for facts in each] == [5, 7]
@@ -106,13 +105,8 @@ class TestSummary:
     def test_the_next_task_gets_the_objects_as_a_list(self, source: dict[str, Any], destination: str) -> None:
         got: list[Any] = []
         with make_dag() as dag:
-            transfer = WebCollectToObjectStorageOperator(
-                task_id="land",
-                collection_task_id=source["task_id"],
-                destination=destination,
-                multiple_outputs=True,
-            )
-            PythonOperator(task_id="load", python_callable=got.append, op_args=[transfer.output["objects"]])
+            operator = make_transfer(destination, source, multiple_outputs=True)
+            PythonOperator(task_id="load", python_callable=got.append, op_args=[operator.output["objects"]])
         run = run_dag(dag)
 
         assert got == [run.xcoms["land"]["objects"]]
@@ -205,12 +199,9 @@ class TestAssetEvents:
     def test_those_of_many_sources_stay_small(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         asset = Asset(f"{destination}-asset")
-        reported: dict[str, Any] = {}
-
-        def remember(context: Any, result: Any) -> None:
-            reported.update(context["outlet_events"][asset].extra)
-
-        land(destination, sources=tasks, outlets=[asset], post_execute=remember)
+        event = SimpleNamespace(extra={})
+        execute(make_transfer(destination, sources=tasks, outlets=[asset]), outlet_events={asset: event})
+        reported = event.extra
 
         assert isinstance(reported.pop("duration"), float)
         assert reported == {
@@ -222,18 +213,6 @@ class TestAssetEvents:
             "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
             "parts": 2,
         }
-
-
-def fails_once() -> Any:
-    """Return a `post_execute` that fails the first try of a task whose work is done."""
-    calls: list[object] = []
-
-    def fail(context: Any, result: Any) -> None:
-        calls.append(result)
-        if len(calls) == 1:
-            raise RuntimeError("the worker was lost")
-
-    return fail
 
 
 class TestMetrics:
@@ -255,7 +234,7 @@ class TestMetrics:
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
         sandbox.control.fail("/data/all", after=1, times=2, status=500)
-        land(destination, source)
+        transfer(destination, source)
 
         assert counted == {
             "webcollect.landing.rows": 400,
@@ -267,27 +246,25 @@ class TestMetrics:
     def test_what_an_earlier_try_has_landed_is_not_counted_again(
         self, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
-        run = land(destination, source, post_execute=fails_once(), **RETRIES)
+        for _ in range(2):
+            transfer(destination, source, run_id="run")
 
-        assert run.tries == {"land": 2}
         assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (400, 4)
 
     def test_rows_of_a_try_that_failed_are_counted_when_they_are_committed(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
         sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
-        run = land(destination, source, max_part_bytes=1, **RETRIES)
+        transfer(destination, source, tries=2, max_part_bytes=1)
 
-        assert run.tries == {"land": 2}
         assert counted["webcollect.landing.rows"] == 400
 
     def test_rows_are_counted_once_though_the_mark_after_them_fails(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
         sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
-        run = land(destination, source, mark_exported=True, **RETRIES)
+        transfer(destination, source, tries=2, mark_exported=True)
 
-        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
         assert counted["webcollect.landing.rows"] == 400
 
     @pytest.mark.parametrize("marks", [False, True])
@@ -306,17 +283,16 @@ class TestMetrics:
             raise StorageError("the storage is down")
 
         monkeypatch.setattr(Lease, "write_manifest", fail_once)
-        run = land(destination, source, mark_exported=marks, **RETRIES)
+        transfer(destination, source, tries=2, mark_exported=marks)
 
-        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
         assert counted["webcollect.landing.rows"] == 400
 
     def test_what_another_run_has_landed_is_not_counted(
         self, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
-        land(destination, source)
+        transfer(destination, source)
         counted.clear()
-        land(destination, source, if_exists="skip")
+        transfer(destination, source, if_exists="skip")
 
         assert set(counted.values()) == {0}
 
@@ -324,9 +300,9 @@ class TestMetrics:
         self, sandbox: Sandbox, destination: str, counted: dict[str, int]
     ) -> None:
         good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-        run = land(destination, sources=[good[0], "no-such-task", good[1]])
+        with pytest.raises(AirflowFailException):
+            transfer(destination, sources=[good[0], "no-such-task", good[1]])
 
-        assert run.states == {"land": "failed"}
         assert (counted["webcollect.landing.rows"], counted["webcollect.landing.pages"]) == (12, 2)
 
 

@@ -1,24 +1,27 @@
-"""A transfer of many sources whose task is ended: from then on, nothing is sent, committed or marked."""
+"""A transfer whose task is ended: from then on, nothing is sent, committed or marked; or whose token ends."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout, ObjectStoragePath
 
+from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.service.stop import Stop
 from airflow_provider_webcollect.transfers.redshift import write_redshift_manifest
-from tests.airflow.landings import land, manifest
+from tests.airflow.landings import landed, manifest, transfer
 from tests.interruption import signalled_when
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ LATER = {"status": 429, "headers": {"Retry-After": "20"}}
 
 
 class Landing:
-    """Lands a task of the service, with three pages of rows, as one of many sources."""
+    """Lands a task of the service, with three pages of rows, as one of many sources, and is ended."""
 
     def __init__(self, sandbox: Sandbox, destination: str) -> None:
         self._sandbox = sandbox
@@ -51,10 +54,8 @@ class Landing:
         self, happened: Callable[[], object], then: Callable[[], object] = lambda: None, **options: Any
     ) -> None:
         """Begin, and end Airflow's task once something has happened."""
-        # on Airflow 2 it comes through
-        with signalled_when(happened, AirflowTaskTimeout), contextlib.suppress(AirflowTaskTimeout):
-            run = land(self._destination, sources=[self._task_id], **options)
-            assert run.states == {"land": "failed"}
+        with signalled_when(happened, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
+            transfer(self._destination, sources=[self._task_id], **options)
         then()
         for thread in threading.enumerate():
             if thread.name.startswith("webcollect-land"):
@@ -119,6 +120,16 @@ def test_a_mark_is_not_sent_again(sandbox: Sandbox, landing: Landing) -> None:
     assert found["exported_at"] is None
 
 
+def test_nothing_is_committed_or_marked_though_all_rows_were_there(landing: Landing) -> None:
+    # the mark waits for late ones
+    landing.end_when(
+        lambda: landing.requests(READ) >= 3 and not time.sleep(0.5), mark_exported=True, settle=60
+    )
+
+    assert landing.requests(MARK) == 0
+    assert landing.committed() is None
+
+
 def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path: Path) -> None:
     stop = Stop()
     stop.set()
@@ -132,3 +143,45 @@ def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path:
     with pytest.raises(Stopped):
         write_redshift_manifest(job, ObjectStoragePath("s3://bucket/landed"), [])
     assert list(tmp_path.iterdir()) == []
+
+
+class TestTokens:
+    @pytest.fixture
+    def task_id(self, sandbox: Sandbox) -> str:
+        """A task with 200 pages of rows."""
+        task_id: str = sandbox.control.add_task(lots=[2000])["task_id"]
+        return task_id
+
+    PAGES: ClassVar[dict[str, int]] = {"page_size": 10, "max_part_bytes": 10_000}
+
+    def test_the_end_of_a_token_costs_no_page_and_one_renewal(
+        self, sandbox: Sandbox, destination: str, task_id: str, after_requests: Callable[..., None]
+    ) -> None:
+        after_requests(100, READ, sandbox.control.expire_tokens)
+        transfer(destination, {"task_id": task_id}, **self.PAGES)
+
+        assert landed(destination) == sandbox.control.true_rows(task_id)
+        pages = sandbox.control.counters()[READ]
+        assert (pages[200], pages[401]) == (200, 1)
+        assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 200]
+
+    def test_a_credential_that_a_person_replaces_is_used_by_the_retry(
+        self,
+        sandbox: Sandbox,
+        destination: str,
+        task_id: str,
+        set_connection: Callable[..., None],
+        after_requests: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1))
+
+        def replace() -> None:
+            set_connection(login=sandbox.username, password=sandbox.password, extra={})
+            sandbox.control.expire_tokens(refresh_tokens=True)
+
+        after_requests(100, READ, replace)
+        transfer(destination, {"task_id": task_id}, tries=2, **self.PAGES)
+
+        assert landed(destination) == sandbox.control.true_rows(task_id)
+        assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 400, 200]
