@@ -36,15 +36,15 @@ def execute(operator: Any, *, tries: int = 1, run_id: str | None = None, **conte
     }
     context = {"task_state_store": Store(), **context}
     for number in range(1, tries):
+        # in a process of its own, the operator is another one
+        task = operator.prepare_for_execution()
         with pytest.raises(Exception) as failed:  # noqa: PT011  # whatever Airflow retries
-            _execute_try(operator, {"ti": SimpleNamespace(**ti, try_number=number), **context})
+            _execute_try(task, {"ti": SimpleNamespace(**ti, try_number=number), **context})
         assert not isinstance(failed.value, AirflowFailException), failed.value
     return _execute_try(operator, {"ti": SimpleNamespace(**ti, try_number=tries), **context})
 
 
-def _execute_try(operator: Any, context: dict[str, Any]) -> Any:
-    # a copy, as in a process of its own
-    task = operator.prepare_for_execution()
+def _execute_try(task: Any, context: dict[str, Any]) -> Any:
     context = {"task": task, **context}
     task.render_template_fields(context)
     return task.execute(context)

@@ -1,4 +1,4 @@
-"""The operators on what has landed, as tasks of a DAG run."""
+"""The operators on what has landed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
+from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
 from tests.airflow.dag_runs import run_tasks
-from tests.airflow.landings import RETRIES, land, manifest
+from tests.airflow.executions import execute
+from tests.airflow.landings import make_transfer, manifest, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tests.airflow.dag_runs import FinishedRun
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
@@ -34,23 +31,17 @@ pytestmark = [
 LEFTOVER = "part-00009-0badcafe.jsonl"
 
 
-def verify(destination: Any, **arguments: Any) -> FinishedRun:
-    return run_tasks(
-        lambda: WebCollectVerifyLandingOperator(
-            task_id="verify", destination=destination, **{**RETRIES, **arguments}
-        )
+def verify(destination: Any) -> dict[str, Any]:
+    result: dict[str, Any] = execute(
+        WebCollectVerifyLandingOperator(task_id="verify", destination=destination)
     )
+    return result
 
 
 class TestVerify:
     def test_it_says_what_has_landed(self, source: dict[str, Any], destination: str) -> None:
-        def make_transfer() -> WebCollectToObjectStorageOperator:
-            return WebCollectToObjectStorageOperator(
-                task_id="land", collection_task_id=source["task_id"], destination=destination, settle=0
-            )
-
         run = run_tasks(
-            make_transfer,
+            lambda: make_transfer(destination, source),
             lambda: WebCollectVerifyLandingOperator(
                 task_id="verify", destination="{{ ti.xcom_pull('land')['manifest'] }}"
             ),
@@ -72,48 +63,43 @@ class TestVerify:
     def test_the_folder_may_be_a_url_a_path_or_an_object_storage_path(
         self, source: dict[str, Any], destination: str, make: Callable[[str], Any]
     ) -> None:
-        land(destination, source)
+        transfer(destination, source)
 
-        assert verify(make(destination)).xcoms["verify"]["rows"] == 400
+        assert verify(make(destination))["rows"] == 400
 
     def test_damage_ends_the_task_without_retries_and_names_all_of_it(
-        self, source: dict[str, Any], destination: str, said: Callable[[], str]
+        self, source: dict[str, Any], destination: str
     ) -> None:
-        land(destination, source, max_part_bytes=1)
+        transfer(destination, source, max_part_bytes=1)
         first, second, *_ = (part["name"] for part in manifest(destination)["parts"])
         folder = Path(destination.removeprefix("file://"))
         (folder / first).unlink()
         (folder / second).write_bytes(b"")
-        run = verify(destination)
+        with pytest.raises(AirflowFailException, match=f"{first} is missing") as failed:
+            verify(destination)
 
-        assert (run.states, run.tries) == ({"verify": "failed"}, {"verify": 1})
-        log = said()
-        assert f"{first} is missing" in log
-        assert f"{second} has 0 bytes instead of" in log
+        assert f"{second} has 0 bytes instead of" in str(failed.value)
 
-    def test_a_landing_that_is_not_there_yet_is_left_to_the_retries(
-        self, destination: str, said: Callable[[], str]
-    ) -> None:
-        run = verify(destination)
-
-        assert (run.states, run.tries) == ({"verify": "failed"}, {"verify": 4})
-        assert "_manifest.json is not there: nothing has landed there yet" in said()
+    def test_a_landing_that_is_not_there_yet_is_left_to_the_retries(self, destination: str) -> None:
+        with pytest.raises(LandingError, match=r"_manifest\.json is not there: nothing has landed there yet"):
+            verify(destination)
 
     def test_a_manifest_of_a_newer_layout_ends_the_task_without_retries(
         self, source: dict[str, Any], destination: str
     ) -> None:
-        land(destination, source)
+        transfer(destination, source)
         file = Path(destination.removeprefix("file://")) / "_manifest.json"
         file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
 
-        assert verify(destination).tries == {"verify": 1}
+        with pytest.raises(AirflowFailException):
+            verify(destination)
 
 
 class TestClean:
     @pytest.fixture
     def left(self, source: dict[str, Any], destination: str) -> Path:
         """What a killed process has left beside a landing, two days ago."""
-        land(destination, source)
+        transfer(destination, source)
         file = Path(destination.removeprefix("file://")) / LEFTOVER
         file.write_bytes(b"rows")
         then = time.time() - 2 * 24 * 60 * 60
@@ -125,26 +111,26 @@ class TestClean:
         self, left: Path, destination: str, dry_run: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level("INFO")
-        run = run_tasks(
-            lambda: WebCollectCleanLandingOperator(
+        cleaned = execute(
+            WebCollectCleanLandingOperator(
                 task_id="clean", destination="{{ params.folder }}", dry_run=dry_run
             ),
             params={"folder": destination},
         )
 
-        assert run.xcoms["clean"] == {"files": 1, "bytes": 4, "dry_run": dry_run}
+        assert cleaned == {"files": 1, "bytes": 4, "dry_run": dry_run}
         assert left.exists() is dry_run
         assert f"{'Would remove' if dry_run else 'Removed'} {LEFTOVER} (4 bytes)" in caplog.text
-        assert verify(destination).state == "success"
+        assert verify(destination)["rows"] == 400
 
     def test_what_is_younger_stays(self, left: Path, destination: str) -> None:
-        run = run_tasks(
-            lambda: WebCollectCleanLandingOperator(
+        cleaned = execute(
+            WebCollectCleanLandingOperator(
                 task_id="clean", destination=destination, older_than=3 * 24 * 60 * 60
             )
         )
 
-        assert run.xcoms["clean"]["files"] == 0
+        assert cleaned["files"] == 0
         assert left.exists()
 
     def test_it_can_be_mapped_over_folders(self, left: Path, destination: str) -> None:
