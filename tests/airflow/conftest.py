@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from tests.landing.storages import Storage
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
-HOME = tempfile.TemporaryDirectory(prefix="webcollect-airflow-")
+# in memory where there is such a folder: every DAG run commits to the database a dozen times
+HOME = tempfile.TemporaryDirectory(
+    prefix="webcollect-airflow-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+)
 for _name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[_name]
 os.environ |= {
@@ -57,12 +60,15 @@ def forgotten_secrets() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails or is refused in a wait is repeated after moments, and triggers end at once."""
+    """What fails or is refused is repeated after moments, and triggers end at once."""
     from airflow_provider_webcollect.common import waits
     from airflow_provider_webcollect.triggers import feeds
     from airflow_provider_webcollect.waiting import poller
 
+    # the shortest pauses that the client and the poll may choose
+    monkeypatch.setattr("random.uniform", lambda least, most: least)
     monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.1)
+    monkeypatch.setattr(poller, "GATHERING", 0.02)
     monkeypatch.setattr(waits, "CONFIRMING", (0.1, 0.2))
     monkeypatch.setattr(feeds, "READ_AGAIN_AFTER", (0.1, 0.2))
     if not version("apache-airflow").startswith("2."):
@@ -77,6 +83,10 @@ def airflow_database(airflow_home: str) -> None:
     from airflow.utils.db import initdb
 
     initdb()
+    if not version("apache-airflow").startswith("2."):
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+        DagBundlesManager().sync_bundles_to_db()
 
 
 @pytest.fixture
