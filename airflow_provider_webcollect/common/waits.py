@@ -16,12 +16,13 @@ from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
+from airflow_provider_webcollect.waiting.poller import Timing
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.wait import Condition, Wait
 
-#: Seconds before each repeat of a query that the service has refused; if all are refused, the wait ends.
-CONFIRMING = (2.0, 4.0)
+#: The pauses of all waits of Airflow's tasks and triggers; tests of the provider replace it by a faster one.
+TIMING = Timing()
 _GOES_ON = "The status query failed; the wait goes on. %s"
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
     :param ask: sends the query; reads the connection each time.
     :param log: a logger.
     """
-    pauses = iter(CONFIRMING)
+    pauses = iter(TIMING.confirming)
     while True:
         try:
             return ask()

@@ -22,6 +22,7 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
+from airflow_provider_webcollect.common import waits
 from airflow_provider_webcollect.common.arguments import GRACE, NOW_NEEDS_WORKER, XCOM_PULL
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import end_of
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.waiting.wait import Condition
 
-#: Seconds to let the triggerer read the last log lines of a trigger.
-LOG_SECONDS = 1.0
 #: Maximum difference in seconds between the clocks of the triggerer and the scheduler.
 CLOCKS_DIFFER = 60.0
 
@@ -175,7 +174,7 @@ class _EndTrigger(BaseTrigger):
         else:
             self.log.error("%s", ended.reason)
         # the last lines before a trigger ends can be lost: the triggerer may notice the end first
-        await asyncio.sleep(LOG_SECONDS)
+        await asyncio.sleep(waits.TIMING.log_seconds)
         if is_skipped:
             return TaskSkippedEvent()
         task: Any = self.task

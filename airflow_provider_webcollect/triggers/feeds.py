@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
+from airflow_provider_webcollect.common import waits
 from airflow_provider_webcollect.service.errors import TokenUnavailable, WebCollectError
 from airflow_provider_webcollect.waiting.feed import StatusFeed
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-#: Seconds before each further attempt to read the connection for the first time.
-READ_AGAIN_AFTER = (2.0, 4.0, 8.0, 16.0, 30.0)
 
 
 class SharedFeed:
@@ -92,10 +90,10 @@ async def _open(conn_id: str) -> StatusFeed:
     hook = await read_with_retries(
         "The connection",
         lambda: _read(conn_id),
-        READ_AGAIN_AFTER,
+        waits.TIMING.read_again_after,
         is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
     )
-    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size)
+    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size, waits.TIMING)
 
 
 async def read_with_retries(

@@ -14,6 +14,7 @@ import msgspec
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider_webcollect.common import waits
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -46,9 +47,6 @@ _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
 #: After a refusal, which usually needs a person to fix it, the next poll follows in this many poke intervals.
 PATIENCE = 10
-#: Seconds before each further attempt to read the last known run of a task. Airflow waits 300 s for a trigger
-#: to process what was polled (`[triggerer] shared_stream_ack_timeout`).
-RECALL_AGAIN_AFTER = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
@@ -152,7 +150,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             known = await read_with_retries(
                 f"What was last seen of {task_id}",
                 lambda: store.aget(self._key(task_id)),
-                RECALL_AGAIN_AFTER,
+                waits.TIMING.recall_again_after,
                 is_certain=_means_several_assets,
             )
         except ValueError as error:

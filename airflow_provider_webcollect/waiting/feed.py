@@ -6,7 +6,7 @@ import functools
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_provider_webcollect.waiting.poller import Judge, Poll
+from airflow_provider_webcollect.waiting.poller import TIMING, Judge, Poll, Timing
 from airflow_provider_webcollect.waiting.queries import RUNNING_COUNTS, SUBTASKS, TASK_STATUSES, Query
 
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ class StatusFeed:
 
     :param client: the client that sends the queries; the feed closes it.
     :param batch_size: tasks per status query.
+    :param timing: the pauses of the polls.
     """
 
-    def __init__(self, client: FeedClient, batch_size: int) -> None:
+    def __init__(self, client: FeedClient, batch_size: int, timing: Timing = TIMING) -> None:
         self._client = client
         self._polls: dict[Query, Poll[Any]] = {
-            query: Poll(functools.partial(self._ask, query), query.batch_size(batch_size))
+            query: Poll(functools.partial(self._ask, query), query.batch_size(batch_size), timing)
             for query in (TASK_STATUSES, SUBTASKS, RUNNING_COUNTS)
         }
 

@@ -38,32 +38,63 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Half of the longest pause after the first failure, in seconds; doubles with every further failure.
-FIRST_BACKOFF = 2.0
-LONGEST_BACKOFF = 300.0
 #: Permanent refusals in a row, with pauses between them, that end a wait.
 CONFIRMED = 3
 #: Queries in flight at once, so a slow response does not delay the others.
 QUERIES_AT_ONCE = 4
-#: Seconds between two queries. The service allows 5 status queries per second from one address. With this
-#: spacing at most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay below
-#: the limit.
-SPACING = 0.7
-#: Share of the interval over which queries are spread if SPACING would take longer; the rest is for queries
-#: that are repeated.
+#: Share of the interval over which queries are spread if ``Timing.spacing`` would take longer; the rest is
+#: for queries that are repeated.
 SPREAD = 0.8
 #: A key that is due within this share of its interval is queried together with keys that are due now, up to
 #: the batch size; so waits that began at different times fill batches together.
 EARLY_SHARE = 0.5
-#: Seconds that the first query of a new wait is delayed, so that waits that begin together share a query.
-GATHERING = 0.25
-#: Seconds of judging after which other tasks of the event loop may run.
-LONGEST_TURN = 0.01
 #: Refusals that are caused by keys of the query: always, or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
 #: Refusals by the client itself, which need no confirmation.
 _LOCAL = (InvalidArgument, ConnectionIncomplete)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """For how long waits pause; all values are in seconds.
+
+    :param first_backoff: half of the longest pause after the first failure; doubles with every further one.
+    :param longest_backoff: upper bound of a pause after failures.
+    :param spacing: between two queries. The service allows 5 status queries per second from one address. With
+        0.7 s at most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay
+        below the limit.
+    :param gathering: delay of the first query of a new wait, so that waits that begin together share it.
+    :param longest_turn: time of judging after which other tasks of the event loop may run.
+    :param confirming: pauses before each repeat of a query from a worker that the service has refused; if all
+        are refused, the wait ends.
+    :param read_again_after: pauses before each further attempt to read a connection for the first time.
+    :param recall_again_after: the same for the last known run of a task. Airflow waits 300 s for a trigger to
+        process what was polled (``[triggerer] shared_stream_ack_timeout``).
+    :param log_seconds: time for the triggerer to read the last log lines of a trigger.
+    """
+
+    first_backoff: float = 2.0
+    longest_backoff: float = 300.0
+    spacing: float = 0.7
+    gathering: float = 0.25
+    longest_turn: float = 0.01
+    confirming: tuple[float, ...] = (2.0, 4.0)
+    read_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0)
+    recall_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
+    log_seconds: float = 1.0
+
+    def backoff(self, failures: int, error: WebCollectError) -> float:
+        """Return the pause after a number of failures in a row, with jitter.
+
+        :param error: the last failure.
+        """
+        # the exponent is bounded, since a service may fail for weeks
+        longest = min(self.longest_backoff, self.first_backoff * 2 ** min(failures, 30))
+        return max(min(error.retry_after or 0.0, self.longest_backoff), random.uniform(longest / 2, longest))
+
+
+TIMING = Timing()
 
 Judge: TypeAlias = Callable[[Mapping[str, T | None]], R | None]
 
@@ -139,13 +170,18 @@ class Poll(Generic[T]):
     :param query: queries a batch of keys. A key that its response leaves out has the state None; an error in
         place of a state affects only that key.
     :param batch_size: keys per query.
+    :param timing: its pauses.
     """
 
     def __init__(
-        self, query: Callable[[list[str]], Awaitable[Mapping[str, T | WebCollectError]]], batch_size: int
+        self,
+        query: Callable[[list[str]], Awaitable[Mapping[str, T | WebCollectError]]],
+        batch_size: int,
+        timing: Timing = TIMING,
     ) -> None:
         self._send = query
         self._batch_size = batch_size
+        self._timing = timing
         self._watched: defaultdict[str, _Watched[T]] = defaultdict(_Watched)
         self._due: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
@@ -187,7 +223,7 @@ class Poll(Generic[T]):
         watched = self._watched[key]
         watched.waits.append(wait)
         if watched.in_flight or not watched.failures:
-            self._schedule(key, watched, _now() + min(GATHERING, wait.interval * EARLY_SHARE))
+            self._schedule(key, watched, _now() + min(self._timing.gathering, wait.interval * EARLY_SHARE))
 
     def _schedule(self, key: str, watched: _Watched[T], due: float) -> None:
         """Plan a query of ``key``, unless an earlier one is planned."""
@@ -225,7 +261,7 @@ class Poll(Generic[T]):
                 self._reset()
                 for watched in self._watched.values():
                     watched.due, watched.failures = math.inf, None
-                await _end_with([wait for watched in self._watched.values() for wait in watched.waits], error)
+                await self._end_with(self._waits(), error)
                 await asyncio.sleep(0)  # lets the waits end
         self._due.clear()
         self._reset()
@@ -286,7 +322,7 @@ class Poll(Generic[T]):
         """Send a query, and set the earliest time for the next one."""
         interval = min(watched.interval for watched in batch.values())
         batches = math.ceil(len(self._watched) / self._batch_size)
-        self._earliest = _now() + min(SPACING, SPREAD * interval / batches)
+        self._earliest = _now() + min(self._timing.spacing, SPREAD * interval / batches)
         for watched in batch.values():
             watched.in_flight, watched.due = tuple(watched.waits), math.inf
         query = asyncio.create_task(self._query(batch))
@@ -322,7 +358,7 @@ class Poll(Generic[T]):
                 states[wait][key] = answer.get(key)
             watched.answered, watched.failures = True, None
             self._plan_next(key, watched, min(watched.due, now + watched.interval))
-        await _each(states, lambda wait: wait.show(states[wait]))
+        await self._each(states, lambda wait: wait.show(states[wait]))
 
     def _answered(self, sent_at: float) -> None:
         """Reset the failures after a success, unless the service has failed since the query was sent."""
@@ -352,7 +388,7 @@ class Poll(Generic[T]):
             is_refusal = error.permanent and (len(batch) == 1 or not isinstance(error, PermissionDenied))
             ends_all = self._failures.add(error, is_refusal=is_refusal)
             self._paused = self._failures.count > 1 or (error.unsent and not error.permanent)
-            self._pause_ends = _now() + _backoff(self._failures.count, error)
+            self._pause_ends = _now() + self._timing.backoff(self._failures.count, error)
         await self._plan_again(batch, error, ends_all=ends_all)
 
     async def _plan_again(self, batch: _Batch[T], error: WebCollectError, *, ends_all: bool = False) -> None:
@@ -366,40 +402,35 @@ class Poll(Generic[T]):
                 refused.extend(watched.in_flight)
             if not probed and (error.permanent or not error.unsent):
                 failures.batch_size = max(1, len(batch) // 2)
-                due = max(due, now + _backoff(failures.count, error)) if alone else due
+                due = max(due, now + self._timing.backoff(failures.count, error)) if alone else due
             self._plan_next(key, watched, due)
         if probed:
             self._probe = None
         about = "" if self._paused else f" about {key if alone else f'these {len(batch)}'}"
         log.warning("A status query failed; the next one%s follows in %.0f s. %s", about, due - now, error)
         if ends_all and not refused:
-            refused = [wait for watched in self._watched.values() for wait in watched.waits]
-        await _end_with(refused, error)
+            refused = self._waits()
+        await self._end_with(refused, error)
 
+    def _waits(self) -> list[_Wait[T]]:
+        return [wait for watched in self._watched.values() for wait in watched.waits]
 
-def _backoff(failures: int, error: WebCollectError) -> float:
-    # the exponent is bounded, since a service may fail for weeks
-    longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(failures, 30))
-    return max(min(error.retry_after or 0.0, LONGEST_BACKOFF), random.uniform(longest / 2, longest))
+    async def _end_with(self, waits: Iterable[_Wait[Any]], error: Exception) -> None:
+        """End waits with ``error``."""
+        await self._each(waits, lambda wait: wait.future.set_exception(error))
+
+    async def _each(self, waits: Iterable[_Wait[T]], act: Callable[[_Wait[T]], None]) -> None:
+        """Call ``act`` for each wait that has not ended, and let other tasks run in between."""
+        turn_ends = _now() + self._timing.longest_turn
+        for wait in waits:
+            if wait.future.done():
+                continue
+            act(wait)
+            # a wait that has ended continues at once; thousands in one turn would block the event loop
+            if wait.future.done() or _now() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = _now() + self._timing.longest_turn
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _end_with(waits: Iterable[_Wait[Any]], error: Exception) -> None:
-    """End waits with ``error``."""
-    await _each(waits, lambda wait: wait.future.set_exception(error))
-
-
-async def _each(waits: Iterable[_Wait[T]], act: Callable[[_Wait[T]], None]) -> None:
-    """Call ``act`` for each wait that has not ended, and let other tasks of the event loop run in between."""
-    turn_ends = _now() + LONGEST_TURN
-    for wait in waits:
-        if wait.future.done():
-            continue
-        act(wait)
-        # a wait that has ended continues at once; thousands of them in one turn would block the event loop
-        if wait.future.done() or _now() >= turn_ends:
-            await asyncio.sleep(0)
-            turn_ends = _now() + LONGEST_TURN

@@ -59,22 +59,30 @@ def forgotten_secrets() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails or is refused is repeated after moments, and triggers end at once."""
+def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What fails or is refused is repeated after moments, and triggers end at once.
+
+    A call gives the waits that begin after it other pauses still: the fields of ``Timing``.
+    """
     from airflow_provider_webcollect.common import waits
-    from airflow_provider_webcollect.triggers import feeds
-    from airflow_provider_webcollect.waiting import poller
+    from airflow_provider_webcollect.waiting.poller import Timing
+
+    usual: dict[str, Any] = {
+        "first_backoff": 0.1,
+        "gathering": 0.02,
+        "confirming": (0.1, 0.2),
+        "read_again_after": (0.1, 0.2),
+        "recall_again_after": (0.1,) * 3,
+        "log_seconds": 0.0,
+    }
+
+    def timing(**fields: Any) -> None:
+        monkeypatch.setattr(waits, "TIMING", Timing(**usual | fields))
 
     # the shortest pauses that the client and the poll may choose
     monkeypatch.setattr("random.uniform", lambda least, most: least)
-    monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.1)
-    monkeypatch.setattr(poller, "GATHERING", 0.02)
-    monkeypatch.setattr(waits, "CONFIRMING", (0.1, 0.2))
-    monkeypatch.setattr(feeds, "READ_AGAIN_AFTER", (0.1, 0.2))
-    if not version("apache-airflow").startswith("2."):
-        from airflow_provider_webcollect.triggers import end_from_trigger
-
-        monkeypatch.setattr(end_from_trigger, "LOG_SECONDS", 0.0)
+    timing()
+    return timing
 
 
 @pytest.fixture(scope="session")

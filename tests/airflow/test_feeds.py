@@ -14,10 +14,8 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.settings import Timing
-from airflow_provider_webcollect.triggers import feeds
 from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
-from airflow_provider_webcollect.waiting import poller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -93,10 +91,11 @@ async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_th
 async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
     sandbox: Sandbox,
     set_connection: Callable[..., None],
+    timing: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(feeds, "READ_AGAIN_AFTER", (0.05,) * 1000)
+    timing(read_again_after=(0.05,) * 1000)
     # Airflow 3 says the same while its API server or a secrets backend is away
     monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
@@ -115,10 +114,14 @@ class TestChangedConnection:
 
     @pytest.fixture
     async def waiting(
-        self, sandbox: Sandbox, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+        self,
+        sandbox: Sandbox,
+        set_connection: Callable[..., None],
+        timing: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> AsyncIterator[asyncio.Task[Any]]:
         """A wait that has polled once, with a credential of its own."""
-        monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.05)
+        timing(first_backoff=0.05)
         monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.2))
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         task = sandbox.control.add_task(state="Extracting")

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.triggers import finished
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
-from airflow_provider_webcollect.waiting import poller
 from tests.airflow.event_triggers import Store, triggerer
 
 if TYPE_CHECKING:
@@ -177,9 +175,7 @@ class TestTheWatch:
         store: Store | None,
         set_connection: Callable[..., None],
         caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.02)
         set_connection(extra={"access_token": "a-wrong-token"})
         async with triggerer(watching(task_id), store) as running:
             async with asyncio.timeout(60):
@@ -292,10 +288,8 @@ class TestOverARestart:
         assert caplog.text.count("not remembered") == 1
 
     async def test_a_store_that_is_away_when_the_triggerer_starts_is_waited_for(
-        self, sandbox: Sandbox, task_id: str, monkeypatch: pytest.MonkeyPatch
+        self, sandbox: Sandbox, task_id: str
     ) -> None:
-        monkeypatch.setattr(finished, "RECALL_AGAIN_AFTER", (0.1,) * 3)
-
         class Away(Store):
             left = 3
 

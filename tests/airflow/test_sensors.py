@@ -371,11 +371,10 @@ def test_a_refusal_is_put_to_the_test_with_the_connection_read_again(
     sandbox: Sandbox,
     set_connection: Callable[..., None],
     after_requests: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    timing: Callable[..., None],
 ) -> None:
     # so that there is time to put the credential right
-    monkeypatch.setattr("airflow_provider_webcollect.common.waits.CONFIRMING", (1.0, 1.0))
-    monkeypatch.setattr("airflow_provider_webcollect.waiting.poller.FIRST_BACKOFF", 1.0)
+    timing(confirming=(0.5, 0.5), first_backoff=0.5)
     set_connection(extra={"access_token": "wrong"})
     after_requests(1, STATUS_PATHS[kind], set_connection)
     run = wait(SENSORS[kind], mode, running)

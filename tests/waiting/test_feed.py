@@ -13,8 +13,8 @@ import pytest
 from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.errors import PermissionDenied, WebCollectError
 from airflow_provider_webcollect.service.settings import Retries
-from airflow_provider_webcollect.waiting import poller
 from airflow_provider_webcollect.waiting.feed import StatusFeed
+from airflow_provider_webcollect.waiting.poller import Timing
 from airflow_provider_webcollect.waiting.queries import SUBTASKS, TASK_STATUSES
 
 if TYPE_CHECKING:
@@ -28,15 +28,14 @@ Feeds = Callable[..., Any]
 
 
 @pytest.fixture
-def feed_of(connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> Feeds:
+def feed_of(connect: Callable[..., Client]) -> Feeds:
     """Opens feeds on the sandbox that try each call twice and back off for moments only."""
-    monkeypatch.setattr(poller, "FIRST_BACKOFF", 0.02)
-    monkeypatch.setattr(poller, "SPACING", 0.0)
+    timing = Timing(first_backoff=0.02, spacing=0.0, gathering=0.02)
     context = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).context
 
     @asynccontextmanager
     async def opened(batch_size: int = 100) -> AsyncIterator[StatusFeed]:
-        feed = StatusFeed(AsyncClient(context), batch_size)
+        feed = StatusFeed(AsyncClient(context), batch_size, timing)
         yield feed
         await feed.aclose()
 

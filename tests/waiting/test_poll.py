@@ -16,8 +16,8 @@ from airflow_provider_webcollect.service.errors import (
     PermissionDenied,
     ServiceFailure,
 )
-from airflow_provider_webcollect.waiting import poller as poll_module
-from airflow_provider_webcollect.waiting.poller import CONFIRMED, Poll
+from airflow_provider_webcollect.waiting.poller import CONFIRMED, TIMING, Poll, Timing
+from tests.waiting.simulated_time import simulated
 
 
 class Service:
@@ -51,20 +51,16 @@ def states(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def polling(service: Service, batch_size: int = 100) -> AsyncIterator[Poll[Any]]:
-    poll: Poll[Any] = Poll(service, batch_size)
+async def polling(
+    service: Service, batch_size: int = 100, timing: Timing = TIMING
+) -> AsyncIterator[Poll[Any]]:
+    poll: Poll[Any] = Poll(service, batch_size, timing)
     yield poll
     await poll.aclose()
     assert poll._watched == {}
 
 
-@pytest.fixture(autouse=True)
-def moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_module, "FIRST_BACKOFF", 0.005)
-    monkeypatch.setattr(poll_module, "GATHERING", 0.02)
-    monkeypatch.setattr(poll_module, "SPACING", 0.0)
-
-
+@simulated
 async def test_all_who_ask_at_once_share_full_batches() -> None:
     service = Service(**{f"k{n}": n for n in range(25)})
     async with polling(service, batch_size=10) as poll:
@@ -73,10 +69,8 @@ async def test_all_who_ask_at_once_share_full_batches() -> None:
     assert sorted(len(batch) for batch in service.queries) == [5, 10, 10]
 
 
-async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(poll_module, "GATHERING", 1.0)
+@simulated
+async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_together() -> None:
     service = Service(a=1, b=2, c=3)
     async with polling(service) as poll:
         waits = []
@@ -87,9 +81,10 @@ async def test_those_who_come_one_after_another_in_a_moment_are_asked_about_toge
     assert service.queries == [["a", "b", "c"]]
 
 
+@simulated
 async def test_those_who_keep_coming_do_not_delay_the_first_poll() -> None:
     service = Service(a=1)
-    async with polling(service) as poll, asyncio.timeout(30):
+    async with polling(service) as poll:
         first = asyncio.create_task(poll.until(["a"], 60, states))
         others = []
         while not first.done():
@@ -98,11 +93,8 @@ async def test_those_who_keep_coming_do_not_delay_the_first_poll() -> None:
         await asyncio.gather(*others)
 
 
-async def test_every_round_is_of_full_batches_though_some_came_earlier(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # however slow the machine is
-    monkeypatch.setattr(poll_module, "EARLY_SHARE", 1.0)
+@simulated
+async def test_every_round_is_of_full_batches_though_some_came_earlier() -> None:
     service = Service(**{f"k{n}": n for n in range(250)})
     polls: Counter[str] = Counter()
 
@@ -121,6 +113,7 @@ async def test_every_round_is_of_full_batches_though_some_came_earlier(
     assert set(polls.values()) == {4}
 
 
+@simulated
 async def test_a_wait_is_not_shown_the_answer_to_a_question_that_is_older() -> None:
     """What happened before a wait began, such as a start, is in what it sees."""
     answering = asyncio.Event()
@@ -143,6 +136,7 @@ async def test_a_wait_is_not_shown_the_answer_to_a_question_that_is_older() -> N
     assert await after == {"a": 1}
 
 
+@simulated
 async def test_two_who_wait_for_one_key_cost_one_question() -> None:
     service = Service(a=1)
     async with polling(service) as poll:
@@ -150,6 +144,7 @@ async def test_two_who_wait_for_one_key_cost_one_question() -> None:
     assert service.queries == [["a"]]
 
 
+@simulated
 async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
     service = Service(a=0)
 
@@ -162,6 +157,7 @@ async def test_a_wait_goes_on_until_it_sees_what_it_waits_for() -> None:
     assert len(service.queries) == 4
 
 
+@simulated
 async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
     service = Service(a=0)
     polls = {"slow": 0, "quick": 0}
@@ -178,6 +174,7 @@ async def test_the_shorter_of_two_intervals_decides_for_both() -> None:
     assert len(service.queries) == 3
 
 
+@simulated
 async def test_a_wait_on_many_keys_judges_from_the_first_answer_on() -> None:
     service = Service(a=1, b=2, c=3)
     judged: list[dict[str, int | None]] = []
@@ -191,6 +188,7 @@ async def test_a_wait_on_many_keys_judges_from_the_first_answer_on() -> None:
     assert judged == [{"a": 1}, {"b": 2}, {"c": 3}]
 
 
+@simulated
 async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
     service = Service(**{f"k{n}": n for n in range(50)})
     judged = 0
@@ -205,30 +203,36 @@ async def test_a_wait_on_many_keys_judges_once_per_answer() -> None:
     assert len(service.queries) == 3
 
 
+@simulated
 async def test_a_key_that_is_named_twice_counts_once() -> None:
-    async with polling(Service(a=1, b=2)) as poll, asyncio.timeout(30):
+    async with polling(Service(a=1, b=2)) as poll:
         assert await poll.until(["a", "b", "a"], 60, states) == {"a": 1, "b": 2}
 
 
+@simulated
 async def test_nothing_to_wait_for_is_refused() -> None:
     async with polling(Service()) as poll:
         with pytest.raises(ValueError, match="`keys` is empty"):
             await poll.until([], 60, states)
 
 
+@simulated
 async def test_what_an_answer_leaves_out_is_seen_as_none() -> None:
     async with polling(Service(b=2)) as poll:
         assert await poll.until(["a", "b"], 60, states) == {"a": None, "b": 2}
 
 
-async def test_pauses_have_a_bound_however_long_a_service_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_module, "LONGEST_BACKOFF", 0.0)
+@simulated
+async def test_pauses_have_a_bound_however_long_a_service_fails() -> None:
     service = Service(a=1)
     service.failures = [ServiceFailure("down")] * 1100
-    async with polling(service) as poll, asyncio.timeout(30):
+    began = asyncio.get_running_loop().time()
+    async with polling(service) as poll:
         assert await poll.until(["a"], 60, states) == {"a": 1}
+    assert asyncio.get_running_loop().time() - began < 1101 * TIMING.longest_backoff
 
 
+@simulated
 async def test_a_wait_whose_own_judgement_fails_ends_alone() -> None:
     service = Service(a=1)
     async with polling(service) as poll:
@@ -241,6 +245,7 @@ async def test_a_wait_whose_own_judgement_fails_ends_alone() -> None:
     assert fine == {"a": 1}
 
 
+@simulated
 async def test_a_wait_that_is_given_up_leaves_the_others_alone() -> None:
     service = Service(a=1, b=2)
     async with polling(service) as poll:
@@ -252,6 +257,7 @@ async def test_a_wait_that_is_given_up_leaves_the_others_alone() -> None:
     assert ended[1] == {"b": 2}
 
 
+@simulated
 async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next() -> None:
     service = Service(a=1)
     async with polling(service) as poll:
@@ -262,6 +268,7 @@ async def test_the_poll_ends_with_its_last_wait_and_begins_again_with_the_next()
         assert await poll.until(["a"], 60, states) == {"a": 1}
 
 
+@simulated
 async def test_a_wait_that_begins_while_others_end_by_a_defect_of_the_poll_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -270,8 +277,8 @@ async def test_a_wait_that_begins_while_others_end_by_a_defect_of_the_poll_is_se
         raise RuntimeError("a defect")
 
     service = Service(a=1, b=2)
-    async with polling(service) as poll, asyncio.timeout(30):
-        monkeypatch.setattr(poll_module.Poll, "_take_due", defect)
+    async with polling(service) as poll:
+        monkeypatch.setattr(Poll, "_take_due", defect)
         with pytest.raises(RuntimeError, match="a defect"):
             await poll.until(["a"], 60, states)
         # at once, when the poll has not dealt with its defect yet
@@ -279,6 +286,7 @@ async def test_a_wait_that_begins_while_others_end_by_a_defect_of_the_poll_is_se
         assert await poll.until(["b"], 60, states) == {"b": 2}
 
 
+@simulated
 async def test_what_a_waiter_does_runs_in_its_own_context() -> None:
     """Airflow sorts a trigger's log lines by context variables."""
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
@@ -292,6 +300,7 @@ async def test_what_a_waiter_does_runs_in_its_own_context() -> None:
         assert await asyncio.gather(*(asyncio.create_task(wait(key)) for key in "ab")) == ["a", "b"]
 
 
+@simulated
 async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_event_loop() -> None:
     service = Service(a=1)
     done: list[str] = []
@@ -307,6 +316,10 @@ async def test_thousands_who_end_together_do_not_all_go_on_in_one_turn_of_the_ev
     async with polling(service) as poll:
         await asyncio.gather(*(wait() for _ in range(100)))
     assert done == ["judged", "went on"] * 100
+
+
+#: For tests in real time: an event loop whose turns are counted is never idle.
+MOMENTS = Timing(first_backoff=0.005, gathering=0.02, longest_turn=0.0)
 
 
 class Turns:
@@ -329,10 +342,9 @@ class Turns:
             self.count += 1
 
 
-async def test_others_have_their_turns_while_many_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_module, "LONGEST_TURN", 0.0)
+async def test_others_have_their_turns_while_many_are_judged() -> None:
     judged_in: list[int] = []
-    async with polling(Service(a=1)) as poll, Turns() as turns:
+    async with polling(Service(a=1), timing=MOMENTS) as poll, Turns() as turns:
         waits = [
             asyncio.create_task(poll.until(["a"], 60, lambda seen: judged_in.append(turns.count)))
             for _ in range(100)
@@ -355,6 +367,6 @@ async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn()
             await poll.until(["a"], 60, states)
         refused_in.append(turns.count)
 
-    async with polling(service) as poll, Turns() as turns:
+    async with polling(service, timing=MOMENTS) as poll, Turns() as turns:
         await asyncio.gather(*(wait() for _ in range(100)))
     assert len(set(refused_in)) == 100

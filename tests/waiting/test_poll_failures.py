@@ -7,9 +7,8 @@ import functools
 import itertools
 import logging
 import random
-import selectors
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,9 +31,11 @@ from airflow_provider_webcollect.service.errors import (
     TokenRejected,
     TooManyRequests,
 )
-from airflow_provider_webcollect.waiting.poller import LONGEST_BACKOFF, QUERIES_AT_ONCE, Poll
+from airflow_provider_webcollect.waiting.poller import QUERIES_AT_ONCE, TIMING, Poll
+from tests.waiting.simulated_time import simulated
 
 CONNECTION_REFUSALS = [TokenRejected, GrantRejected, PermissionDenied, RedirectRefused, ProxyUnusable]
+LONGEST_BACKOFF = TIMING.longest_backoff
 KEY_REFUSALS = [NotFound, RequestRejected]
 PASSING = [
     ServiceFailure,
@@ -45,31 +46,6 @@ PASSING = [
     # of something that the question waits for inside
     asyncio.CancelledError,
 ]
-
-
-class SimulatedTime(selectors.DefaultSelector):
-    """Lets an event loop's time pass as soon as there is nothing else to do."""
-
-    now = 1000.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "everybody waits for something that never comes"
-        self.now += timeout
-        return super().select(0)
-
-
-def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in simulated time."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        time = SimulatedTime()
-        loop = asyncio.SelectorEventLoop(time)
-        loop.time = lambda: time.now  # type: ignore[method-assign]
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(test(*arguments, **named))
-
-    return run
 
 
 def now() -> float:

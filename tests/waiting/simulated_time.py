@@ -1,0 +1,34 @@
+"""An event loop whose time passes as soon as there is nothing else to do."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class SimulatedTime(selectors.DefaultSelector):
+    """Lets an event loop's time pass as soon as there is nothing else to do."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "everybody waits for something that never comes"
+        self.now += timeout
+        return super().select(0)
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in simulated time."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        time = SimulatedTime()
+        loop = asyncio.SelectorEventLoop(time)
+        loop.time = lambda: time.now  # type: ignore[method-assign]
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(test(*arguments, **named))
+
+    return run
