@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import json
@@ -20,7 +21,6 @@ from sqlalchemy import text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_REAL_SLEEP = time.sleep
 _numbers = itertools.count(1)
 
 
@@ -56,7 +56,7 @@ def run_dag(dag: DAG, conf: dict[str, Any] | None = None, **when: Any) -> Finish
     """
     if AIRFLOW_V_3_0_PLUS:
         _register(dag)
-    with mock.patch("time.sleep", _sleep):
+    with mock.patch("time.sleep", functools.partial(_sleep, time.sleep)):
         run = dag.test(run_conf=conf, **when)
     return _finished(dag.dag_id, run.run_id)
 
@@ -70,10 +70,10 @@ def run_tasks(*make: Callable[[], Any], **options: Any) -> FinishedRun:
     return run_dag(dag)
 
 
-def _sleep(seconds: float) -> None:
+def _sleep(sleep: Callable[[float], None], seconds: float) -> None:
     """Sleep, but for moments while `dag.test()` has nothing to do: it looks again once a second."""
     is_idle = sys._getframe(1).f_code is inspect.unwrap(DAG.test).__code__
-    _REAL_SLEEP(0.02 if is_idle else seconds)
+    sleep(0.02 if is_idle else seconds)
 
 
 def _register(dag: DAG) -> None:
