@@ -76,24 +76,19 @@ def storage_option(command: F) -> F:
 def storage_location(path: str, storage_conn_id: str | None) -> Any:
     """Return a landing's path as the functions of ``landing/`` take it.
 
-    :param storage_conn_id: the Airflow connection of the storage; None to go without Airflow.
+    :param storage_conn_id: the Airflow connection of the storage; None for the one in ``path``. Without
+        either, Airflow is not needed.
     :raises InvalidArgument: if Airflow cannot reach the path with this connection.
     """
-    if storage_conn_id is None:
+    from airflow_provider_webcollect.landing.location import connection_of
+
+    connection = connection_of(path, storage_conn_id)
+    if connection is None:
         return path
-    from airflow_provider_webcollect.service.errors import InvalidArgument
-
     use_airflow()
-    try:
-        from airflow_provider_webcollect.common.storage import folder_at, storage_path
+    from airflow_provider_webcollect.common.storage import connected_path
 
-        found = storage_path(path, storage_conn_id)
-        folder_at(found)
-    except Exception as error:  # of Airflow or of the storage's own package
-        raise InvalidArgument(
-            "--storage-conn-id", storage_conn_id, f"{path} cannot be reached: {error}"
-        ) from error
-    return found
+    return connected_path(path, connection)
 
 
 def connect(conn_id: str | None, url: str | None) -> ServiceAccess:

@@ -209,8 +209,8 @@ def _job(
 ) -> Job:
     from airflow_provider_webcollect.landing.formats import make_format
     from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, Job, check_mode, check_partition
+    from airflow_provider_webcollect.landing.location import locate
     from airflow_provider_webcollect.landing.manifest import Run, Source
-    from airflow_provider_webcollect.landing.reader import locate
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.api import endpoints, validation
     from airflow_provider_webcollect.service.client.page_reader import PageReader
@@ -221,7 +221,7 @@ def _job(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Job(
         source=Source(collection_task_id=validation.text("TASK", task), lotno=lotno or None),
-        folder=Folder(*locate(location, None)),
+        folder=Folder(*locate(location)),
         run=Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
         fetch=reader.read,
         on_replan=reader.forget,

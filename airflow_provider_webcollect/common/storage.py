@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import re
+import os
 from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.location import check_location
 from airflow_provider_webcollect.landing.storage.errors import STORAGE_EXTRAS
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     from airflow_provider_webcollect.landing.storage.folder import Folder
-
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
 
 
 def check_destination(argument: str, value: str | ObjectStoragePath) -> str | ObjectStoragePath:
     """Check the form of a storage path, without connecting to anything, and return the path.
 
-    :raises InvalidArgument: if it is not a string, chains filesystems (``::``), has a scheme without a
-        filesystem in Airflow, or names no bucket where the scheme needs one.
+    :raises InvalidArgument: if it is not a string, has a scheme without a filesystem in Airflow, or breaks
+        a rule of :func:`~airflow_provider_webcollect.landing.location.check_location`.
     """
     # do not use an instance's `fs`, which connects to the storage
     is_path = hasattr(type(value), "fs")
     path = str(value) if is_path else validation.text(argument, value)
-    if "::" in path:
-        raise InvalidArgument(argument, path, "it must not hold `::`, which chains filesystems")
-    if is_path:
-        return value
-    if found := _URL.match(path):
-        _check_url(argument, path, found["scheme"], found["rest"])
-    return path
-
-
-def _check_url(argument: str, path: str, scheme: str, rest: str) -> None:
-    if scheme in STORAGE_EXTRAS:
-        if not re.match(r"/([^/@]*@)?[^/@]+(/|$)", rest):
-            raise InvalidArgument(argument, path, f"it must name a bucket: {scheme}://bucket/folder")
-    elif scheme != "file" and not (scheme.islower() and (_is_registered(scheme) or _is_attached(path))):
+    scheme = check_location(argument, path)
+    # a path that was made has a scheme that Airflow knows
+    if not is_path and not (scheme in {*STORAGE_EXTRAS, "file"} or _has_filesystem(scheme, path)):
         raise InvalidArgument(argument, path, f"Airflow has no filesystem for the scheme `{scheme}`")
+    return value if is_path else path
+
+
+def _has_filesystem(scheme: str, path: str) -> bool:
+    return scheme.islower() and (_is_registered(scheme) or _is_attached(path))
 
 
 def _is_registered(scheme: str) -> bool:
@@ -75,6 +71,42 @@ def storage_path(path: str | ObjectStoragePath, conn_id: str | None) -> ObjectSt
         return path
     # in Airflow 2, an explicit None overrides the connection in the path
     return ObjectStoragePath(path, conn_id=conn_id) if conn_id else ObjectStoragePath(path)
+
+
+def connected_path(path: str, conn_id: str) -> ObjectStoragePath:
+    """Return a path on the storage that a connection of Airflow opens; nothing is read from the storage.
+
+    :raises InvalidArgument: if the path is wrong, Airflow has no such connection, or cannot use it.
+    """
+    from airflow.providers.common.compat.sdk import BaseHook
+
+    check_destination("path", path)
+    try:
+        with _as_airflow():
+            # for one that is missing, filesystems use the credentials of the environment
+            BaseHook.get_connection(conn_id)
+            found = storage_path(path, conn_id)
+            folder_at(found)
+    except Exception as error:  # of Airflow or of the storage's own package
+        raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {error}") from error
+    return found
+
+
+@contextlib.contextmanager
+def _as_airflow() -> Iterator[None]:
+    """Let Airflow find what its database has, in the block.
+
+    Without the variable, Airflow 3 looks in the environment alone, unless the process is a task's.
+    """
+    name = "_AIRFLOW_PROCESS_CONTEXT"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "server"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def folder_at(path: ObjectStoragePath) -> Folder:

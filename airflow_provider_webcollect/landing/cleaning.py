@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
+from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     PART_PATTERN,
@@ -20,7 +21,6 @@ from airflow_provider_webcollect.landing.manifest import (
     decode_progress,
     redshift_manifest_of,
 )
-from airflow_provider_webcollect.landing.reader import locate
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.api import validation
@@ -57,6 +57,7 @@ def clean(
     older_than: float | datetime.timedelta,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    storage_conn_id: str | None = None,
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
@@ -82,6 +83,7 @@ def clean(
         longer than it takes until a run's manifest for Redshift is loaded, retries included.
     :param dry_run: remove nothing, only return what would be removed.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :return: the files that were removed, or would be, sorted by name; empty if the folder does not exist.
     :raises NothingLanded: if there are such files, but neither a manifest nor a record that shows which of
         them are needed; nothing is removed then.
@@ -91,7 +93,7 @@ def clean(
     """
     until = _moment_before_now(age_in_seconds(older_than))
     validation.boolean("dry_run", dry_run)
-    fs, root = locate(path, storage_options)
+    fs, root = locate(path, storage_options, storage_conn_id)
     folder = Folder(fs, root)
     files = folder.files()
     needed = _Needed.read(folder)

@@ -1,4 +1,5 @@
-"""Reading landed rows with the manifest alone, without Airflow and without the service.
+"""Reading landed rows with the manifest alone, without the service, and without Airflow unless one of its
+connections is named.
 
 The manifest is read once, so later commits are not visible. If a later commit removes parts (``overwrite``,
 ``on_reset="full"``, new columns in CSV and Parquet), reading them raises
@@ -7,9 +8,7 @@ The manifest is read once, so later commits are not visible. If a later commit r
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.errors import (
@@ -22,10 +21,9 @@ from airflow_provider_webcollect.landing.formats import ExtraMissing
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats.extras import require
 from airflow_provider_webcollect.landing.formats.reading import part_reader
+from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest
-from airflow_provider_webcollect.landing.storage.errors import STORAGE_EXTRAS
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,19 +36,24 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
 
-def read_landing(path: Any, storage_options: Mapping[str, Any] | None = None) -> LandedData:
+def read_landing(
+    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
+) -> LandedData:
     """Read a landing's manifest.
 
-    :param path: the landing's folder or its ``_manifest.json``: a local path, a URL that fsspec supports
-        (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
-        ``ObjectStoragePath``.
+    :param path: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+        supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
+        or an object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :param storage_conn_id: the Airflow connection of the storage, instead of options; None for the one in
+        ``path``, if any. Without a connection, Airflow is not needed.
     :raises NothingLanded: if there is no manifest.
     :raises DestinationUnreadable: if the manifest is incomplete, has a newer layout, or contradicts itself.
     :raises ExtraMissing: if the package for the URL's storage is not installed.
-    :raises InvalidArgument: if ``path`` is not a path, or not a URL that fsspec supports.
+    :raises InvalidArgument: if ``path`` is not an absolute path, or not a URL that fsspec supports; or if
+        Airflow has no such connection, or cannot open the storage with it.
     """
-    fs, root = locate(path, storage_options)
+    fs, root = locate(path, storage_options, storage_conn_id)
     folder = Folder(fs, root)
     where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
     stored = folder.read(MANIFEST)
@@ -70,10 +73,12 @@ class LandedData:
 
     :ivar manifest: the landing's manifest.
     :ivar uri: the folder.
+    :ivar fs: fsspec's filesystem of the storage, with which other tools can read :meth:`uris`.
     """
 
     def __init__(self, fs: AbstractFileSystem, folder: Folder, manifest: Manifest) -> None:
         self.manifest = manifest
+        self.fs = fs
         self.uri: str = fs.unstrip_protocol(folder.root)
         self._folder = folder
 
@@ -240,46 +245,6 @@ class LandedData:
                 f"{where} was replaced since it was read, and {problems[0]}; read it again"
             )
         return LandingDamaged(where, problems)
-
-
-def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a landing and its folder's path on it.
-
-    The arguments, and the errors :class:`ExtraMissing` and :class:`InvalidArgument`, are those of
-    :func:`read_landing`.
-    """
-    if hasattr(path, "fs") and hasattr(path, "path"):
-        if storage_options is not None:
-            raise InvalidArgument("storage_options", "{…}", "a path that has its filesystem needs none")
-        fs, found = path.fs, path.path
-    else:
-        fs, found = _filesystem_and_path(path, dict(storage_options or {}))
-    root = found.rstrip("/")
-    return fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
-
-
-def _filesystem_and_path(path: object, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
-    import fsspec
-
-    if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidArgument("path", path, "it must be a folder's path or URL")
-    if "://" not in text:
-        return fsspec.filesystem("file", **options), str(Path(text).expanduser().resolve())
-    if "::" in text:
-        raise InvalidArgument("path", path, "it must be the URL of one storage, without `::`")
-    try:
-        fs, found = fsspec.core.url_to_fs(text, **options)
-    except ImportError as error:
-        scheme = text.partition(":")[0]
-        extra = (
-            f"; install airflow-provider-webcollect[{STORAGE_EXTRAS[scheme]}]"
-            if scheme in STORAGE_EXTRAS
-            else ""
-        )
-        raise ExtraMissing(f"{text} cannot be reached: {error}{extra}") from error
-    except ValueError as error:
-        raise InvalidArgument("path", path, f"it cannot be opened: {error}") from error
-    return fs, found
 
 
 def _contradiction(manifest: Manifest) -> str | None:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.models import Connection
 from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.utils.session import create_session
 
 from airflow_provider_webcollect.common.storage import folder_at
+from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnalyticsOperator
+from airflow_provider_webcollect.operators.landings import (
+    WebCollectCleanLandingOperator,
+    WebCollectVerifyLandingOperator,
+)
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
@@ -21,11 +33,13 @@ from tests.airflow.landings import RETRIES, land
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.landing.storages import Storage
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
+SCHEME_OR_ABSOLUTE = r"needs a scheme \(s3://bucket/folder\) or an absolute path \(/data/folder\)"
 WRONG = [
     ("s4://bucket/prices", "Airflow has no filesystem for the scheme `s4`"),
     ("S3://bucket/prices", "Airflow has no filesystem for the scheme `S3`"),
@@ -34,7 +48,12 @@ WRONG = [
     ("/data/a::b", "must not hold `::`"),
     ("s3://", "must name a bucket"),
     ("gs://conn@/prices", "must name a bucket"),
-    ("s3:/bucket/prices", "must name a bucket: s3://bucket/folder"),
+    ("s3:/bucket/prices", SCHEME_OR_ABSOLUTE),
+    ("my-bucket/prices", SCHEME_OR_ABSOLUTE),
+    ("prices", SCHEME_OR_ABSOLUTE),
+    ("./prices", SCHEME_OR_ABSOLUTE),
+    ("~/prices", SCHEME_OR_ABSOLUTE),
+    ("file://my-bucket/prices", SCHEME_OR_ABSOLUTE),
 ]
 
 
@@ -48,10 +67,29 @@ def test_a_wrong_destination_is_an_import_error(destination: str, rule: str) -> 
         )
 
 
-def test_a_path_that_chains_filesystems_is_an_import_error() -> None:
-    path = ObjectStoragePath("file:///data/a::b")
-    with make_dag(), pytest.raises(InvalidArgument, match="must not hold `::`"):
+@pytest.mark.parametrize(
+    ("destination", "rule"),
+    [("file:///data/a::b", "must not hold `::`"), ("my-bucket/prices", SCHEME_OR_ABSOLUTE)],
+)
+def test_a_path_that_is_wrong_is_an_import_error(destination: str, rule: str) -> None:
+    path = ObjectStoragePath(destination)
+    with make_dag(), pytest.raises(InvalidArgument, match=rule):
         WebCollectToObjectStorageOperator(task_id="land", collection_task_id="t", destination=path)
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (WebCollectVerifyLandingOperator, {}),
+        (WebCollectCleanLandingOperator, {}),
+        (WebCollectQueryAnalyticsOperator, {"start": "2026-01-01", "end": "2026-01-02"}),
+    ],
+)
+def test_a_forgotten_scheme_is_an_import_error_of_every_operator(
+    operator: Callable[..., object], arguments: dict[str, Any]
+) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=rf"`destination` is 'b/c'; .*{SCHEME_OR_ABSOLUTE}"):
+        operator(task_id="check", destination="b/c", **arguments)
 
 
 def test_a_path_may_be_a_template(source: dict[str, Any], destination: str) -> None:
@@ -59,9 +97,10 @@ def test_a_path_may_be_a_template(source: dict[str, Any], destination: str) -> N
     assert run.xcoms["land"]["destination"] == f"{destination}/land"
 
 
-def test_the_wrong_one_of_many_sources_is_named() -> None:
-    sources = ["t", {"collection_task_id": "u", "destination": "s4://bucket/u"}]
-    with make_dag(), pytest.raises(InvalidArgument, match=r"`sources\[1\].destination` is 's4://bucket/u'"):
+@pytest.mark.parametrize("wrong", ["s4://bucket/u", "bucket/u"])
+def test_the_wrong_one_of_many_sources_is_named(wrong: str) -> None:
+    sources = ["t", {"collection_task_id": "u", "destination": wrong}]
+    with make_dag(), pytest.raises(InvalidArgument, match=rf"`sources\[1\].destination` is '{wrong}'"):
         WebCollectToObjectStorageOperator(task_id="land", sources=sources, destination="s3://bucket/prices")
 
 
@@ -74,7 +113,6 @@ def test_the_wrong_one_of_many_sources_is_named() -> None:
         "abfss://container@account.dfs.core.windows.net/prices",
         "file:///data/prices",
         "/data/prices",
-        "prices",
         "/data/t1:t2",
     ],
 )
@@ -90,6 +128,105 @@ def test_a_wrong_one_that_is_rendered_ends_the_task_without_retries(
     assert (run.states, run.tries) == ({"land": "failed"}, {"land": 1})
     assert "Airflow has no filesystem for the scheme `s4`" in said()
     assert sandbox.control.requests("/data/all") == []
+
+
+class TestConnections:
+    """Landings that are read through a connection of Airflow, by whoever has no credentials otherwise."""
+
+    @pytest.fixture(autouse=True)
+    def bucket(self, s3: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The bucket ``my-bucket``; only the connection ``prices_storage`` has credentials for it."""
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        connection = {
+            "conn_type": "aws",
+            "login": s3.options["key"],
+            "password": s3.options["secret"],
+            "extra": {"endpoint_url": s3.options["endpoint_url"], "region_name": "us-east-1"},
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_PRICES_STORAGE", json.dumps(connection))
+
+    @pytest.fixture
+    def landed(self, connected: None, source: dict[str, Any], sandbox: Sandbox) -> list[dict[str, Any]]:
+        """The rows that the landing has."""
+        assert land("s3://prices_storage@my-bucket/prices", source).state == "success"
+        return sandbox.control.true_rows(source["task_id"])
+
+    @pytest.mark.parametrize(
+        ("path", "options"),
+        [
+            ("s3://prices_storage@my-bucket/prices", {}),
+            ("s3://prices_storage@my-bucket/prices/_manifest.json", {}),
+            ("s3://my-bucket/prices", {"storage_conn_id": "prices_storage"}),
+            ("s3://prices_storage@my-bucket/prices", {"storage_conn_id": "prices_storage"}),
+        ],
+    )
+    def test_a_landing_is_read_as_the_log_names_it_or_with_a_connection(
+        self, landed: list[dict[str, Any]], path: str, options: dict[str, str]
+    ) -> None:
+        found = read_landing(path, **options)
+
+        assert list(found.iter_rows()) == landed
+        assert [uri.startswith("s3://my-bucket/prices/part-") for uri in found.uris()] == [True]
+        assert found.fs.exists(found.uris()[0])
+
+    def test_a_connection_in_airflow_s_database_is_found(
+        self, landed: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fields = json.loads(os.environ["AIRFLOW_CONN_PRICES_STORAGE"])
+        monkeypatch.delenv("AIRFLOW_CONN_PRICES_STORAGE")
+        kept = Connection(conn_id="in_database", **fields | {"extra": json.dumps(fields["extra"])})
+        with create_session() as session:
+            session.add(kept)
+        try:
+            # a process that Airflow has not started; this one is a task's, since it has run DAGs
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    "import os; from airflow_provider_webcollect.landing.reader import read_landing\n"
+                    "print(read_landing('s3://in_database@my-bucket/prices').manifest.rows)\n"
+                    "print('_AIRFLOW_PROCESS_CONTEXT' in os.environ)",
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            with create_session() as session:
+                session.query(Connection).filter_by(conn_id="in_database").delete()
+        assert done.stdout.split()[-2:] == [str(len(landed)), "False"], done.stderr
+
+    @pytest.mark.usefixtures("landed")
+    def test_leftovers_are_removed_with_a_connection(self, s3: Storage) -> None:
+        s3.fs.pipe_file("my-bucket/prices/part-00009-0badcafe.jsonl", b"x")
+
+        by_url = clean("s3://prices_storage@my-bucket/prices", older_than=0, dry_run=True)
+        removed = clean("s3://my-bucket/prices", older_than=0, storage_conn_id="prices_storage")
+
+        assert [file.name for file in by_url] == ["part-00009-0badcafe.jsonl"]
+        assert removed == by_url
+
+    def test_a_connection_that_airflow_does_not_have_is_named(self) -> None:
+        with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'forgotten'; s3://forgotten@b/c .*"):
+            read_landing("s3://forgotten@b/c")
+        with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'forgotten'; s3://b/c .*"):
+            read_landing("s3://b/c", storage_conn_id="forgotten")
+
+    def test_two_connections_are_refused(self) -> None:
+        with pytest.raises(InvalidArgument, match=r"`storage_conn_id` is 'one'; .*another connection"):
+            read_landing("s3://another@b/c", storage_conn_id="one")
+
+    def test_options_beside_a_connection_are_refused(self) -> None:
+        with pytest.raises(InvalidArgument, match="storage_options"):
+            read_landing("s3://prices_storage@my-bucket/prices", {"key": "x"})
+        with pytest.raises(InvalidArgument, match="storage_options"):
+            read_landing("s3://my-bucket/prices", {"key": "x"}, "prices_storage")
+
+    def test_a_connection_beside_a_path_that_has_its_filesystem_is_refused(self) -> None:
+        path = ObjectStoragePath("s3://prices_storage@my-bucket/prices")
+        with pytest.raises(InvalidArgument, match="storage_conn_id"):
+            read_landing(path, storage_conn_id="prices_storage")
 
 
 @pytest.mark.parametrize(

@@ -232,9 +232,30 @@ class TestStorage:
         assert run("landing", "clean", *place, "-o", "json").json == []
         assert run("land", task, *place).code == 3
 
-    def test_a_storage_that_the_connection_does_not_open_is_named(self, run: Run) -> None:
-        ended = run("landing", "verify", "nowhere://there", "--storage-conn-id", "my_storage")
+        in_url = "s3://my_storage@landings/cli"
+        assert run("landing", "cat", in_url).lines == sandbox.control.true_rows(task)
+        assert run("land", task, in_url).code == 3
+
+    @pytest.mark.parametrize(
+        ("place", "named"),
+        [
+            (["nowhere://there", "--storage-conn-id", "my_storage"], "nowhere://there"),
+            (["s3://landings/cli", "--storage-conn-id", "forgotten"], "forgotten"),
+            (["s3://forgotten@landings/cli"], "forgotten"),
+        ],
+    )
+    def test_a_storage_that_the_connection_does_not_open_is_named(
+        self,
+        run: Run,
+        set_connection: Callable[..., None],
+        bucket: dict[str, Any],
+        place: list[str],
+        named: str,
+    ) -> None:
+        set_connection("my_storage", **bucket)
+
+        ended = run("landing", "verify", *place)
 
         assert (ended.code, ended.out) == (2, "")
-        assert "--storage-conn-id" in ended.err
-        assert "nowhere://there" in ended.err
+        assert named in ended.err
+        assert place[0] in ended.err

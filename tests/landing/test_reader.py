@@ -298,13 +298,12 @@ class TestPaths:
             lambda root: f"file://{root}",
             lambda root: f"{root}/_manifest.json",
             lambda root: f"file://{root}/_manifest.json",
-            lambda root: f"../{root.parent.name}/{root.name}/.",
+            lambda root: f"{root.parent}/../{root.parent.name}/{root.name}/.",
         ],
     )
     def test_a_landing_is_named_by_its_folder_or_its_manifest(
-        self, root: Path, spelled: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+        self, root: Path, spelled: Callable[[Path], Any]
     ) -> None:
-        monkeypatch.chdir(root.parent)
         landed = read_landing(spelled(root))
         assert landed.uri == f"file://{root}"
         assert [uri.startswith(f"file://{root}/part-0000") for uri in landed.uris()] == [True]
@@ -325,10 +324,20 @@ class TestPaths:
         with pytest.raises(InvalidArgument, match=r"`path` is .*it must be a folder's path or URL"):
             read_landing(wrong)
 
+    @pytest.mark.parametrize(
+        "wrong", ["my-bucket/prices", "landing", "../landing", "~/landing", Path("landing")]
+    )
+    def test_a_forgotten_scheme_is_refused(
+        self, root: Path, wrong: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(root.parent)
+        with pytest.raises(InvalidArgument, match=r"`path` is .*it needs a scheme .* or an absolute path"):
+            read_landing(wrong)
+
     def test_an_unknown_scheme_and_a_chain_are_refused(self) -> None:
         with pytest.raises(InvalidArgument, match=r"`path` is 's4://b/c'.*Protocol not known: s4"):
             read_landing("s4://b/c")
-        with pytest.raises(InvalidArgument, match="without `::`"):
+        with pytest.raises(InvalidArgument, match="must not hold `::`"):
             read_landing("simplecache::memory://b/c")
 
     def test_options_beside_a_path_that_has_its_filesystem_are_refused(self, folder: Folder) -> None:
