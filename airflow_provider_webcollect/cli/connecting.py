@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.auth.store import TokenStore
     from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.stop import Stop
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 DEFAULT_CONN_ID = "webcollect_default"
 #: The environment variables of a connection without Airflow begin with this, before an extra's name.
 PREFIX = "WEBCOLLECT_"
+#: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
+PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,17 @@ class ServiceAccess:
     context: ClientContext
     store: TokenStore
     hook: WebCollectHook | None = None
+
+    def client(self, stop: Stop | None = None) -> Client:
+        """Return a client, once the service takes connections.
+
+        :raises ServiceUnreachable: if it does not.
+        """
+        from airflow_provider_webcollect.service.client.sync import Client
+
+        client = Client(self.context, stop=stop)
+        client.reach()
+        return client
 
 
 def url_option(command: F) -> F:
@@ -91,18 +106,23 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
     return connected_path(path, connection)
 
 
-def connect(conn_id: str | None, url: str | None) -> ServiceAccess:
+def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:
     """Return the way to the service that the options of a command name.
 
+    :param patient: whether the command goes on for long, and does not give up soon if the service cannot be
+        reached.
     :raises UsageError: if both are on the command line.
     :raises ConnectionIncomplete: if Airflow has no such connection, or it has no host.
     :raises InvalidArgument: naming the field, if a field of the connection is invalid.
     """
+    is_option = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
     if conn_id is None and url is not None:
-        return _without_airflow(url)
-    if click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE:
+        access = _without_airflow(url, "--url" if is_option else f"the environment variable {PREFIX}URL")
+    elif is_option:
         raise click.UsageError(f"the connection {conn_id} and --url cannot both be given")
-    return _through_airflow(conn_id or DEFAULT_CONN_ID)
+    else:
+        access = _through_airflow(conn_id or DEFAULT_CONN_ID)
+    return access if patient else replace(access, context=access.context.impatient(PATIENCE))
 
 
 def use_airflow() -> None:
@@ -136,7 +156,7 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
     return ServiceAccess(connection, hook.client.context, make_token_store(conn_id), hook)
 
 
-def _without_airflow(url: str) -> ServiceAccess:
+def _without_airflow(url: str, origin: str) -> ServiceAccess:
     from airflow_provider_webcollect.hooks.connection import Extras, read_connection
     from airflow_provider_webcollect.service.auth.store import FileTokenStore
     from airflow_provider_webcollect.service.client.context import make_context
@@ -150,7 +170,7 @@ def _without_airflow(url: str) -> ServiceAccess:
         password=os.environ.get(f"{PREFIX}PASSWORD"),
     )
     extras = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in Extras.__struct_fields__}
-    connection = read_connection(given, extras)
+    connection = read_connection(given, extras, origin)
     name = connection.credentials.fingerprint_at(connection.settings.base_url)
     # a refresh token works once: without its successor, the next command would be locked out
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

@@ -60,11 +60,9 @@ def follow(
     outcomes: dict[str, Outcome] = {}
     with Client(access.context) as client, _Display(ids) as display:
         waits: dict[str, Wait] = {}
-        while len(outcomes) < len(ids):
-            if waits:
-                time.sleep(every)
-            left = [task_id for task_id in ids if task_id not in outcomes]
+        while left := [task_id for task_id in ids if task_id not in outcomes]:
             with _errors_that_may_pass(display):
+                client.reach()
                 found = client.run(
                     all_task_statuses(client.context, left, access.connection.status_batch_size)
                 )
@@ -75,6 +73,8 @@ def follow(
                     if ended:
                         outcomes[task_id] = ended.outcome
                     display.show(task_id, found.get(task_id), _subtasks(client, task_id, found.get(task_id)))
+            if len(outcomes) < len(ids):
+                time.sleep(every)
     show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
     return int(any(outcome is not Outcome.DONE for outcome in outcomes.values()))
 

@@ -52,11 +52,10 @@ def read(
     They go to standard output as they come. The cursor to go on from is said on standard error at the end.
     Nothing is marked as exported.
     """
-    from airflow_provider_webcollect.service.client.sync import Client
 
     count, left, cursor = 0, 0, offset
     try:
-        with Client(connect(conn_id, url).context) as client:
+        with connect(conn_id, url, patient=True).client() as client:
             for page in _pages(client, task, lotno, offset, rows):
                 # a whole page, so that the cursor is right also after an interrupt
                 with _interrupt_put_off():
@@ -166,12 +165,11 @@ def land(
     WebCollectToObjectStorageOperator: interrupt it, and the same command goes on after the last finished
     part. The rows count once _manifest.json is there, which is written last.
     """
-    from airflow_provider_webcollect.service.client.sync import Client
     from airflow_provider_webcollect.service.stop import Stop
 
     stop = Stop()
     location = storage_location(destination, options.pop("storage_conn_id"))
-    with Client(connect(conn_id, url).context, stop=stop) as client, _progress() as on_progress:
+    with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
         job = _job(client, task, location, stop=stop, on_progress=on_progress, **options)
         landed = _until_interrupted(job)
     manifest = landed.manifest

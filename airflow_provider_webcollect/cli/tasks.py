@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
-from airflow_provider_webcollect.cli.output import output_option, show
+from airflow_provider_webcollect.cli.output import output_option, printable, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,16 +44,17 @@ def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output:
 
     Exit code 1: the service does not know one of the tasks.
     """
-    from airflow_provider_webcollect.service.client.sync import Client
     from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
     access = connect(conn_id, url)
-    with Client(access.context) as client:
+    with access.client() as client:
         names = {} if tasks else _recent_tasks(client)
         ids = list(dict.fromkeys([*(tasks or names), *(() if tasks else _tasks_of_assets(access))]))
         found = client.run(all_task_statuses(client.context, ids, access.connection.status_batch_size))
     show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
-    return int(any(task_id not in found for task_id in tasks))
+    if unknown := [printable(task_id) for task_id in dict.fromkeys(tasks) if task_id not in found]:
+        click.echo(f"The service does not know {', '.join(unknown)}.", err=True)
+    return int(bool(unknown))
 
 
 def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
@@ -92,9 +93,8 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
 def capacity(conn_id: str | None, url: str | None, output: str) -> None:
     """Count the running and waiting tasks and sub-tasks of the account."""
     from airflow_provider_webcollect.service.api.endpoints import get_running_counts
-    from airflow_provider_webcollect.service.client.sync import Client
 
-    with Client(connect(conn_id, url).context) as client:
+    with connect(conn_id, url).client() as client:
         counts = client.send(get_running_counts())
     show([counts.as_dict()], output, COUNTS)
 
@@ -120,11 +120,10 @@ def analytics(
     `succeeded` is a share of the runs. A table has a row for each task, with bars of the rows per day, week
     or month; JSON and CSV have a row for each task and day, week or month.
     """
-    from airflow_provider_webcollect.service.client.sync import Client
 
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
-    with Client(connect(conn_id, url).context) as client:
+    with connect(conn_id, url).client() as client:
         rows = _analytics(
             client,
             first,

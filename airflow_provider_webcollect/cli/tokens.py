@@ -58,10 +58,9 @@ def status(conn_id: str | None, url: str | None, output: str) -> int:
 @_of_connection
 def refresh(conn_id: str | None, url: str | None, output: str) -> None:
     """Renew the token now, for all processes."""
-    from airflow_provider_webcollect.service.client.sync import Client
 
     access = connect(conn_id, url)
-    with Client(access.context) as client:
+    with access.client() as client:
         _show(access.connection.conn_id, client.renew_token(), output)
 
 

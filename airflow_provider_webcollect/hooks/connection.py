@@ -85,10 +85,11 @@ class WebCollectConnection:
     masked: tuple[str, ...] = field(default=(), compare=False)
 
 
-def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
+def read_connection(connection: Connection, extra: Any, origin: str = "") -> WebCollectConnection:
     """Check a connection and return its values.
 
     :param extra: the connection's extra, decoded.
+    :param origin: where it comes from, for messages; by default an Airflow connection.
     :raises ConnectionIncomplete: if it has no host.
     :raises InvalidArgument: naming the field, if a field is invalid.
     """
@@ -115,6 +116,7 @@ def read_connection(connection: Connection, extra: Any) -> WebCollectConnection:
             timezone=extras.timezone,
             token_refresh=extras.token_refresh,
             timing=TIMING,  # tests replace the name in this module
+            origin=origin or f"the connection {connection.conn_id}",
         ),
         credentials=Credentials(
             refresh_token=extras.refresh_token,

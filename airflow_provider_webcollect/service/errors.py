@@ -192,6 +192,12 @@ class GrantRejected(CredentialError):
     )
 
 
+class LoginRejected(GrantRejected):
+    """Login and password were refused."""
+
+    advice = "Put the right login and password into the connection, or a refresh token instead."
+
+
 class TokenUnavailable(WebCollectError):
     """No access token was available in time, though another process provides one, or a changed connection."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,12 +30,14 @@ class Retries:
     :param deadline: seconds after which no further attempt is made.
     :param first_wait: seconds before the second attempt; later waits double, with jitter.
     :param longest_wait: upper bound of a wait in seconds; it also limits ``Retry-After``.
+    :param unreachable: seconds after which no further attempt is made if there is no connection.
     """
 
     attempts: int = 7
     deadline: float = 180.0
     first_wait: float = 0.5
     longest_wait: float = 30.0
+    unreachable: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class Settings:
     :param ca_file: a file of certificate authorities to trust instead of the default ones.
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
     :param timezone: the zone of the service's times; None leaves them naive.
+    :param origin: where the addresses come from, for messages: ``the connection webcollect_default``.
     :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.
     :param retries: how often a call is attempted.
     :param timing: how long to wait for what else.
@@ -143,6 +147,7 @@ class Settings:
     token_refresh: Literal["auto", "keeper"] = "auto"
     retries: Retries = Retries()
     timing: Timing = TIMING
+    origin: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base_url", _base_url("base_url", self.base_url))
@@ -172,6 +177,11 @@ class Settings:
                 "the connection has no extra `datahub_url`, the data-app service's address"
             )
         return self.datahub_url
+
+    def address_of(self, datahub: bool) -> str:
+        """Return the base URL for a call and where it comes from, for a message."""
+        base = self.base_of(datahub)
+        return f"{base} ({self.origin})" if self.origin else base
 
 
 def _base_url(name: str, url: str) -> str:

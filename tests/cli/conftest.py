@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,8 +105,10 @@ def task(sandbox: Sandbox) -> str:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between attempts take no time; gives their seconds."""
+    """The pauses between attempts only advance the clock; gives their seconds."""
     pauses: list[float] = []
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(pauses))
 
     def sleep(stop: Stop, seconds: float) -> None:
         pauses.append(seconds)

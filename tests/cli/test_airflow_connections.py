@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from demo.ports import free_port
 from tests.cli.conftest import shown
 from tests.landing.storages import s3_server
 
@@ -114,6 +115,18 @@ class TestService:
         assert (ended.code, ended.out) == (3, "")
         assert "forgotten" in ended.err
         assert "--conn-id" in ended.err
+
+    def test_a_connection_to_a_service_that_cannot_be_reached_is_named(
+        self, run: Run, set_connection: Callable[..., None], no_pauses: list[float]
+    ) -> None:
+        address = f"http://127.0.0.1:{free_port()}"
+        set_connection(host=address, extra={"refresh_token": "any"})
+
+        ended = run("capacity", "--conn-id", CONN_ID)
+
+        assert ended.code == 4
+        assert f"no connection to {address} (the connection {CONN_ID}): " in ended.err
+        assert sum(no_pauses) < 5
 
     def test_without_options_it_is_the_usual_connection(
         self, run: Run, set_connection: Callable[..., None]

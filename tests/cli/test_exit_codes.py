@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,12 +128,17 @@ def test_a_wrong_variable_of_the_environment_is_named(
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"ACCESS_TOKEN": "wrong"}, {"USERNAME": "demo", "PASSWORD": "wrong"}, {"REFRESH_TOKEN": "wrong"}, {}],
-    ids=lambda wrong: " ".join(wrong) or "none",
+    ("wrong", "named"),
+    [
+        ({"ACCESS_TOKEN": "wrong"}, "access token"),
+        ({"USERNAME": "demo", "PASSWORD": "wrong"}, "login and password were refused"),
+        ({"REFRESH_TOKEN": "wrong"}, "the refresh token was refused"),
+        ({}, "no credential"),
+    ],
+    ids=lambda wrong: " ".join(wrong) or "none" if isinstance(wrong, dict) else "",
 )
-def test_wrong_credentials_are_refused(
-    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float], wrong: dict[str, str]
+def test_wrong_credentials_are_refused_and_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float], wrong: dict[str, str], named: str
 ) -> None:
     monkeypatch.setattr("airflow_provider_webcollect.hooks.connection.TIMING", Timing(adoption=0))
     monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
@@ -143,18 +149,88 @@ def test_wrong_credentials_are_refused(
 
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.startswith("Error: ")
+    assert named in ended.err
 
 
-def test_a_service_that_cannot_be_reached_may_be_there_later(
+def test_the_advice_on_a_wrong_password_is_not_on_refresh_tokens(
     run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
 ) -> None:
+    monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
+    monkeypatch.setenv("WEBCOLLECT_USERNAME", "demo")
+    monkeypatch.setenv("WEBCOLLECT_PASSWORD", "never-shown")
+
+    ended = run("capacity")
+
+    assert "Put the right login and password into the connection" in ended.err
+    assert "works once" not in ended.err
+    assert "never-shown" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "credentials", [{}, {"USERNAME": "demo", "PASSWORD": "wrong"}, {"REFRESH_TOKEN": "r"}]
+)
+@pytest.mark.parametrize(
+    ("command", "origin"),
+    [
+        (["capacity"], "the environment variable WEBCOLLECT_URL"),
+        (["status", "--url", "ADDRESS"], "--url"),
+        (["analytics", "--url", "ADDRESS"], "--url"),
+        (["token", "refresh", "--url", "ADDRESS"], "--url"),
+    ],
+    ids=" ".join,
+)
+def test_a_service_that_cannot_be_reached_is_named_within_seconds(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    no_pauses: list[float],
+    command: list[str],
+    origin: str,
+    credentials: dict[str, str],
+) -> None:
     address = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("WEBCOLLECT_URL", address)
+    for name, value in credentials.items():
+        monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN", raising=False)
+        monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
+    if command[0] == "token" and not credentials:
+        monkeypatch.setenv("WEBCOLLECT_REFRESH_TOKEN", "r")
 
-    ended = run("capacity", "--url", address)
+    ended = run(*(address if each == "ADDRESS" else each for each in command))
 
+    # the service may be there later
     assert (ended.code, ended.out) == (4, "")
     assert ended.err.startswith("Error: ")
+    assert f"no connection to {address} ({origin}): " in ended.err
     assert len(no_pauses) > 1
+    assert sum(no_pauses) < 5
+
+
+@pytest.mark.parametrize("command", [["read", "t"], ["land", "t", "FOLDER"]], ids=" ".join)
+def test_a_long_command_goes_on_and_says_by_one_counter_what_it_waits_for(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    no_pauses: list[float],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    address = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
+    monkeypatch.setenv("WEBCOLLECT_USERNAME", "demo")
+    monkeypatch.setenv("WEBCOLLECT_PASSWORD", "sandbox-password")
+    folder = str(tmp_path / "landed")
+
+    ended = run(*(folder if each == "FOLDER" else each for each in command), "--url", address)
+
+    assert ended.code == 4
+    assert f"no connection to {address} (--url): " in ended.err
+    [message] = caplog.messages
+    assert f"no connection to {address} (--url): " in message
+    attempt = re.match(r"Attempt (\d) of at most 7 follows", message)
+    assert attempt
+    assert sum(no_pauses[: int(attempt[1]) - 2]) < 5
+    assert len(no_pauses) == 6
 
 
 def test_a_service_that_fails_may_work_later(run: Run, sandbox: Sandbox, no_pauses: list[float]) -> None:

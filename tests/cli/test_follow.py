@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from demo.ports import free_port
 from tests.cli.conftest import shown
 from tests.cli.processes import wait_until
 
@@ -98,6 +99,26 @@ def test_an_error_that_may_pass_is_said_and_does_not_end_it(
 
     assert ended.code == 0
     assert "HTTP 503" in ended.err
+
+
+def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_end_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
+) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    queries: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        queries.append(sum(no_pauses))
+        if len(queries) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+    ended = run("follow", "any", "--url", address)
+
+    assert ended.code == 130
+    assert ended.err.count(f"Trying again: no connection to {address} (--url): ") == 2
+    assert queries[0] < 5
 
 
 def test_a_task_that_is_not_known_ends_it_after_a_minute(

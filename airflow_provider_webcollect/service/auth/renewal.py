@@ -50,7 +50,9 @@ from airflow_provider_webcollect.service.auth.host_lock import HostLock
 from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
+    CredentialError,
     GrantRejected,
+    LoginRejected,
     OutcomeUnknown,
     ServiceError,
     Stopped,
@@ -468,8 +470,20 @@ class Tokens:
                 return None
             if not self._has_login:
                 raise
+        return (yield from self._keep((yield from self._logged_in(send)), None))
+
+    def _logged_in(self, send: SendToken) -> Flow[TokenRecord]:
         login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
-        return (yield from self._keep((yield from send(login)), None))
+        try:
+            return (yield from send(login))
+        except CredentialError as refusal:
+            raise LoginRejected(
+                f"login and password were refused: {refusal.message}",
+                endpoint=refusal.endpoint,
+                status=refusal.status,
+                code=refusal.code,
+                request_id=refusal.request_id,
+            ) from refusal
 
     def _exchanged(
         self, refresh: Call[TokenRecord], rejected: str | None, send: SendToken

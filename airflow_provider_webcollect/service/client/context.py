@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.service.auth.renewal import Tokens
 from airflow_provider_webcollect.service.client.rate_limit import RateLimiters, shared_rate_limiters
@@ -35,10 +35,17 @@ class ClientContext:
     def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
         """Return this context with fewer attempts per call, and none after ``deadline`` seconds."""
         retries = self.settings.retries
-        shorter = dataclasses.replace(
-            retries, attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
+        return self._with_retries(
+            attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
         )
-        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, retries=shorter))
+
+    def impatient(self, seconds: float) -> ClientContext:
+        """Return this context with no attempt after ``seconds`` if there is no connection to the service."""
+        return self._with_retries(unreachable=seconds)
+
+    def _with_retries(self, **changes: Any) -> ClientContext:
+        retries = dataclasses.replace(self.settings.retries, **changes)
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, retries=retries))
 
 
 def make_context(

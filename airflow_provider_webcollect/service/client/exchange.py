@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -16,12 +17,18 @@ import tenacity
 import airflow_provider_webcollect
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.call import Call, Credential, Retry
-from airflow_provider_webcollect.service.client.responses import Response, read_response
+from airflow_provider_webcollect.service.client.responses import (
+    NotConnected,
+    Response,
+    not_answered,
+    read_response,
+)
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
     OutcomeUnknown,
     RedirectRefused,
+    ServiceUnreachable,
     TokenRejected,
     TokenUnavailable,
     TooManyRequests,
@@ -62,7 +69,7 @@ def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
-    attempts = _attempts(call, context)
+    attempts = _repeated(lambda: _attempt(call, context), context)
     if call.endpoint is endpoints.REFRESH_TOKEN:
         return attempts  # the renewal of the token handles a refusal itself
     return with_current_credential(attempts, context)
@@ -85,13 +92,29 @@ def with_current_credential(flow: Flow[T], context: ClientContext) -> Flow[T]:
         ) from refusal
 
 
-def _attempts(call: Call[T], context: ClientContext) -> Flow[T]:
+def reached(context: ClientContext, connect: Callable[[], object]) -> Flow[None]:
+    """Try to connect to the service, as often as a call does; nothing is sent.
+
+    :param connect: opens a connection, and raises ``NotConnected`` if that fails; it may block.
+    :raises ServiceUnreachable: if there is no connection in the end.
+    """
+    return _repeated(lambda: _connected(context, connect), context)
+
+
+def _connected(context: ClientContext, connect: Callable[[], object]) -> Flow[None]:
+    try:
+        yield Blocking(connect)
+    except NotConnected as error:
+        raise not_answered(error, context.settings.address_of(datahub=False)) from error
+
+
+def _repeated(attempt_once: Callable[[], Flow[T]], context: ClientContext) -> Flow[T]:
     pauses: list[float] = []
     for attempt in _tries(context.settings.retries, pauses):
         if pauses:
             yield Sleep(pauses.pop())
         with attempt:
-            return (yield from _attempt(call, context))
+            return (yield from attempt_once())
     raise AssertionError("tenacity ends with a result or an error")
 
 
@@ -108,6 +131,12 @@ def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
         retry_after = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
         return max(backoff(state), min(retry_after or 0.0, retries.longest_wait))
 
+    def stop(state: tenacity.RetryCallState) -> bool:
+        unreachable = isinstance(state.outcome and state.outcome.exception(), ServiceUnreachable)
+        deadline = min(retries.deadline, retries.unreachable if unreachable else math.inf)
+        last = tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(deadline)
+        return last(state)
+
     def announce(state: tenacity.RetryCallState) -> None:
         pause = state.upcoming_sleep
         notice.give(
@@ -123,7 +152,7 @@ def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
     return tenacity.Retrying(
         sleep=pauses.append,
         before_sleep=announce,
-        stop=tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(retries.deadline),
+        stop=stop,
         wait=wait,
         retry=tenacity.retry_if_exception(
             lambda error: isinstance(error, WebCollectError) and error.retryable
@@ -231,7 +260,8 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
             came = yield from _rate_limited(call, context, _redirected(request, came))
         if _is_redirect(came):
             raise RedirectRefused("the service redirects time and again", status=came.status)
-        return read_response(call, came, context.settings.timezone)
+        address = context.settings.address_of(call.endpoint.credential is Credential.DATAHUB_KEY)
+        return read_response(call, came, context.settings.timezone, address)
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):

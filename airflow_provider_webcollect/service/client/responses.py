@@ -62,17 +62,20 @@ class Response:
     seconds: float = 0.0
 
 
-def read_response(call: Call[T], came: Response | Exception, timezone: str | None = None) -> T:
+def read_response(
+    call: Call[T], came: Response | Exception, timezone: str | None = None, address: str = "the service"
+) -> T:
     """Return the result in a response.
 
     :param came: the response, or the driver's exception.
     :param timezone: the zone of the service's times; None leaves them naive.
+    :param address: what the request was sent to, for a message.
     :raises WebCollectError: of the matching class, if there is no result.
     """
     if isinstance(came, WebCollectError):
         raise came
     if isinstance(came, Exception):
-        raise _not_answered(came) from came
+        raise not_answered(came, address) from came
     ok = 200 <= came.status < 300
     if came.status == 204 and call.result is NOTHING:
         return None  # type: ignore[return-value]  # which is the T of NOTHING
@@ -162,7 +165,7 @@ def retry_after(answer: Response) -> float | None:
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER)
 
 
-def _not_answered(error: Exception) -> TransportError:
+def not_answered(error: Exception, address: str) -> TransportError:
     """Return the error for a request without a response; its class says whether the request was sent."""
     if not isinstance(error, NotConnected):
         return NoAnswer(f"no complete answer: {str(error) or type(error).__name__}")
@@ -172,7 +175,7 @@ def _not_answered(error: Exception) -> TransportError:
         return TlsError(f"no trusted connection: {said}")
     if any(_LOGIN_WANTED.search(str(each)) for each in causes):
         return ProxyUnusable(f"the proxy wants a login, or another one: {said}")
-    return ServiceUnreachable(f"no connection: {said}")
+    return ServiceUnreachable(f"no connection to {address}: {said}.")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

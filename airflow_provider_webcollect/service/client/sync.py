@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import socket
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.client import network
 from airflow_provider_webcollect.service.client.exchange import (
     exchange,
     is_accepted,
+    reached,
     token_sender,
     with_current_credential,
 )
@@ -32,7 +35,6 @@ from airflow_provider_webcollect.service.flow import (
 from airflow_provider_webcollect.service.stop import Stop
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from types import TracebackType
 
@@ -117,6 +119,15 @@ class Client:
             return end.value  # type: ignore[no-any-return]
         finally:
             flow.close()
+
+    def reach(self) -> None:
+        """Connect to the service and send nothing: nothing is begun in vain, such as a token's renewal.
+
+        Behind a proxy nothing is tried.
+
+        :raises ServiceUnreachable: if there is no connection.
+        """
+        self.run(reached(self.context, self._connect))
 
     def begin(self, request: Request) -> Receiving:
         """Send a request in a daemon thread; neither the caller nor the end of the process waits for it."""
@@ -224,6 +235,17 @@ class Client:
         finally:
             response.close()
         return Response(response.status, answer_headers, body.read(), time.monotonic() - began)
+
+    def _connect(self) -> None:
+        settings = self.context.settings
+        parts = urlsplit(settings.base_url)
+        if network.proxy_for(settings.base_url, "socks") is not None:
+            return
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname, port), settings.connect_timeout).close()
+        except OSError as error:
+            raise NotConnected from error
 
     def _pool(self, base: str, total_timeout: float) -> urllib3.HTTPConnectionPool:
         key = (base, total_timeout)
