@@ -4,9 +4,9 @@
   one environment: what a shell block exports, and where it goes with ``cd``, holds for the blocks after
   it.
 - They find an empty Airflow, with its DAGs in ``$AIRFLOW_HOME/dags``; an S3 server with the bucket
-  ``my-bucket``, for those who ask the environment or the connection ``aws_default``; and a sandbox on port
-  8155 (all blocks get a free port instead), for the connection ``webcollect_default``: it has no limits,
-  and its runs take a second.
+  ``my-bucket``, for the connection ``aws_default``; and a sandbox on port 8155 (all blocks get a free port
+  instead), for the connection ``webcollect_default``: it has no limits, and its runs take a second. The
+  environment has no credentials: what a page shows has to work with the connections alone.
 - A shell block that starts a sandbox runs until the page ends or starts another. Such a page has no other
   sandbox, and has to define the connection itself.
 - SQL is DuckDB's; ``rows`` is what the last block gave. ``output`` is what the last shell block printed.
@@ -39,16 +39,23 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     airflow_home,
     forgotten_secrets,
     s3,
-    s3_storage,
     set_connection,
     short_pauses,
 )
 from tests.docs.world import STARTS_SANDBOX, World
+from tests.landing.storages import s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.landing.storages import Storage
+
+
+@pytest.fixture(scope="session")
+def s3_storage() -> Iterator[Storage]:
+    """One S3 server for all pages: Airflow keeps what a connection has opened as long as a process lives."""
+    with s3_server() as storage:
+        yield storage
 
 
 @pytest.fixture
@@ -105,6 +112,8 @@ def run_page(
     with patch.dict(os.environ):
         # processes that come one after the other share tokens as they do by default
         del os.environ["AIRFLOW__WEBCOLLECT__TOKEN_STORE"]
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]
         os.environ |= {
             "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(bucket),
             "HOME": str(tmp_path),

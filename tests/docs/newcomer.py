@@ -1,8 +1,9 @@
 """``python -m tests.docs.newcomer FOLDER``: README.md from top to bottom, as a newcomer follows it.
 
-Its blocks run in an empty home, with the Python that made this environment. The package is the wheel in
-FOLDER; all else comes from the package index, pinned as in this environment. A newcomer is taken to have
-a bucket: ``my-bucket``, on an S3 server.
+Its blocks run in an empty home, with the Python that made this environment and the pip that this Python
+brings, and each has five minutes. The package is the wheel in FOLDER; all else comes from the package index.
+In place of Airflow's constraints, which are not on an index, stand those of this environment. A newcomer is
+taken to have a bucket: ``my-bucket``, on an S3 server.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.landing.storages import s3_server
 log = logging.getLogger("tests.docs.newcomer")
 
 ROOT = Path(__file__).parents[2]
+CONSTRAINTS = "https://raw.githubusercontent.com/apache/airflow/constraints-$AIRFLOW/constraints-$PYTHON.txt"
 
 
 def main(wheels: Path) -> None:
@@ -39,14 +41,14 @@ def main(wheels: Path) -> None:
             "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
             "HOME": home,
             "PATH": os.pathsep.join((f"{sys.base_prefix}/bin", os.environ["PATH"])),
-            "PIP_CONSTRAINT": str(ROOT / "constraints/airflow-3.3.txt"),
             "PIP_FIND_LINKS": " ".join((str(wheels.resolve()), os.environ.get("PIP_FIND_LINKS", ""))),
         }
         os.chdir(home)
         # imports Airflow, which makes its home
         from tests.docs.world import World
 
-        world = World(Path(home), Path(home, "airflow/dags"), free_port())
+        own = {CONSTRAINTS: str(ROOT / "constraints/airflow-3.3.txt")}
+        world = World(Path(home), Path(home, "airflow/dags"), free_port(), own)
         try:
             world.run(ROOT / "README.md")
         finally:

@@ -98,9 +98,18 @@ def test_there_are_a_sandbox_and_a_bucket(run: Callable[..., None]) -> None:
         ("python", "from airflow_provider_webcollect.hooks.webcollect import WebCollectHook"),
         ("python", "assert WebCollectHook().get_running_counts()"),
         ("python", "assert sandbox.url == 'http://127.0.0.1:8155'"),
-        ("python", "import fsspec; fsspec.filesystem('s3').pipe_file('my-bucket/a.csv', b'city\\nRome\\n')"),
+        ("python", "from airflow.providers.common.compat.sdk import ObjectStoragePath"),
+        ("python", "ObjectStoragePath('s3://aws_default@my-bucket/a.csv').write_text('city\\nRome\\n')"),
         ("sql", "select city from 's3://my-bucket/a.csv'"),
         ("python", "assert rows == [('Rome',)]"),
+    )
+
+
+def test_the_environment_has_no_credentials(run: Callable[..., None]) -> None:
+    run(
+        ("python", "import os"),
+        ("python", "assert not [name for name in os.environ if name.startswith('AWS_')]"),
+        ("python", "assert 'login' in os.environ['AIRFLOW_CONN_AWS_DEFAULT']"),
     )
 
 

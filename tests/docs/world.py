@@ -23,7 +23,7 @@ from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer
 from tests.airflow.dag_runs import run_dag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from sybil.example import Example
 
@@ -35,6 +35,8 @@ STARTS_SANDBOX = re.compile(r"^python -m airflow_provider_webcollect\.sandbox\b"
 NOT_RUN = ("text", "json", "toml", "yaml", "ini", "dockerfile", "diff")
 #: What a shell sets for itself.
 OF_THE_SHELL = {"_", "OLDPWD", "SHLVL"}
+#: Seconds that a block of shell may take; exit code 124 says that it took longer.
+LIMIT = 300
 
 
 class World:
@@ -43,20 +45,27 @@ class World:
     :param folder: to work in; the process has to be there.
     :param dags: the folder of DAGs.
     :param port: what takes the place of the documented one.
+    :param replaced: other texts of the page, and what takes their place.
     :param names: what the blocks of Python find defined.
     """
 
-    def __init__(self, folder: Path, dags: Path, port: int, **names: Any) -> None:
+    def __init__(
+        self, folder: Path, dags: Path, port: int, replaced: Mapping[str, str] | None = None, **names: Any
+    ) -> None:
         self._folder = folder
         self._dags = dags
         self._port = port
+        self._replaced = {DOCUMENTED_PORT: str(port), **(replaced or {})}
         self._names = names
         self._sandbox: subprocess.Popen[bytes] | None = None
         self._duckdb: Any = None
 
     def run(self, page: Path) -> None:
         """Run all blocks of a page; an error says in which line the block begins."""
-        document = Document(page.read_text().replace(DOCUMENTED_PORT, str(self._port)), str(page))
+        text = page.read_text()
+        for documented, used in self._replaced.items():
+            text = text.replace(documented, used)
+        document = Document(text, str(page))
         document.namespace |= self._names | {"AIRFLOW_3": AIRFLOW_V_3_0_PLUS, "port": self._port}
         for parse in self._parsers():
             for region in parse(document):
@@ -94,7 +103,8 @@ class World:
             return
         kept = self._folder / ".environment"
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", f"{block.parsed}\nenv -0 > {kept}"],
+            # ends all that the block has started
+            ["timeout", str(LIMIT), "bash", "-euo", "pipefail", "-c", f"{block.parsed}\nenv -0 > {kept}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -134,11 +144,11 @@ class World:
 
     def _sql(self, block: Example) -> None:
         import duckdb
-        import fsspec
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
 
         if self._duckdb is None:
             self._duckdb = duckdb.connect()
-            self._duckdb.register_filesystem(fsspec.filesystem("s3"))
+            self._duckdb.register_filesystem(ObjectStoragePath("s3://aws_default@my-bucket").fs)
         block.namespace["rows"] = self._duckdb.execute(block.parsed).fetchall()
 
     def _run_dag(self, directive: Example) -> None:
