@@ -14,10 +14,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import update
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
 from tests.airflow.dag_runs import make_dag, run_dag
+from tests.airflow.landings import make_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +41,7 @@ DAY = datetime.timedelta(days=1)
 #: What is told of an account.
 PARTS = ("token", "capacity", "tasks", "days")
 COUNTS = "/cloudextraction/task/stats"
+TASK_ID = "a-task"
 _numbers = itertools.count(1)
 
 
@@ -98,13 +97,7 @@ class TestLandings:
         self, connected: None, source: dict[str, Any], destination: str
     ) -> None:
         with make_dag() as dag:
-            WebCollectToObjectStorageOperator(
-                task_id="land",
-                collection_task_id=source["task_id"],
-                destination=destination,
-                settle=0,
-                outlets=[Asset(f"rows_{next(_numbers)}")],
-            )
+            make_transfer(destination, source, outlets=[Asset(f"rows_{next(_numbers)}")])
         run = run_dag(dag)
         with create_session() as session:
             found = read_landings(session, {dag.dag_id}, datetime.datetime.now(datetime.UTC))
@@ -206,22 +199,28 @@ class TestLandings:
         assert series["runs"][0]["manifests"] == ["a/m", "b/m"]
 
 
+@pytest.fixture(scope="module")
+def dag_id(airflow_database: None) -> str:
+    """A DAG in which a task of the provider has failed, and another one has run."""
+    from airflow.providers.standard.operators.empty import EmptyOperator
+
+    with make_dag() as dag:
+        WebCollectMarkExportedOperator(
+            task_id="mark", collection_task_id=TASK_ID, webcollect_conn_id="not_there"
+        )
+        EmptyOperator(task_id="other")
+    run_dag(dag)
+    return dag.dag_id
+
+
 class TestActivity:
-    @pytest.fixture
-    def dag_id(self, connected: None, task: dict[str, Any]) -> str:
-        """A DAG in which a task of the provider, and another one, have run."""
-        from airflow.providers.standard.operators.empty import EmptyOperator
-
-        with make_dag() as dag:
-            WebCollectMarkExportedOperator(task_id="mark", collection_task_id=task["task_id"])
-            EmptyOperator(task_id="other")
-        run_dag(dag)
-        return dag.dag_id
-
     def read(self, dag_id: str, now: datetime.datetime | None = None, **columns: Any) -> dict[str, Any]:
         """Change the DAG's task instances and read what is told of them."""
+        usual = {"hostname": "worker", "trigger_timeout": None}
         with create_session() as session:
-            session.execute(update(TaskInstance).where(TaskInstance.dag_id == dag_id).values(**columns))
+            session.execute(
+                update(TaskInstance).where(TaskInstance.dag_id == dag_id).values({**usual, **columns})
+            )
         with create_session() as session:
             return read_activity(session, {dag_id}, now or datetime.datetime.now(datetime.UTC))
 
@@ -235,13 +234,13 @@ class TestActivity:
         ],
     )
     def test_tasks_at_work_are_shown_with_where_they_are(
-        self, dag_id: str, task: dict[str, Any], state: str, hostname: str, way: str
+        self, dag_id: str, state: str, hostname: str, way: str
     ) -> None:
         until = datetime.datetime.now(datetime.UTC) + DAY
         found = self.read(dag_id, state=state, hostname=hostname, trigger_timeout=until)
         (shown,) = found["running"]
         assert (shown["task_id"], shown["state"], shown["way"]) == ("mark", state, way)
-        assert shown["collection_task_ids"] == [task["task_id"]]
+        assert shown["collection_task_ids"] == [TASK_ID]
         assert datetime.datetime.fromisoformat(shown["timeout_at"]) == until
         assert shown["since"]
         assert found["failures"] == []
@@ -279,10 +278,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 class TestService:
     @pytest.fixture
-    def view(self, connected: None, monkeypatch: pytest.MonkeyPatch) -> ServiceView:
+    def view(self, connected: None) -> ServiceView:
         # the sandbox answers in any case, however slow the machine
-        monkeypatch.setattr(service, "PATIENCE", 60.0)
-        return ServiceView("webcollect_default")
+        return ServiceView("webcollect_default", patience=60)
 
     def test_it_equals_what_the_service_says(
         self, view: ServiceView, hook: WebCollectHook, sandbox: Sandbox, events: Events
@@ -306,7 +304,7 @@ class TestService:
     def test_the_token_is_shown_by_its_age_alone(self, view: ServiceView, sandbox: Sandbox) -> None:
         view.read()
         # the reading of the capacity has renewed it meanwhile
-        again = ServiceView("webcollect_default").read()["token"]["value"]
+        again = ServiceView("webcollect_default", patience=60).read()["token"]["value"]
         assert again.keys() == {"stored_at", "expires_at", "stored_by"}
         assert "sandbox-" not in str(again)
 
@@ -332,29 +330,27 @@ class TestService:
         self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None]
     ) -> None:
         known = view.read()["capacity"]
-        sandbox.control.fail(COUNTS, times=100, status=404)
+        sandbox.control.fail(COUNTS, status=403, code="PermissionDenied")
         clock(31.0)
         found = view.read()["capacity"]
         assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
-        assert "404" in found["problem"]
+        assert "403" in found["problem"]
 
     def test_a_service_that_does_not_answer_holds_nobody_up(
         self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answered = threading.Event()
-        monkeypatch.setattr(service, "PATIENCE", 0.1)
         monkeypatch.setattr(ServiceView, "_capacity", lambda view: answered.wait(60))
-        view = ServiceView("webcollect_default")
+        view = ServiceView("webcollect_default", patience=0.1)
         found = view.read()["capacity"]
         assert found == {"value": None, "read_at": None, "problem": None}
         answered.set()
 
     def test_a_connection_that_cannot_be_used_is_said_to_be_so(
-        self, set_connection: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+        self, set_connection: Callable[..., None]
     ) -> None:
-        monkeypatch.setattr(service, "PATIENCE", 60.0)
         set_connection(extra={"read_timeout": "soon"})
-        found = ServiceView("webcollect_default").read()
+        found = ServiceView("webcollect_default", patience=60).read()
         assert all("read_timeout" in found[name]["problem"] for name in PARTS)
 
     def test_the_connections_of_landings_are_known(self, events: Events) -> None:
