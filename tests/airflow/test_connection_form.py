@@ -1,30 +1,41 @@
-"""The connection form: the same fields on every Airflow, and Airflow takes them."""
+"""The connection form: the same fields on every Airflow; that of Airflow 2 over HTTP, as its page does."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import html
 import json
-import pkgutil
+import re
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import airflow
 import jsonschema
 import pytest
-import yaml
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-import airflow_provider_webcollect
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.hooks.connection import Extras
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask.testing import FlaskClient
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
 AIRFLOW = Path(airflow.__file__).parent
-SECRETS = {"refresh_token", "access_token", "api_key", "datahub_api_key"}
+SECRETS = {
+    "refresh_token": "secret-refresh",
+    "access_token": "secret-access",
+    "api_key": "secret-key",
+    "datahub_api_key": "secret-datahub",
+}
+CONN_ID = "from_the_form"
+PREFIX = "extra__webcollect__"
 only_2 = pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 comes without flask_appbuilder")
 only_3 = pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="conn-fields came with Airflow 3.2")
 
@@ -41,7 +52,9 @@ def test_the_form_has_every_extra_and_no_other() -> None:
 def test_secrets_are_password_fields() -> None:
     fields = connection_type()["conn-fields"]
 
-    assert {name for name, field in fields.items() if field["schema"].get("format") == "password"} == SECRETS
+    assert {
+        name for name, field in fields.items() if field["schema"].get("format") == "password"
+    } == SECRETS.keys()
 
 
 def test_every_field_says_what_it_is_for() -> None:
@@ -82,11 +95,10 @@ def test_airflow_2_shows_the_form() -> None:
     from airflow.providers_manager import ProvidersManager
 
     widgets = ProvidersManager().connection_form_widgets
-    prefix = "extra__webcollect__"
-    ours = {name.removeprefix(prefix): widget for name, widget in widgets.items() if name.startswith(prefix)}
+    ours = {name.removeprefix(PREFIX): widget for name, widget in widgets.items() if name.startswith(PREFIX)}
 
     assert set(ours) == set(Extras.__struct_fields__)
-    assert {name for name, widget in ours.items() if widget.is_sensitive} == SECRETS
+    assert {name for name, widget in ours.items() if widget.is_sensitive} == SECRETS.keys()
     assert ProvidersManager().field_behaviours["webcollect"]["hidden_fields"] == ["schema", "port"]
 
 
@@ -119,55 +131,6 @@ def test_the_hooks_behaviour_is_the_metadatas() -> None:
     assert {name.replace("_", "-"): value for name, value in behaviour.items()} == form.METADATA_BEHAVIOUR
 
 
-HOOK = "airflow_provider_webcollect.hooks.webcollect.WebCollectHook"
-
-
-def test_the_provider_info_is_what_airflow_expects() -> None:
-    schema = json.loads((AIRFLOW / "provider_info.schema.json").read_text())
-
-    jsonschema.validate(get_provider_info(), schema)
-    assert yaml.safe_load(yaml.safe_dump(get_provider_info())) == get_provider_info()
-
-
-def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -> None:
-    info = get_provider_info()
-    named = [
-        module
-        for kind in ("hooks", "operators", "sensors", "triggers")
-        for entry in info[kind]
-        for module in entry["python-modules"]
-    ] + [entry["python-module"] for entry in info["transfers"]]
-    offered = set().union(*(vars(importlib.import_module(module)) for module in named))
-    offered |= {link.rpartition(".")[2] for link in info.get("extra-links", ())}
-
-    there = set()
-    for kind in ("hooks", "operators", "sensors", "triggers", "transfers"):
-        package = importlib.import_module(f"{airflow_provider_webcollect.__name__}.{kind}")
-        for found in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{found.name}")
-            there |= {name for name, _ in inspect.getmembers(module, inspect.isclass)}
-    ours = {name for name in there if name.startswith("WebCollect")}
-    assert ours - offered <= {"WebCollectError", "WebCollectConnection", "WebCollectOperator"}
-    assert len(ours & offered) >= 9
-
-
-def test_airflow_knows_the_connection_type_and_its_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.models import Connection
-    from airflow.providers_manager import ProvidersManager
-
-    assert (
-        ProvidersManager().providers["airflow-provider-webcollect"].version
-        == airflow_provider_webcollect.__version__
-    )
-    known = ProvidersManager().hooks["webcollect"]
-    assert known is not None
-    assert (known.hook_class_name, known.hook_name) == (HOOK, "Web Data Collection")
-    assert known.connection_testable
-    hook = Connection(conn_id="another", conn_type="webcollect", host="api.example.com").get_hook()
-    assert isinstance(hook, WebCollectHook)
-    assert hook.webcollect_conn_id == "another"
-
-
 @only_3
 def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     # they put stand-ins of their own, which the newest Airflow still has, in the place of flask_appbuilder
@@ -193,7 +156,160 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
     shown = {name: w.param.dump() for name, w in WebCollectHook.get_connection_form_widgets().items()}
 
     assert set(shown) == set(Extras.__struct_fields__)
-    assert {name for name, field in shown.items() if field["schema"].get("format") == "password"} == SECRETS
+    assert {
+        name for name, field in shown.items() if field["schema"].get("format") == "password"
+    } == SECRETS.keys()
     assert shown["token_refresh"]["schema"]["enum"] == ["auto", "keeper"]
     assert shown["read_timeout"]["value"] == "60"
     assert {shown[name]["value"] for name in ("api_key_everywhere", "token_refresh")} == {None}
+
+
+@pytest.fixture(scope="module")
+def web(airflow_database: None) -> Iterator[FlaskClient]:
+    """A browser at Airflow 2's web application, logged in as an administrator."""
+    from airflow.www.app import create_app
+
+    app = create_app(config={"WTF_CSRF_ENABLED": False}, testing=True)
+    security = app.appbuilder.sm
+    security.add_user("ann", "Ann", "Admin", "ann@example.com", security.find_role("Admin"), password="ann")
+    with app.test_client() as client:
+        assert client.post("/login/", data={"username": "ann", "password": "ann"}).status_code == 302
+        yield client
+
+
+@pytest.fixture
+def no_connection(airflow_database: None) -> Iterator[None]:
+    yield
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.query(Connection).filter_by(conn_id=CONN_ID).delete()
+
+
+def stored() -> Any:
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        connection = session.query(Connection).filter_by(conn_id=CONN_ID).one()
+        session.expunge(connection)
+        return connection
+
+
+def edit_page(web: FlaskClient) -> str:
+    """The page of the form for the connection, as Airflow shows it now."""
+    return web.get(f"/connection/edit/{stored().id}").get_data(as_text=True)
+
+
+def fields(page: str) -> dict[str, str]:
+    """What a browser sends of a page's form: each text, and each ticked box."""
+    inputs = (
+        dict(re.findall(r'([\w-]+)="([^"]*)"', tag)) | {"checked": " checked" in tag}
+        for tag in re.findall(r"<input[^>]*>", page)
+    )
+    sent = {
+        field["name"]: html.unescape(field.get("value", ""))
+        for field in inputs
+        if "name" in field and (field.get("type") != "checkbox" or field["checked"])
+    }
+    extra = re.search(r'<textarea[^>]*id="extra"[^>]*>(.*?)</textarea>', page, re.DOTALL)
+    assert extra is not None
+    return {"conn_type": "webcollect", **sent, "extra": html.unescape(extra[1]).strip()}
+
+
+def save(web: FlaskClient, where: str, data: dict[str, str]) -> None:
+    answer = web.post(where, data=data)
+    assert answer.status_code == 302, answer.get_data(as_text=True)
+
+
+def create(web: FlaskClient, **extras: str) -> None:
+    blank = fields(web.get("/connection/add").get_data(as_text=True))
+    typed = {f"{PREFIX}{name}": value for name, value in extras.items()}
+    save(web, "/connection/add", {**blank, "conn_id": CONN_ID, "host": "api.example.com", **typed})
+
+
+@only_2
+@pytest.mark.usefixtures("no_connection")
+class TestPageOfAirflow2:
+    def test_a_new_connection_holds_what_was_typed(self, web: FlaskClient) -> None:
+        create(web, **SECRETS)
+
+        assert stored().extra_dejson.items() >= SECRETS.items()
+
+    def test_secrets_stay_when_a_connection_is_edited(self, web: FlaskClient) -> None:
+        create(web, **SECRETS)
+        page = edit_page(web)
+        save(web, f"/connection/edit/{stored().id}", {**fields(page), "host": "other.example.com"})
+
+        assert stored().host == "other.example.com"
+        assert stored().extra_dejson.items() >= SECRETS.items()
+        assert not any(secret in page for secret in SECRETS.values())
+
+    def test_one_secret_can_be_replaced_and_another_removed(self, web: FlaskClient) -> None:
+        create(web, **SECRETS)
+        changes = {f"{PREFIX}api_key": "another-key", f"{PREFIX}access_token": ""}
+        save(web, f"/connection/edit/{stored().id}", {**fields(edit_page(web)), **changes})
+
+        kept = {name: value for name, value in SECRETS.items() if name != "access_token"}
+        assert stored().extra_dejson.items() >= {**kept, "api_key": "another-key"}.items()
+        assert "access_token" not in stored().extra_dejson
+
+    def test_a_new_secret_stays_in_a_form_that_is_shown_again_for_an_error(self, web: FlaskClient) -> None:
+        create(web, **SECRETS)
+        wrong = {f"{PREFIX}api_key": "another-key", f"{PREFIX}token_refresh": "sometimes"}
+        where = f"/connection/edit/{stored().id}"
+        shown_again = fields(web.post(where, data={**fields(edit_page(web)), **wrong}).get_data(as_text=True))
+        save(web, where, {**shown_again, f"{PREFIX}token_refresh": "auto"})
+
+        assert stored().extra_dejson.items() >= {**SECRETS, "api_key": "another-key"}.items()
+
+    @pytest.mark.parametrize(
+        ("value", "ticked"), [(True, True), ("true", True), (False, False), ("false", False)]
+    )
+    def test_a_box_is_ticked_if_the_value_means_true(
+        self, web: FlaskClient, value: Any, ticked: bool
+    ) -> None:
+        from airflow.utils.session import create_session
+
+        create(web)
+        with create_session() as session:
+            session.merge(stored()).set_extra(json.dumps({"api_key_everywhere": value}))
+
+        assert (f"{PREFIX}api_key_everywhere" in fields(edit_page(web))) is ticked
+
+
+@only_2
+@pytest.mark.usefixtures("no_connection")
+class TestButtonTest:
+    """The script of the button *Test* sends every field that is not empty, each extra under two names."""
+
+    @pytest.fixture(autouse=True)
+    def enabled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW__CORE__TEST_CONNECTION", "Enabled")
+
+    def press(self, web: FlaskClient, form: dict[str, str]) -> tuple[bool, str]:
+        extra = json.loads(form["extra"] or "{}")
+        for name, value in form.items():
+            if name.startswith(PREFIX) and value:
+                extra |= {name: value, name.removeprefix(PREFIX): value}
+        body = {"connection_id": CONN_ID, "conn_type": "webcollect", "host": form["host"]}
+        answer = web.post("/api/v1/connections/test", json={**body, "extra": json.dumps(extra)})
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+        return answer.json["status"], answer.json["message"]
+
+    @pytest.mark.beyond_the_contract
+    def test_it_passes_with_a_ticked_box(self, web: FlaskClient, sandbox: Sandbox) -> None:
+        sandbox.control.configure(api_key_everywhere=True)
+        form = fields(web.get("/connection/add").get_data(as_text=True)) | {"host": sandbox.url}
+        typed = {f"{PREFIX}api_key": sandbox.api_key, f"{PREFIX}api_key_everywhere": "y"}
+
+        assert self.press(web, {**form, **typed}) == (True, "Connected; 0 tasks are extracting, 0 waiting.")
+
+    def test_it_says_which_secrets_the_form_did_not_send(self, web: FlaskClient, sandbox: Sandbox) -> None:
+        create(web, refresh_token="secret-refresh")
+        passed, said = self.press(web, {**fields(edit_page(web)), "host": sandbox.url})
+
+        assert not passed
+        assert "the connection has no credential" in said
+        assert "only its mask of what is stored for refresh_token" in said
