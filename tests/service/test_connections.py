@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.call import Credential
+from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.client.exchange import REPLACEMENTS
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from tests.service.servers import answer, make_authority, serving
@@ -432,3 +435,15 @@ class TestSharing:
             return
         with driver._client as client:
             assert client.send(endpoints.get_running_counts()).finished_count == 1
+
+
+async def test_httpx_logs_the_requests_of_others_and_not_ours(
+    client: Client, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "httpx"):
+        async with AsyncClient(client.context) as ours:
+            await ours.send(endpoints.get_running_counts())
+        assert [record for record in caplog.records if record.name == "httpx"] == []
+        async with httpx.AsyncClient() as other:
+            await other.get(f"{sandbox.url}/nowhere")
+    assert "httpx" in [record.name for record in caplog.records if "/nowhere" in record.getMessage()]

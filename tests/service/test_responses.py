@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service import errors
@@ -52,6 +52,8 @@ layouts: Any = st.fixed_dictionaries(
         "separators": st.sampled_from([None, (",", ":"), (" ,\r\n", ": "), (",\r", " :\r")]),
     }
 )
+
+repeatable = settings(deadline=None, derandomize=True, database=None)
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 COPY = endpoints.copy_task("t")
@@ -204,6 +206,7 @@ class TestEnvelope:
 
 
 class TestRows:
+    @repeatable
     @given(rows, layouts, st.sampled_from(["", "\n", "\r\n"]))
     def test_rows_of_any_layout_are_single_lines_with_the_values_as_they_were(
         self, written: list[dict[str, Any]], layout: dict[str, Any], end: str
@@ -213,6 +216,7 @@ class TestRows:
         assert all(len(bytes(row).splitlines()) == 1 for row in got.rows)
         assert [json.loads(bytes(row)) for row in got.rows] == written
 
+    @repeatable
     @given(rows, st.sampled_from([b"", b"\n"]))
     def test_rows_on_single_lines_are_kept_byte_by_byte(
         self, written: list[dict[str, Any]], end: bytes
@@ -296,6 +300,7 @@ class TestDeepRows:
     def test_depth_without_rows_is_malformed(self, said: bytes) -> None:
         assert type(refusal(READ, said.replace(b"%b", DEEP["lists"]))) is errors.MalformedAnswer
 
+    @repeatable
     @given(rows, st.integers(1, 4))
     def test_what_is_taken_out_comes_back_in_its_place(self, written: list[Any], levels: int) -> None:
         text = json.dumps([written, written]).encode()

@@ -190,6 +190,7 @@ def test_blank_lines_at_the_end_do_not_count(path: Path, rest: bytes) -> None:
         (b"https://a.example/" + b"x" * MAX_LINE_BYTES + b"\n", "at most 65536 bytes"),
         (b"https://a.example\nhttps://" + b"x" * 3_000_000, "`file, line 2`"),
     ],
+    ids=lambda value: repr(value[:60]),
 )
 def test_a_file_that_is_wrong_is_refused_with_the_line_and_nothing_is_sent(
     driver: Driver, sandbox: Sandbox, path: Path, text: bytes, said: str
