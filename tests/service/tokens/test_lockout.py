@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
-from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
     TokenRejected,
     TokenStoreUnavailable,
     TokenUnavailable,
+    WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials
-from tests.service.tokens.cases import CALL, Full, Hiccup, changed, refreshes, with_refresh_token
+from tests.service.tokens.cases import CALL, Full, Hiccup, changed, note, refreshes, with_refresh_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client.sync import Client
+    from tests.service.conftest import Clock
 
 
 def test_login_and_password_heal_a_refused_refresh_token(
@@ -151,6 +153,34 @@ def test_a_lost_answer_to_an_early_renewal_does_not_end_the_token_that_still_wor
         client = connect(store=store)
         assert client.send(CALL)
     assert refreshes(sandbox) == [200, 0]
+
+
+def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_its_end(
+    connect: Callable[..., Client], sandbox: Sandbox, clock: Clock
+) -> None:
+    store = MemoryTokenStore(f"begun:{sandbox.url}")
+    connect(store=store).send(CALL)
+    due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60)
+    store.save(due)
+    store.save_note(note(due, RenewalState.CLAIMED))
+    client = connect(store=store)
+    assert client.send(CALL)
+    clock.sleep(100)  # the claim expires
+    assert client.send(CALL)
+    assert refreshes(sandbox) == [200]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_refusal_that_may_be_a_gateways_is_none_of_the_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox, status: int
+) -> None:
+    sandbox.control.fail("/token", status=status, code="Blocked", message="no")
+    client = connect()
+    with pytest.raises(WebCollectError) as failure:
+        client.send(CALL)
+    assert not isinstance(failure.value, GrantRejected)
+    assert client.send(CALL)
+    assert refreshes(sandbox) == [status, 200]
 
 
 def test_a_token_endpoint_in_trouble_is_no_reason_to_give_up_for_good(
