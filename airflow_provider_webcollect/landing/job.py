@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full"]
 MAX_PART_BYTES = 128 * 1024 * 1024
-#: Seconds that another run's record must stay unchanged before its landing counts as dead.
-ABANDONED_AFTER = 60.0
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
 
@@ -68,6 +66,21 @@ def check_mode(mode: object, on_reset: object, if_exists: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How the lease of a folder is kept and taken over, in seconds.
+
+    :param heartbeat_interval: between two heartbeats.
+    :param watch_interval: between two reads of another run's record.
+    :param abandoned_after: how long that record must stay unchanged before its landing counts as dead, and is
+        taken over; several times ``heartbeat_interval``.
+    """
+
+    heartbeat_interval: float = 15.0
+    watch_interval: float = 2.0
+    abandoned_after: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One source, one folder, one run.
 
@@ -85,7 +98,7 @@ class Job:
     :param mark: confirms the export to the service; called after the commit.
     :param max_part_bytes: a part ends with the page that reaches this size.
     :param settle: seconds to wait for rows that the source may not show yet.
-    :param abandoned_after: seconds that another run's record must stay unchanged before it is taken over.
+    :param timing: of the lease.
     :param on_progress: called with the rows so far and the total, after every page.
     :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``fetch``
         and ``mark`` must share it, so that it sends nothing either.
@@ -107,7 +120,7 @@ class Job:
     mark: Callable[[], object] | None = None
     max_part_bytes: int = MAX_PART_BYTES
     settle: float = 0.0
-    abandoned_after: float = ABANDONED_AFTER
+    timing: Timing = Timing()
     on_progress: Callable[[int, int], object] = lambda rows, total: None
     on_commit: Callable[[Landed], object] = lambda landed: None
     stop: Stop = field(default_factory=Stop)

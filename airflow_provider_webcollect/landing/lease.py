@@ -48,18 +48,14 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.stop import Stop
 
 log = logging.getLogger(__name__)
-#: Seconds between two heartbeats.
-HEARTBEAT_INTERVAL = 15.0
-#: Seconds between two reads of another run's record.
-WATCH_INTERVAL = 2.0
 
 
 def wait_until_free(job: Job, found: FolderState) -> None:
     """Wait until the lease may be taken.
 
     It may be taken immediately from an earlier attempt of this run, which Airflow has ended. Any other owner
-    is watched: if its record changes, it is alive; if the record stays unchanged for ``job.abandoned_after``
-    seconds, the owner is dead. (A later attempt of this run may be dead too: a run that is deleted and
+    is watched: if its record changes, it is alive; if the record stays unchanged for a while, the owner is
+    dead. (A later attempt of this run may be dead too: a run that is deleted and
     created again counts its attempts from 1.)
 
     :raises DestinationBusy: if another landing is running.
@@ -68,9 +64,10 @@ def wait_until_free(job: Job, found: FolderState) -> None:
     record = found.record
     if record is None or not record.owner or found.is_given_up(job):
         return
-    if job.abandoned_after:
-        log.info("%s has %s; it is watched for %.0f s.", _who(record), job.folder.root, job.abandoned_after)
-    for wait in intervals(job.abandoned_after, WATCH_INTERVAL):
+    limit = job.timing.abandoned_after
+    if limit:
+        log.info("%s has %s; it is watched for %.0f s.", _who(record), job.folder.root, limit)
+    for wait in intervals(limit, job.timing.watch_interval):
         job.stop.sleep(wait)
         stored = job.folder.read(PROGRESS)
         if stored is None or stored.version != found.record_version:
@@ -78,10 +75,10 @@ def wait_until_free(job: Job, found: FolderState) -> None:
             if now_there and now_there.owner == record.owner:
                 raise DestinationBusy(
                     f"{_who(record)} is landing there, and alive. If it dies, its folder can be taken over "
-                    f"{job.abandoned_after:.0f} s after that"
+                    f"{limit:.0f} s after that"
                 )
             raise Changed(PROGRESS)
-    log.warning("%s has given no heartbeat for %.0f s; it is taken over.", _who(record), job.abandoned_after)
+    log.warning("%s has given no heartbeat for %.0f s; it is taken over.", _who(record), limit)
 
 
 class Lease:
@@ -91,13 +88,17 @@ class Lease:
     :param progress: the content of the record.
     :param version: the record's version.
     :param stop: ends the landing once it is set.
+    :param heartbeat_interval: seconds between two heartbeats.
     """
 
-    def __init__(self, folder: Folder, progress: Progress, version: str, stop: Stop) -> None:
+    def __init__(
+        self, folder: Folder, progress: Progress, version: str, stop: Stop, heartbeat_interval: float
+    ) -> None:
         self.progress = progress
         self._folder = folder
         self._version = version
         self._stop = stop
+        self._heartbeat_interval = heartbeat_interval
         self._lost: LeaseLost | None = None
         self._ended = False
         # heartbeats are written by another thread
@@ -131,7 +132,7 @@ class Lease:
             commit=found.announced,
         )
         version = job.folder.replace(PROGRESS, encode(progress), found.record_version)
-        return cls(job.folder, progress, version, job.stop)
+        return cls(job.folder, progress, version, job.stop, job.timing.heartbeat_interval)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -257,7 +258,7 @@ class Lease:
                 self._write(msgspec.structs.replace(done, commit=None))
 
     def _beat(self, ended: threading.Event) -> None:
-        while not ended.wait(HEARTBEAT_INTERVAL):
+        while not ended.wait(self._heartbeat_interval):
             try:
                 with self._lock:
                     if self._ended or self._lost:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import lease, source
-from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost, PartsMissing, SourceReset
+from airflow_provider_webcollect.landing.errors import PartsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.service.api.endpoints import mark_exported
@@ -28,7 +24,6 @@ from tests.landing.conftest import (
     Folder,
     Landed,
     crashing_at,
-    in_order,
     listed,
     offsets_asked,
 )
@@ -293,12 +288,10 @@ class TestReset:
         folder: Folder,
         sandbox: Sandbox,
         task: str,
-        monkeypatch: pytest.MonkeyPatch,
         total: int,
         rest: int,
         on_reset: str,
     ) -> None:
-        monkeypatch.setattr(source, "COUNT_INTERVAL", 0)
         growing()
         sandbox.control.grow(task, 30)
         skewed = iter([True] * (source.COUNT_READS - 1))
@@ -313,9 +306,8 @@ class TestReset:
         assert folder.rows() == sandbox.control.true_rows(task)
 
     def test_counts_that_go_on_to_contradict_the_rows_are_believed(
-        self, growing: Landed, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+        self, growing: Landed, sandbox: Sandbox, task: str
     ) -> None:
-        monkeypatch.setattr(source, "COUNT_INTERVAL", 0)
         growing()
         sandbox.control.clear_requests()
 
@@ -378,199 +370,6 @@ class TestReset:
         assert manifest.rows == 700
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
-
-
-@dataclasses.dataclass
-class FinishedLate:
-    """A task with 300 rows in a batch, and 40 of a run that has finished but shows them later.
-
-    :param after: seconds until it shows them.
-    """
-
-    sandbox: Sandbox
-    task: str
-    after: float
-    slept: list[float] = dataclasses.field(default_factory=list)
-
-    def finish(self) -> None:
-        # queued for 30 seconds, then at work for 240
-        self.sandbox.control.configure(empty_after_finish_seconds=3600)
-        self.sandbox.control.start_task(self.task)
-        self.sandbox.control.advance(271)
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        if sum(self.slept) >= self.after:
-            self.sandbox.control.configure(empty_after_finish_seconds=0)
-
-    def exported(self) -> int:
-        return sum(run["exported_rows"] for run in self.sandbox.control.task(self.task)["runs"])
-
-
-class TestLateRows:
-    """Rows of a run that has just finished, which the source shows later than those of older runs."""
-
-    @pytest.fixture
-    def late(self, sandbox: Sandbox) -> FinishedLate:
-        return FinishedLate(sandbox, sandbox.control.add_task(lots=[300], rows=40)["task_id"], after=6)
-
-    @pytest.fixture
-    def options(self, late: FinishedLate, client: Client) -> dict[str, Any]:
-        return {"settle": 15, "sleep": late.sleep, "mark": lambda: client.send(mark_exported(late.task))}
-
-    @pytest.mark.parametrize("marks", [False, True], ids=["", "marks"])
-    def test_a_growing_landing_waits_for_them(
-        self, landing: Landed, folder: Folder, late: FinishedLate, options: dict[str, Any], marks: bool
-    ) -> None:
-        landing(late.task, mode="incremental")
-        late.finish()
-        options["mark"] = options["mark"] if marks else None
-        manifest = landing(late.task, mode="incremental", run=OTHER_RUN, **options)
-        # before a mark, more may come
-        assert late.slept == ([15, 15] if marks else [15])
-        assert sum(part.rows for part in manifest.added()) == len(folder.rows()) - 300 == 40
-        assert late.exported() == (340 if marks else 0)
-
-    @pytest.mark.parametrize("mode", ["full", "incremental"])
-    def test_they_land_before_they_are_marked(
-        self, landing: Landed, folder: Folder, late: FinishedLate, options: dict[str, Any], mode: str
-    ) -> None:
-        late.finish()
-        landing(late.task, mode=mode, **options)
-        assert len(folder.rows()) == late.exported() == 340
-        # more may come in pieces
-        assert late.slept == [15]
-
-    def test_they_are_waited_for_no_longer_than_asked(
-        self, landing: Landed, late: FinishedLate, options: dict[str, Any]
-    ) -> None:
-        first = landing(late.task, mode="incremental")
-        late.finish()
-        options["mark"] = None
-        options["settle"] = 5
-        late.after = 15
-        assert landing(late.task, mode="incremental", run=OTHER_RUN, **options).parts == first.parts
-        assert late.slept == [5]
-
-    def test_a_growing_landing_that_finds_rows_at_once_does_not_wait(
-        self, landing: Landed, late: FinishedLate, sandbox: Sandbox, options: dict[str, Any]
-    ) -> None:
-        landing(late.task, mode="incremental")
-        sandbox.control.grow(late.task, 5)
-        options["mark"] = None
-        assert landing(late.task, mode="incremental", run=OTHER_RUN, **options).rows == 305
-        assert late.slept == []
-
-    def test_an_empty_source_is_waited_for_once(
-        self, landing: Landed, sandbox: Sandbox, late: FinishedLate, options: dict[str, Any]
-    ) -> None:
-        empty = sandbox.control.add_task()["task_id"]
-        for run in (RUN, OTHER_RUN):
-            landing(empty, mode="incremental", run=run, **{**options, "settle": 2})
-        assert late.slept == [2, 2]
-
-
-def until_the_next_heartbeat(folder: Folder) -> Callable[[float], None]:
-    """Return what waits, instead of for some seconds, until the record in a folder has changed."""
-
-    def wait(seconds: float) -> None:
-        before = folder.destination.read("_progress.json")
-        while folder.destination.read("_progress.json") == before:
-            time.sleep(0.001)
-
-    return wait
-
-
-class TestTwoAtOnce:
-    # where a heartbeat is written on a condition
-    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
-    def test_another_run_keeps_away_from_one_that_is_alive(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 0.001)
-        refusals: list[DestinationBusy] = []
-
-        def crowded(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number == 1:
-                    with pytest.raises(DestinationBusy, match=r"run r1 .* is landing there") as refusal:
-                        landing(task, run=OTHER_RUN, sleep=until_the_next_heartbeat(folder))
-                    refusals.append(refusal.value)
-                yield each
-
-        landing(task, size=50, read=crowded)
-        assert [refusal.permanent for refusal in refusals] == [False]
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
-    def test_an_attempt_keeps_away_from_a_later_one_and_loses_to_it(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 0.01)
-
-        def crowded(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number == 1:
-                    with pytest.raises(DestinationBusy, match=r"attempt 2 of run r1 .* is landing there"):
-                        landing(task, attempt=1, sleep=until_the_next_heartbeat(folder))
-                    landing(task, attempt=3)
-                yield each
-
-        with pytest.raises(LeaseLost, match="taken over from this landing"):
-            landing(task, size=50, read=crowded, attempt=2, max_part_bytes=1)
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    # the same file in memory cannot be read by two threads at once
-    @pytest.mark.parametrize("folder", ["local", "store"], indirect=True)
-    def test_heartbeats_are_given_also_while_no_page_comes(
-        self, landing: Landed, folder: Folder, task: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 0.001)
-
-        def slow(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number:
-                    before = folder.record().heartbeat
-                    while folder.record().heartbeat == before:
-                        time.sleep(0.001)
-                yield each
-
-        landing(task, size=100, read=slow)
-        assert "webcollect-lease" not in {thread.name for thread in threading.enumerate()}
-
-    @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
-    def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # longer than the other needs to take over
-        monkeypatch.setattr(lease, "HEARTBEAT_INTERVAL", 1.0)
-
-        def endless() -> Iterator[DataPage]:
-            for number in itertools.count(1):
-                if number == 2:
-                    landing(task, run=OTHER_RUN, abandoned_after=0)
-                yield DataPage(
-                    offset=number, total=10**9, rest_total=10**9 - number, rows=[msgspec.Raw(b"{}")]
-                )
-
-        with pytest.raises(LeaseLost):
-            landing(task, fetch=in_order(endless()))
-        assert folder.manifest()["run"]["run_id"] == "r2"
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_a_landing_that_died_is_taken_over_once_it_has_been_silent(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        def dying(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            yield next(pages)
-            raise Crash
-
-        with pytest.raises(Crash):
-            landing(task, read=dying)
-        slept: list[float] = []
-        assert landing(task, run=OTHER_RUN, sleep=slept.append).run == OTHER_RUN
-        assert sum(slept) == 60
-        assert folder.rows() == sandbox.control.true_rows(task)
 
 
 class TestMark:

@@ -1,0 +1,268 @@
+"""The exactly-once move: all rows, each once, in order, or nothing that a reader could take for them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tracemalloc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+import airflow_provider_webcollect
+from airflow_provider_webcollect.landing.errors import (
+    RowsMissing,
+)
+from airflow_provider_webcollect.service import pauses
+from airflow_provider_webcollect.service.api.endpoints import read_data
+from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.client.responses import Response, read_response
+from airflow_provider_webcollect.service.errors import RequestRejected
+from tests.landing.conftest import (
+    RUN,
+    Folder,
+    Landed,
+    listed,
+)
+from tests.landing.pages import counted_page
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 1000 rows in two batches."""
+    task_id: str = sandbox.control.add_task(rows=500, lots=2)["task_id"]
+    return task_id
+
+
+class TestLanding:
+    def test_every_row_lands_once_and_in_order(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        manifest = landing(task)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert manifest.rows == 1000
+        assert folder.names() == {"_manifest.json", manifest.parts[0].name}
+        assert len(sandbox.control.requests()) == 10
+
+    def test_one_batch_lands_alone(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        landing(task, "000002")
+        assert folder.rows() == sandbox.control.true_rows(task, "000002")
+        assert folder.manifest()["source"] == {"collection_task_id": task, "lotno": "000002"}
+
+    def test_parts_end_with_the_page_that_reaches_the_size(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        manifest = landing(task, size=70, max_part_bytes=20_000)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert len(manifest.parts) > 5
+        assert all(part.bytes >= 20_000 for part in manifest.parts[:-1])
+        assert all(part.bytes < 40_000 for part in manifest.parts)
+        assert sorted(part.name for part in manifest.parts) == [part.name for part in manifest.parts]
+        cursors = [part.start_offset for part in manifest.parts] + [manifest.next_offset]
+        assert cursors[0] == 0
+        assert [part.next_offset for part in manifest.parts] == cursors[1:]
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    def test_a_part_per_page_is_possible(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        assert len(landing(task, max_part_bytes=1).parts) == 10
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_the_manifest_says_what_where_whence_and_when(
+        self, landing: Landed, folder: Folder, task: str
+    ) -> None:
+        landing(task)
+        manifest = folder.manifest()
+        assert set(manifest) == {
+            *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "encoding"),
+            *("columns", "parts", "new_parts", "next_offset", "total", "run", "started_at", "finished_at"),
+            *("exported_at", "provider_version"),
+        }
+        (part,) = manifest["parts"]
+        assert set(part) == {
+            *("name", "rows", "bytes", "sha256", "start_offset", "next_offset", "last_page", "run"),
+        }
+        assert set(part["last_page"]) == {"offset", "rows", "sha256"}
+        assert manifest["version"] == 1
+        assert manifest["format"] == "jsonl"
+        assert manifest["compression"] is manifest["columns"] is None
+        assert manifest["run"] == {"dag_id": "d", "task_id": "t", "run_id": "r1", "map_index": -1}
+        assert manifest["provider_version"] == airflow_provider_webcollect.__version__
+        assert manifest["started_at"] <= manifest["finished_at"]
+
+    def test_progress_is_told(self, landing: Landed, task: str) -> None:
+        reported: list[tuple[int, int]] = []
+        landing(task, size=400, on_progress=lambda rows, total: reported.append((rows, total)))
+        assert reported == [(400, 1000), (800, 1000), (1000, 1000)]
+
+    def test_an_empty_source_is_committed_as_such(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox
+    ) -> None:
+        empty = sandbox.control.add_task()["task_id"]
+        manifest = landing(empty)
+        assert (manifest.rows, manifest.parts) == (0, ())
+        assert folder.rows() == []
+        assert folder.names() == {"_manifest.json"}
+
+    def test_rows_that_appear_late_are_waited_for(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox
+    ) -> None:
+        sandbox.control.configure(empty_after_finish_seconds=3600, stale_seconds=0)
+        late = sandbox.control.add_task(rows=50, lots=1)["task_id"]
+        sandbox.control.advance(-60)
+        slept: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            if len(slept) == 3:
+                sandbox.control.configure(empty_after_finish_seconds=0)
+
+        landing(late, settle=15, sleep=sleep)
+        assert slept == [2, 2, 2]
+        assert len(folder.rows()) == 50
+
+    @pytest.mark.parametrize(("settle", "waits"), [(0, []), (1, [1]), (5, [2, 2, 1])])
+    def test_an_empty_source_is_not_waited_for_longer_than_asked_and_a_long_wait_is_announced(
+        self,
+        landing: Landed,
+        sandbox: Sandbox,
+        settle: float,
+        waits: list[float],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level("INFO")
+        empty = sandbox.control.add_task()["task_id"]
+        slept: list[float] = []
+        landing(empty, settle=settle, sleep=slept.append)
+        assert slept == waits
+        assert caplog.text.count("Waiting up to 5 s for all rows to be shown") == (settle == 5)
+
+    def test_a_long_wait_says_how_much_of_it_is_left(
+        self,
+        landing: Landed,
+        sandbox: Sandbox,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        caplog.set_level("INFO")
+        monkeypatch.setattr(pauses, "LINES_APART", 0.0)
+        landing(sandbox.control.add_task()["task_id"], settle=7, sleep=lambda seconds: None)
+        said = [message for message in caplog.messages if message.startswith("Waiting up to")]
+        assert [message.split(" for ")[0] for message in said] == [
+            "Waiting up to 7 s",
+            "Waiting up to 5 s",
+            "Waiting up to 3 s",
+        ]
+
+    def test_rows_that_are_added_while_reading_are_landed_too(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        def growing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for number, each in enumerate(pages):
+                if number == 2:
+                    sandbox.control.grow(task, 130)
+                yield each
+
+        assert landing(task, read=growing).rows == 1130
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_a_total_that_has_grown_beyond_the_last_page_is_read_up_to(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox
+    ) -> None:
+        task = sandbox.control.add_task(rows=30, state="Finished")["task_id"]
+
+        def told_early(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                if each.total == 30:
+                    sandbox.control.grow(task, 20)
+                    each = msgspec.structs.replace(each, total=50)
+                yield each
+
+        assert landing(task, read=told_early).rows == 50
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_pretty_printed_rows_take_a_line_each(self, landing: Landed, folder: Folder, task: str) -> None:
+        rows = [{"a": "x\ny", "b": [1, {"c": "\u2028"}]}, {}, {"d": "\r"}, {"e": 1}]
+        page = {"data": {"offset": 9, "total": 4, "restTotal": 0, "data": rows}}
+        pretty = json.dumps(page, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode()
+        pages = [read_response(read_data(task), Response(200, {}, pretty))]
+        landing(task, fetch=listed(pages))
+        assert folder.rows() == rows
+
+    # the other kinds keep the files themselves in memory
+    @pytest.mark.parametrize("folder", ["local"], indirect=True)
+    def test_memory_does_not_grow_with_the_rows(
+        self, landing: Landed, sandbox: Sandbox, folder: Folder
+    ) -> None:
+        body = [msgspec.Raw(b'{"id":%d,"text":"%s"}' % (n, b"x" * 100)) for n in range(1000)]
+
+        def give(count: int, offset: int) -> DataPage:
+            rows = [msgspec.Raw(bytes(row)) for row in body]
+            end = offset + 1000
+            return DataPage(offset=end, total=count * 1000, rest_total=count * 1000 - end, rows=rows)
+
+        def peak(count: int) -> int:
+            tracemalloc.start()
+            try:
+                landing(
+                    "t",
+                    fetch=functools.partial(give, count),
+                    max_part_bytes=1_000_000,
+                    if_exists="overwrite",
+                    run=msgspec.structs.replace(RUN, run_id=str(count)),
+                )
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+        peak(5)
+        # one page more or less may be held at a time
+        assert peak(200) < 2 * peak(20)
+
+
+class TestCounts:
+    @pytest.mark.parametrize(("total", "rest"), [(5, 0), (1, 0)], ids=["fewer", "more"])
+    def test_rows_that_are_not_as_many_as_announced_are_not_committed(
+        self, landing: Landed, folder: Folder, task: str, total: int, rest: int
+    ) -> None:
+        pages = [counted_page([{"a": 1}, {"a": 2}], 9, total, rest)]
+        with pytest.raises(RowsMissing, match=f"task {task}: .* announced {total} rows, and 2 came"):
+            landing(task, fetch=listed(pages))
+        assert "_manifest.json" not in folder.names()
+
+    def test_a_source_that_shrinks_while_it_is_read_is_read_anew(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        def gone(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                yield msgspec.structs.replace(each, total=300, rest_total=0)
+                return
+
+        with pytest.raises(RowsMissing):
+            landing(task, size=500, read=gone)
+        assert "_manifest.json" not in folder.names()
+        landing(task)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("grown", [40, 2000])
+    def test_rows_that_were_landed_in_part_and_then_reset_are_read_anew(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, grown: int
+    ) -> None:
+        sandbox.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
+        with pytest.raises(RequestRejected, match="Odd"):
+            landing(task, max_part_bytes=1)
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, grown)
+        landing(task, max_part_bytes=1)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert len(folder.rows()) == grown

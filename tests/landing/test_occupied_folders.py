@@ -1,0 +1,313 @@
+"""What a landing does with what is in its folder already: it is kept, skipped, overwritten or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pendulum
+import pytest
+import time_machine
+
+from airflow_provider_webcollect.landing.errors import (
+    DestinationTaken,
+    DestinationUnreadable,
+)
+from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.lease import Lease
+from airflow_provider_webcollect.landing.manifest import (
+    Manifest,
+    PageFingerprint,
+    Progress,
+    RecordedPart,
+    Source,
+)
+from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.errors import WebCollectError
+from tests.landing.conftest import (
+    OTHER_RUN,
+    Crash,
+    Folder,
+    Landed,
+    crashing_at,
+    listed,
+    offsets_asked,
+)
+from tests.landing.pages import page
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 1000 rows in two batches."""
+    task_id: str = sandbox.control.add_task(rows=500, lots=2)["task_id"]
+    return task_id
+
+
+class TestWhatIsThereAlready:
+    def test_the_same_run_again_asks_for_no_data_and_changes_nothing(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        first = landing(task)
+        sandbox.control.clear_requests()
+        sandbox.control.grow(task, 10)
+        assert landing(task) == first
+        assert sandbox.control.requests() == []
+
+    def test_what_a_crash_after_the_commit_has_left_is_tidied_up(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def crash(*arguments: Any) -> None:
+            raise Crash
+
+        landing(task, max_part_bytes=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "finish", crash)
+            with pytest.raises(Crash):
+                landing(task, run=OTHER_RUN, if_exists="overwrite")
+        assert len(folder.names()) == 13
+        second = landing(task, run=OTHER_RUN)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+
+    def test_files_whose_origin_nothing_tells_are_left(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        landing(task, mode="incremental")
+        leftovers = {"part-00009-0123abcd.jsonl", ".tmp-part-00009-0123abcd.jsonl-ffffffff"}
+        for name in leftovers:
+            folder.write(name, b"x")
+        sandbox.control.grow(task, 10)
+        landing(task, mode="incremental", run=OTHER_RUN)
+        assert leftovers < folder.names()
+
+    @pytest.mark.parametrize("mode", ["full", "incremental"])
+    def test_parts_of_its_own_commit_that_have_vanished_are_read_again(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, mode: str
+    ) -> None:
+        first = landing(task, mode=mode, max_part_bytes=1)
+        folder.fs.rm_file(f"{folder.root}/{first.parts[6].name}")
+        sandbox.control.clear_requests()
+        second = landing(task, mode=mode, max_part_bytes=1)
+        assert offsets_asked(sandbox)[0] == first.parts[5].page_fingerprint.offset
+        assert second.parts[:6] == first.parts[:6]
+        assert second.added() == second.parts
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+
+    def test_another_run_is_refused_unless_told_otherwise(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        landing(task)
+        sandbox.control.clear_requests()
+        before = folder.manifest()
+        with pytest.raises(DestinationTaken, match=r"run r1 landed.*mode='incremental'") as refusal:
+            landing(task, run=OTHER_RUN)
+        assert refusal.value.permanent
+        assert folder.manifest() == before
+        assert sandbox.control.requests() == []
+
+    def test_another_run_may_skip(self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str) -> None:
+        first = landing(task)
+        sandbox.control.clear_requests()
+        assert landing(task, run=OTHER_RUN, if_exists="skip") == first
+        assert sandbox.control.requests() == []
+
+    def test_another_run_may_overwrite_and_the_old_rows_stay_readable_until_then(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        first = landing(task, max_part_bytes=1)
+        old = sandbox.control.true_rows(task)
+        sandbox.control.grow(task, 100)
+
+        def observed(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+            for each in pages:
+                assert folder.rows() == old
+                yield each
+
+        second = landing(task, max_part_bytes=1, run=OTHER_RUN, if_exists="overwrite", read=observed)
+        assert folder.rows() == sandbox.control.true_rows(task)
+        assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
+        assert folder.names() == {"_manifest.json", *(part.name for part in second.parts)}
+
+    def test_what_a_committed_landing_has_left_is_not_taken_for_an_unfinished_one(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        first = landing(task)
+        left = Progress(source=first.source, parts=first.parts, started_at=first.started_at)
+        folder.write("_progress.json", msgspec.json.encode(left))
+        sandbox.control.clear_requests()
+        second = landing(task, run=OTHER_RUN, if_exists="overwrite")
+        assert offsets_asked(sandbox)[0] == 0
+        assert {part.name for part in first.parts}.isdisjoint(part.name for part in second.parts)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("if_exists", ["fail", "overwrite", "skip"])
+    def test_another_source_is_refused(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, if_exists: str
+    ) -> None:
+        landing(task)
+        for lotno, other in (("000001", task), (None, sandbox.control.add_task()["task_id"])):
+            with pytest.raises(DestinationTaken, match=f"holds task {task}, not task"):
+                landing(other, lotno, if_exists=if_exists)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_an_unfinished_landing_of_another_source_is_refused(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        part = RecordedPart(
+            name="part-00001-01234567.jsonl",
+            rows=1,
+            bytes=2,
+            sha256="",
+            start_offset=0,
+            next_offset=1,
+            page_fingerprint=PageFingerprint(),
+        )
+        other = Progress(source=Source(collection_task_id="other"), parts=(part,), started_at="")
+        folder.write("_progress.json", msgspec.json.encode(other))
+        with pytest.raises(DestinationTaken, match="a part of task other"):
+            landing(task)
+        assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
+    def test_a_try_that_landed_nothing_of_another_source_is_not_in_the_way(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, if_exists: str
+    ) -> None:
+        for typo in (("typo", None), (task, "999999")):
+            with pytest.raises(WebCollectError):
+                landing(*typo, if_exists=if_exists)
+        landing(task, run=OTHER_RUN, if_exists=if_exists)
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_one_that_was_killed_is_taken_over_by_another_run_after_a_minute(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        with pytest.raises(Crash):
+            landing(task, "000001", read=crashing_at(2), max_part_bytes=10**9)
+        slept: list[float] = []
+        landing(task, run=OTHER_RUN, sleep=slept.append)
+        assert sum(slept) == 60
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    def test_a_landing_that_is_refused_leaves_nothing(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        for typo in (("typo", None), (task, "999999")):
+            with pytest.raises(WebCollectError):
+                landing(*typo)
+        sandbox.control.fail("/data/all", status=401, times=None)
+        with pytest.raises(WebCollectError):
+            landing(task)
+        assert folder.names() == set()
+
+    def test_the_clock_of_another_host_does_not_matter(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
+    ) -> None:
+        with time_machine.travel(pendulum.now("UTC").add(hours=2)), pytest.raises(Crash):
+            landing(task, read=crashing_at(5), max_part_bytes=1)
+        slept: list[float] = []
+        landing(task, run=OTHER_RUN, sleep=slept.append)
+        assert sum(slept) == 60
+        assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("max_part_bytes", [1, 10**9], ids=["parts landed", "nothing landed"])
+    @pytest.mark.parametrize(
+        "remedy", [{"on_cast_error": "null"}, {"column_types": None}], ids=["lenient", "as texts"]
+    )
+    @pytest.mark.parametrize("if_exists", ["fail", "overwrite"])
+    def test_other_format_options_are_a_way_out_of_a_value_that_is_not_of_its_type(
+        self,
+        landing: Landed,
+        folder: Folder,
+        max_part_bytes: int,
+        remedy: dict[str, Any],
+        if_exists: str,
+    ) -> None:
+        values = ["1", "2", "x"]
+        pages = [page([{"a": value}], before, 3) for before, value in enumerate(values)]
+        options: dict[str, Any] = {"column_types": {"a": "int64"}}
+
+        def land(**changes: Any) -> Manifest:
+            return landing(
+                "t",
+                fetch=listed(pages),
+                file_format=make_format("parquet", **{**options, **changes}),
+                max_part_bytes=max_part_bytes,
+                if_exists=if_exists,
+            )
+
+        with pytest.raises(CastFailed):
+            land()
+        left = {name for name in folder.names() if name.startswith("part-")}
+        assert len(left) == (2 if max_part_bytes == 1 else 0)
+        manifest = land(**remedy)
+        assert manifest.rows == 3
+        assert manifest.encoding["column_types"] == ({"a": "int64"} if "on_cast_error" in remedy else {})
+        assert left.isdisjoint(part.name for part in manifest.parts)
+        assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
+
+    @pytest.mark.parametrize(
+        "name", ["data.csv", "part-1.jsonl", "part-00001-xyz.jsonl", "landing", "_SUCCESS", "sub/file"]
+    )
+    def test_foreign_files_are_refused_and_left_alone(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, name: str
+    ) -> None:
+        if "/" in name:
+            folder.fs.makedirs(f"{folder.root}/sub", exist_ok=True)
+        folder.write(name, b"mine")
+        with pytest.raises(DestinationTaken, match="no landing wrote"):
+            landing(task)
+        assert folder.read(name) == b"mine"
+        assert sandbox.control.requests() == []
+
+    def test_a_foreign_file_beside_the_commit_does_not_disturb_a_retry(
+        self, landing: Landed, folder: Folder, task: str
+    ) -> None:
+        first = landing(task)
+        folder.write("_SUCCESS", b"")
+        assert landing(task) == first
+        assert folder.read("_SUCCESS") == b""
+
+    # a record that is no JSON is taken over, see test_torn_files.py
+    @pytest.mark.parametrize(
+        ("name", "content", "said"),
+        [
+            ("_manifest.json", b"", "not readable"),
+            ("_manifest.json", b"{", "not readable"),
+            ("_manifest.json", b"\xff", "not readable"),
+            *(
+                (name, content, said)
+                for name in ("_manifest.json", "_progress.json")
+                for content, said in (
+                    (b"[]", "not readable"),
+                    (b'{"version": 1}', "not readable"),
+                    (
+                        b'{"version": 2, "parts": {"of": "another kind"}}',
+                        "of version 2, this provider knows version 1",
+                    ),
+                )
+            ),
+        ],
+    )
+    def test_what_cannot_be_read_or_is_newer_is_refused_and_left_alone(
+        self,
+        landing: Landed,
+        folder: Folder,
+        sandbox: Sandbox,
+        task: str,
+        name: str,
+        content: bytes,
+        said: str,
+    ) -> None:
+        folder.write(name, content)
+        with pytest.raises(DestinationUnreadable, match=said) as refusal:
+            landing(task, if_exists="overwrite")
+        assert refusal.value.permanent
+        assert folder.read(name) == content
+        assert sandbox.control.requests() == []
