@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,12 +23,24 @@ from tests.contract.client_requests import RequestContract
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.stop import Stop
+    from tests.landing.storages import Storage
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
 
 CONTRACT = RequestContract()
 #: Tries as in production, with short waits.
 RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
+#: Whether all histories and interleavings are tried (``make nightly``); if not, a sample, the same each time.
+ALL_HISTORIES = os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1"
+
+#: A filesystem in memory, which Linux has; and the bytes that must be free in it.
+MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 * 1024**3
+
+
+def pytest_configure() -> None:
+    """Put temporary folders into memory if possible: landings and databases sync to the disk all the time."""
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH_MEMORY:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
@@ -51,6 +68,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 tried[name] += value
     for name, number in sorted(tried.items()):
         terminalreporter.write_line(f"{name}: {number}")
+
+
+@pytest.fixture(scope="session")
+def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Storage]]:
+    """Gives a real storage of a kind (disk, memory, s3, azure or gcs), whose server runs until the last test.
+
+    A test must use a folder of its own, and is skipped where the server is not installed.
+    """
+    from tests.landing.storages import running
+
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda kind: stack.enter_context(running(kind, tmp_path_factory.mktemp(kind))))
 
 
 @pytest.fixture

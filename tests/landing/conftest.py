@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +181,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     if request.param == "local":
         return Folder(fsspec.filesystem("file"), str(tmp_path / "landing"))
     if request.param == "memory":
-        return Folder(fsspec.filesystem("memory"), f"/{tmp_path.name}-{id(tmp_path)}/landing")
+        return Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}/landing")
     return Folder(Store(), "bucket/landing")
 
 

@@ -20,6 +20,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import ServiceFailure
+from tests.conftest import ALL_HISTORIES
 from tests.landing.all_formats import read
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
 from tests.landing.pages import rows_of, widening
@@ -160,7 +161,7 @@ class LandingsThatGetKilled(_Tasks):
     ) -> None:
         chance = random.Random(6)
         kills = 0
-        while kills < 6:
+        while kills < (6 if ALL_HISTORIES else 2):
             victim = Victim(lander, sandbox, storage, task)
             while not victim.land(kill_at=chance.randint(5, 50)):
                 check(victim, sandbox)

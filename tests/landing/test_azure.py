@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.landing.object_store import LandingsOnAnObjectStore, LandingsThatGetKilled
-from tests.landing.storages import Storage, running
+from tests.landing.storages import Storage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+@pytest.fixture
+def storage(storage_of: Callable[[str], Storage]) -> Storage:
     """An Azure server on loopback."""
-    with running("azure", tmp_path_factory.mktemp("azurite")) as server:
-        yield server
+    return storage_of("azure")
 
 
 class TestAzure(LandingsOnAnObjectStore, LandingsThatGetKilled):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.landing.storages import Storage, local, s3_server
+from tests.conftest import ALL_HISTORIES
+from tests.landing.storages import Storage
 from tests.landing.victim import Victim, check, running_lander
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
@@ -23,19 +24,16 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-KILLS = 15
+KILLS = 15 if ALL_HISTORIES else 5
+#: Of this many operations one is tried.
+STRIDE = 1 if ALL_HISTORIES else 8
 ROWS = 600
 
 
-@pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+@pytest.fixture(params=["disk", "s3"])
+def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
     """A real storage of each kind."""
-    if request.param == "local":
-        yield local(tmp_path)
-        return
-    pytest.importorskip("moto", reason="needs moto[server] and s3fs")
-    with s3_server() as server:
-        yield server
+    return storage_of(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +77,13 @@ def test_every_row_lands_once_whenever_the_process_is_killed(
         kills += victim.kills
 
 
-@pytest.mark.parametrize("storage", ["local"], indirect=True)
+@pytest.mark.parametrize("storage", ["disk"], indirect=True)
 def test_every_row_lands_once_after_a_kill_at_each_single_operation(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
 ) -> None:
-    """Every request and every change of the storage in turn, mark and cleaning included."""
+    """Requests and changes of the storage in turn, mark and cleaning included."""
     task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
-    operation = 1
-    while True:
+    for operation in itertools.count(random.Random(8).randint(1, STRIDE), STRIDE):
         victim = Victim(lander, sandbox, storage, task)
         if victim.land(kill_at=operation):
             break
@@ -94,5 +91,4 @@ def test_every_row_lands_once_after_a_kill_at_each_single_operation(
         assert victim.land()
         assert victim.folder.rows() == sandbox.control.true_rows(task)
         assert victim.folder.manifest()["exported_at"]
-        operation += 1
     assert operation > 40

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 import posixpath
 import random
 import threading
@@ -26,33 +25,32 @@ from airflow_provider_webcollect.landing.storage.folder import Folder as Destina
 from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.client import page_reader
 from airflow_provider_webcollect.service.settings import Timing
+from tests.conftest import ALL_HISTORIES
 from tests.interruption import Pauses
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
 from tests.landing.pages import PAGE, Rows, job, true_rows
-from tests.landing.storages import Storage, local, running
+from tests.landing.storages import Storage, local
 from tests.service.servers import answer, client_of, query_number, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Of this many operations one is tried where not all are.
-STRIDE = 10
-ALL_OF_THEM = os.environ.get("WEBCOLLECT_INTERLEAVINGS") == "all"
+#: Of this many operations a landing is held at one.
+STRIDE = 1 if ALL_HISTORIES else 10
 
 
-@pytest.fixture(scope="module", params=["disk", "s3", "azure", "gcs"])
-def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+@pytest.fixture(params=["disk", "s3", "azure", "gcs"])
+def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
     """A real storage of each kind."""
-    with running(request.param, tmp_path_factory.mktemp("storage")) as found:
-        yield found
+    return storage_of(request.param)
 
 
 PAIRS = list(itertools.product(KINDS, repeat=2))
 #: Storages and states: a server takes too long for all of them.
 PLACES = [("disk", state) for state in STATES]
-if ALL_OF_THEM:
+if ALL_HISTORIES:
     PLACES += [(kind, "a commit") for kind in ("s3", "azure", "gcs")]
 
 
@@ -69,22 +67,22 @@ def test_two_landings_that_meet_do_each_other_no_harm(
 ) -> None:
     case = Case(storage, STATES[state])
     count = 0
-    for operation in operations(state, first, second):
-        for kill in (False, True):
-            if not case.interleave(first, second, operation, kill=kill):
-                record_property(f"interleavings on {request.node.callspec.params['storage']}", count)
-                return
-            count += 1
+    for operation, kill in operations(state, first, second):
+        if not case.interleave(first, second, operation, kill=kill):
+            break
+        count += 1
+    record_property(f"interleavings on {request.node.callspec.params['storage']}", count)
 
 
-def operations(state: str, first: str, second: str) -> Iterator[int]:
-    """Return the operations to hold a landing at."""
-    if ALL_OF_THEM or state == "a commit":
-        return itertools.count(1)
-    return itertools.count(random.Random(f"{state} {first} {second}").randint(1, STRIDE), STRIDE)
+def operations(state: str, first: str, second: str) -> Iterator[tuple[int, bool]]:
+    """Yield the operations to hold a landing at, and whether it is killed there."""
+    chance = random.Random(f"{state} {first} {second}")
+    for operation in itertools.count(chance.randint(1, STRIDE), STRIDE):
+        for kill in (False, True) if ALL_HISTORIES else (chance.random() < 0.5,):
+            yield operation, kill
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(10 if ALL_HISTORIES else 3))
 def test_landings_that_meet_anywhere_do_each_other_no_harm(storage: Storage, seed: int) -> None:
     """Two and three of them, of any kinds in any state, held at any operation."""
     chance = random.Random(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_webcollect.service.errors import ServiceFailure
 from tests.landing.conftest import in_order
 from tests.landing.object_store import LandingsOnAnObjectStore, big_pages
-from tests.landing.storages import Storage, running
+from tests.landing.storages import Storage
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.records import DataPage
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+@pytest.fixture
+def storage(storage_of: Callable[[str], Storage]) -> Storage:
     """An S3 server on loopback."""
-    with running("s3", tmp_path_factory.mktemp("s3")) as server:
-        yield server
+    return storage_of("s3")
 
 
 def uploads(folder: Folder) -> list[Any]:
