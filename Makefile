@@ -67,8 +67,9 @@ test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for eac
 
 test-histories: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test-histories: $(READY) $(AZURITE) ## all interleavings of two landings and all random histories, of which `make test` has a sample
-	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_interleavings.py \
-		tests/landing/test_storms.py tests/service/test_token_world.py
+	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist load tests/landing/test_crashes.py \
+		tests/landing/test_interleavings.py tests/landing/test_lost_answers.py tests/landing/test_storms.py \
+		tests/service/tokens/test_world.py tests/contract/test_sandbox_keeps_the_contract.py
 
 nightly: coverage test-system test-safeguards test-histories test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
 
