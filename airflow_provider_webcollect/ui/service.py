@@ -124,8 +124,8 @@ class ServiceView:
     Each reading takes the connection as it is then, and the rate limit that it shares with the other users of
     the connection in this process.
 
-    :param patience: seconds for which an answer of the service is awaited; after that, the last known value is
-        shown.
+    :param patience: seconds for which an answer of the service is awaited; after that, what was last known
+        is shown.
     """
 
     def __init__(self, conn_id: str, patience: float = PATIENCE) -> None:

@@ -1,8 +1,8 @@
 """What ends a wait does so in all four ways alike, as the table in ``docs/reference/waiting.md`` says.
 
 The task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer: whole waits,
-and deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and worker do it. So
-are the others that wait, since Airflow ends them by the same errors.
+and deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and worker do it.
+So are the others that wait, since Airflow ends them by the same errors.
 """
 
 from __future__ import annotations
