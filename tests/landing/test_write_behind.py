@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing import background
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write_behind import BATCH_BYTES, write_behind
 from tests.interruption import ended_by
@@ -108,6 +109,13 @@ def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_hande
     assert sink.pieces == [BATCH]
 
 
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted waits a moment for what hangs, not seconds."""
+    monkeypatch.setattr(background, "LONGEST_WAIT", 0.1)
+
+
+@pytest.mark.usefixtures("short_wait")
 def test_who_is_interrupted_does_not_wait_for_a_write_that_hangs() -> None:
     sink = Sink(open_=False)
     with pytest.raises(KeyboardInterrupt):
@@ -134,6 +142,7 @@ with write_behind(Sink()) as behind:
     assert ended_by(script) == "KeyboardInterrupt"
 
 
+@pytest.mark.usefixtures("short_wait")
 @pytest.mark.parametrize("hangs", ["write", "discard"])
 def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_published(hangs: str) -> None:
     hanging, let = threading.Event(), threading.Event()

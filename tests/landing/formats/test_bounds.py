@@ -12,9 +12,11 @@ import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats import parquet as parquet_format
+from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import land, page
 
 ALL = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
+EACH = [("jsonl", "gzip"), ("csv", "zstd"), ("parquet", "snappy")]
 
 MEASURE = """
 import io, re, sys, tempfile
@@ -62,7 +64,7 @@ print((after - before) // 1024, (peak() - before) // 1024)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("file_format", "compression"), ALL)
+@pytest.mark.parametrize(("file_format", "compression"), ALL if ALL_HISTORIES else EACH)
 @pytest.mark.parametrize(
     ("rows_per_page", "row_bytes", "pages"), [(1000, 250, 250), (1, 10_000_000, 10), (50, 1_000_000, 2)]
 )

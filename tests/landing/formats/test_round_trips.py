@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.formats import make_format
+from tests.conftest import ALL_HISTORIES
 from tests.landing.formats import strategies
 from tests.landing.formats.parts import (
     csv_records,
@@ -22,7 +23,7 @@ from tests.landing.formats.parts import (
 
 TEXT_COMPRESSIONS = [None, "gzip", "zstd"]
 given_pages = given(pages=strategies.pages, space=strategies.spaces)
-quickly = settings(max_examples=80, deadline=None)
+quickly = settings(max_examples=80 if ALL_HISTORIES else 40, deadline=None, derandomize=not ALL_HISTORIES)
 
 
 def raw(pages, space):
@@ -80,7 +81,7 @@ def test_parquet_holds_every_value_as_text(compression, pages, space):
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-@settings(max_examples=60, deadline=None)
+@quickly
 @given(
     pages=strategies.pages,
     space=strategies.spaces,
