@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_webcollect.service.auth import renewal
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
+from airflow_provider_webcollect.service.client import rate_limit
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
@@ -92,6 +94,10 @@ def sandbox(
     """
     from airflow_provider_webcollect.sandbox import Control
 
+    # a process remembers tokens and rates by the service's address, which another test's sandbox may have had
+    monkeypatch.setattr(MemoryTokenStore, "_shared", {})
+    for module, memory in ((renewal, "_unsaved"), (rate_limit, "_general"), (rate_limit, "_status")):
+        monkeypatch.setattr(module, memory, {})
     if request.node.get_closest_marker("beyond_the_contract"):
         yield webcollect_sandbox
         return
