@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from tests.landing.storages import s3_server
 log = logging.getLogger("tests.docs.newcomer")
 
 ROOT = Path(__file__).parents[2]
+#: It stays until the next time, to be looked at; removing an environment takes a slow disk half a minute.
+HOME = ROOT / "build/newcomer"
 CONSTRAINTS = "https://raw.githubusercontent.com/apache/airflow/constraints-$AIRFLOW/constraints-$PYTHON.txt"
 
 
@@ -29,7 +31,10 @@ def main(wheels: Path) -> None:
     begun = time.monotonic()
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("tests.docs").setLevel(logging.INFO)
-    with tempfile.TemporaryDirectory() as home, s3_server() as s3:
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    home = str(HOME)
+    with s3_server() as s3:
         s3.fs.call_s3("create_bucket", Bucket="my-bucket")
         for name in [
             name for name in os.environ if name.startswith(("AIRFLOW_", "AWS_", "PYTHON", "VIRTUAL_ENV"))
@@ -41,6 +46,8 @@ def main(wheels: Path) -> None:
             "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
             "HOME": home,
             "PATH": os.pathsep.join((f"{sys.base_prefix}/bin", os.environ["PATH"])),
+            # Python compiles what is imported; pip would compile all
+            "PIP_NO_COMPILE": "1",
             "PIP_FIND_LINKS": " ".join((str(wheels.resolve()), os.environ.get("PIP_FIND_LINKS", ""))),
         }
         os.chdir(home)
