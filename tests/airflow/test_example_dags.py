@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected", "warehouses"),
-    pytest.mark.webcollect_sandbox(speed=60, stale_seconds=60),
+    pytest.mark.webcollect_sandbox(speed=300, stale_seconds=60),
 ]
 
 
@@ -37,10 +37,12 @@ def test_every_example_explains_itself(name: str) -> None:
 
 
 def test_collect_and_land_ends_with_every_row_landed_and_confirmed(sandbox: Sandbox, tmp_path: Path) -> None:
-    # an earlier run, whose Finished the status still shows for a second after the start
+    # an earlier run, whose Finished the status still shows for a moment after the start
     task = sandbox.control.add_task(lots=[15])
+    dag = load("webcollect_collect_and_land")
+    dag.get_task("wait").poke_interval = 0.2
     run = run_dag(
-        load("webcollect_collect_and_land"),
+        dag,
         {
             "collection_task_id": task["task_id"],
             "action_id": task["actions"][0]["action_id"],
@@ -69,7 +71,7 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(sandbox: Sand
     code = pasted[1].replace(TASK_ID, task["task_id"])
     code = code.replace("s3://my-bucket", f"file://{tmp_path}").replace('"aws_default"', "None")
     # the sandbox has no need of a person's patience
-    code = code.replace("mode=", "settle=0, mode=").replace("deferrable=", "poke_interval=1, deferrable=")
+    code = code.replace("mode=", "settle=0, mode=").replace("deferrable=", "poke_interval=0.2, deferrable=")
     file = tmp_path / "pasted.py"
     file.write_text(code)
     for rows in (25, 20):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(speed=60, wait_seconds=10, run_seconds=60, stale_seconds=60),
+    pytest.mark.webcollect_sandbox(speed=300, wait_seconds=10, run_seconds=60, stale_seconds=60),
 ]
 
 
@@ -44,8 +44,10 @@ def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sand
 
 def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> None:
     ids = [sandbox.control.add_task(rows=rows, lots=[5])["task_id"] for rows in (10, 20, 30)]
+    dag = load("webcollect_many_tasks")
+    dag.get_task("collect.wait").poke_interval = 0.2
     run = run_dag(
-        load("webcollect_many_tasks"),
+        dag,
         {"collection_task_ids": ids, "destination": f"file://{tmp_path}"},
     )
 
