@@ -325,7 +325,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
     await asyncio.to_thread(asking.wait)
     # as a trigger of the user's own may do
     assert hook.connection
-    assert VariableTokenStore("webcollect_default").load() is None
+    assert VariableTokenStore("of_nobody").load() is None
     assert await loading == hook.connection
 
 
