@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import ChainMap
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +60,14 @@ def forgotten_secrets() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """What fails or is refused is repeated after moments, and triggers end at once.
 
-    A call gives the waits that begin after it other pauses still: the fields of ``Timing``.
+    Nor are status queries spaced where the sandbox enforces no limits. A call gives the waits that begin
+    after it other pauses still: the fields of ``Timing``.
     """
     from airflow_provider_webcollect.common import waits
+    from airflow_provider_webcollect.service.client.rate_limit import STATUS_INTERVALS
     from airflow_provider_webcollect.waiting.poller import Timing
 
     usual: dict[str, Any] = {
@@ -79,6 +82,10 @@ def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def timing(**fields: Any) -> None:
         monkeypatch.setattr(waits, "TIMING", Timing(**usual | fields))
 
+    settings = [marker.kwargs for marker in request.node.iter_markers("webcollect_sandbox")]
+    if not ChainMap(*settings).get("enforce_limits", True):
+        for limit in STATUS_INTERVALS:
+            monkeypatch.setitem(STATUS_INTERVALS, limit, 0.0)
     # the shortest pauses that the client and the poll may choose
     monkeypatch.setattr("random.uniform", lambda least, most: least)
     timing()

@@ -1,8 +1,8 @@
 """What ends a wait does so in all four ways alike, as the table in ``docs/reference/waiting.md`` says.
 
-The task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer: whole waits,
-and deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and worker do it.
-So are the others that wait, since Airflow ends them by the same errors.
+The task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer: whole
+waits, and deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and worker
+do it. So are the others that wait, since Airflow ends them by the same errors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import signal
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -367,7 +368,9 @@ def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
         if needs_airflow:
             ends |= in_dag_test(kind, way, each)
         else:
-            ends |= {name: by_itself(kind, way, each[name]) for name in some}
+            with ThreadPoolExecutor() as pool:
+                ended = pool.map(functools.partial(by_itself, kind, way), each.values())
+                ends |= dict(zip(each, ended, strict=True))
         if case.passes and ends == expected:
             # all faults have struck
             assert len(sandbox.control.requests(PATHS[kind])) > FAULTS[way]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
-    pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000),
+    pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False),
 ]
 
 STATUS = "/cloudextraction/statuses/v2"
@@ -221,6 +221,7 @@ class TestBothTriggers:
         assert (await outcome(make(running)))["outcome"] == "done"
 
 
+@pytest.mark.webcollect_sandbox(enforce_limits=True)
 async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox) -> None:
     tasks = [sandbox.control.add_task(state="Extracting") for _ in range(200)]
     began = time.monotonic()
