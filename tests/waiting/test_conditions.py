@@ -134,6 +134,17 @@ class TestCapacity:
         ended = PolledWait(clock, Capacity(max_active_tasks=5)).at(0, {"account": counts})
         assert (ended and ended.outcome) is expected
 
+    def test_capacity_for_tasks_alone_is_not_enough_if_both_are_limited(self, clock: Clock) -> None:
+        log = Log()
+        wait = Wait(Capacity(max_active_tasks=9, max_active_sub_tasks=6), 0.0, log)
+        counts = RunningCounts(
+            extracting_count=2, waiting_count=0, executing_sub_task_count=6, waiting_sub_task_count=0
+        )
+        assert wait.judge({"account": counts}) is None
+        assert log.lines == [
+            "2 tasks are active, there is capacity below 9, 6 sub-tasks are active, there is capacity below 6"
+        ]
+
     def test_a_count_that_stays_away_ends_the_wait_after_ten_minutes(self, clock: Clock) -> None:
         wait = PolledWait(clock, Capacity(max_active_tasks=5))
         odd = {"account": RunningCounts(extracting_count=1)}
