@@ -11,6 +11,7 @@ from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubT
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.executions import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,6 @@ SERVICES: dict[str, dict[str, Any]] = {
     "spells ids otherwise": {"echo_ids": "upper"},
 }
 WAYS: dict[str, dict[str, Any]] = {
-    "poke": {"mode": "poke"},
     "reschedule": {"mode": "reschedule"},
     "deferrable": {"deferrable": True},
 }
@@ -52,27 +52,47 @@ def task_id(sandbox: Sandbox, service: str) -> str:
     return str(sandbox.control.add_task(lots=[10], rows=20)["task_id"])
 
 
-@pytest.mark.parametrize(("service", "deferrable"), [(name, True) for name in SERVICES] + [(USUAL, False)])
-def test_a_start_ends_with_its_own_run(deferrable: bool, task_id: str, sandbox: Sandbox) -> None:
-    run = run_tasks(
-        lambda: WebCollectStartSubTasksOperator(
-            task_id="start",
-            collection_task_id=task_id,
-            wait_for_completion=True,
-            deferrable=deferrable,
-            poll_interval=0.1,
-        )
+def start(task_id: str, **arguments: Any) -> WebCollectStartSubTasksOperator:
+    """Return an operator that starts a task."""
+    return WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task_id, **arguments)
+
+
+def wait(task_id: str, after: Any, **arguments: Any) -> WebCollectTaskStatusSensor:
+    """Return a sensor that waits for a run of a task."""
+    usual = {"poke_interval": 0.1, "timeout": 110, "deferrable": False}
+    return WebCollectTaskStatusSensor(
+        task_id="wait", collection_task_id=task_id, after=after, **{**usual, **arguments}
     )
+
+
+@each_service
+def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
+    result = execute(start(task_id, wait_for_completion=True, poll_interval=0.1, deferrable=False))
+
+    assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert result["status"]["current_total_extract_count"] >= 20
+
+
+@pytest.mark.parametrize("service", [USUAL])
+def test_a_deferred_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
+    run = run_tasks(lambda: start(task_id, wait_for_completion=True, poll_interval=0.1, deferrable=True))
 
     assert run.states == {"start": "success"}
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert run.xcoms["start"]["status"]["current_total_extract_count"] >= 20
 
 
+@each_service
+def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox: Sandbox) -> None:
+    record = execute(wait(task_id, execute(start(task_id))))
+
+    assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert record["current_total_extract_count"] >= 20
+
+
 @pytest.mark.parametrize(
     ("service", "way"),
-    [(name, "poke") for name in SERVICES]
-    + [(USUAL, "deferrable"), (USUAL, "reschedule"), ("shows no ends", "reschedule")],
+    [(USUAL, "deferrable"), (USUAL, "reschedule"), ("shows no ends", "reschedule")],
 )
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
@@ -80,28 +100,18 @@ def test_a_sensor_after_a_start_ends_with_that_run(
     # a rescheduled sensor does not know its earlier pokes: without ends, only `settle` is evidence
     settle = 3.0 if (service, way) == ("shows no ends", "reschedule") else 90.0
     with make_dag() as dag:
-        start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task_id)
-        WebCollectTaskStatusSensor(
-            task_id="wait",
-            collection_task_id=task_id,
-            after=start.output,
-            settle=settle,
-            poke_interval=0.1,
-            **WAYS[way],
-        )
+        wait(task_id, start(task_id).output, settle=settle, **WAYS[way])
     run = run_dag(dag)
 
     assert run.states == {"start": "success", "wait": "success"}
     assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert run.xcoms["wait"]["executed_times"] == 2
     assert run.xcoms["wait"]["current_total_extract_count"] >= 20
 
 
-@pytest.mark.parametrize(
-    ("service", "way", "offset"),
-    [(name, "deferrable", 0) for name in SERVICES] + [(USUAL, "poke", 0), (USUAL, "deferrable", -1)],
-)
+@pytest.mark.parametrize(("service", "offset"), [(name, 0) for name in SERVICES] + [(USUAL, -1)])
 def test_a_sensor_after_now_ends_with_the_next_run(
-    offset: int, way: str, task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
+    offset: int, task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
 ) -> None:
     def start() -> None:
         sandbox.control.start_task(task_id)
@@ -109,11 +119,18 @@ def test_a_sensor_after_now_ends_with_the_next_run(
         sandbox.control.configure(executed_times_offset=offset)
 
     after_requests(1, STATUS, start)
-    run = run_tasks(
-        lambda: WebCollectTaskStatusSensor(
-            task_id="wait", collection_task_id=task_id, after="now", poke_interval=0.1, **WAYS[way]
-        )
-    )
+    record = execute(wait(task_id, "now"))
+
+    assert sandbox.control.task(task_id)["state"] == "Finished"
+    assert record["current_total_extract_count"] >= 20
+
+
+@pytest.mark.parametrize("service", [USUAL])
+def test_a_deferred_sensor_after_now_ends_with_the_next_run(
+    task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
+) -> None:
+    after_requests(1, STATUS, sandbox.control.start_task, task_id)
+    run = run_tasks(lambda: wait(task_id, "now", deferrable=True))
 
     assert run.states == {"wait": "success"}
     assert sandbox.control.task(task_id)["state"] == "Finished"
