@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from tests.landing.storages import Storage
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
-# in memory where there is such a folder: every DAG run commits to the database a dozen times
-HOME = tempfile.TemporaryDirectory(
-    prefix="webcollect-airflow-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-)
+# where tests/conftest.py puts temporary folders: every DAG run commits to the database a dozen times
+HOME = tempfile.TemporaryDirectory(prefix="webcollect-airflow-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
 for _name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[_name]
 os.environ |= {

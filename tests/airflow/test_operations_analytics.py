@@ -181,7 +181,7 @@ WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (WebCollectQueryAnalyticsOperator, {"time_granularity": "Year"}, "time_granularity"),
     (WebCollectQueryAnalyticsOperator, {"max_xcom_rows": -1}, "max_xcom_rows"),
     (WebCollectQueryAnalyticsOperator, {"destination": "s3://bucket/folder/"}, "destination"),
-    (WebCollectQueryAnalyticsOperator, {"destination": "f", "file_format": "xls"}, "file_format"),
+    (WebCollectQueryAnalyticsOperator, {"destination": "/f", "file_format": "xls"}, "file_format"),
     (WebCollectMetricsCheckOperator, {}, "min_success_rate"),
     (WebCollectMetricsCheckOperator, {"min_success_rate": 95}, "min_success_rate"),
     (WebCollectMetricsCheckOperator, {"max_volume_drop": -0.1}, "max_volume_drop"),

@@ -56,7 +56,6 @@ def airflow(dags: Path, landing: Path, tmp_path_factory: pytest.TempPathFactory)
     home = tmp_path_factory.mktemp("home")
     options = {
         "AIRFLOW_VAR_WEBCOLLECT_LANDING": landing.as_uri(),
-        "AIRFLOW__CORE__PARALLELISM": "8",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1",
         # so that a new triggerer soon takes over what a killed one has left
