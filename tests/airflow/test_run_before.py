@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(
-        enforce_limits=False, stale_seconds=0.8, wait_seconds=1.0, run_seconds=0.6, subtasks=2
+        enforce_limits=False, stale_seconds=0.3, wait_seconds=0.4, run_seconds=0.25, subtasks=2
     ),
 ]
 
@@ -59,7 +59,7 @@ def start(task_id: str, **arguments: Any) -> WebCollectStartSubTasksOperator:
 
 def wait(task_id: str, after: Any, **arguments: Any) -> WebCollectTaskStatusSensor:
     """Return a sensor that waits for a run of a task."""
-    usual = {"poke_interval": 0.1, "timeout": 110, "deferrable": False}
+    usual = {"poke_interval": 0.05, "timeout": 110, "deferrable": False}
     return WebCollectTaskStatusSensor(
         task_id="wait", collection_task_id=task_id, after=after, **{**usual, **arguments}
     )
@@ -67,7 +67,7 @@ def wait(task_id: str, after: Any, **arguments: Any) -> WebCollectTaskStatusSens
 
 @each_service
 def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
-    result = execute(start(task_id, wait_for_completion=True, poll_interval=0.1, deferrable=False))
+    result = execute(start(task_id, wait_for_completion=True, poll_interval=0.05, deferrable=False))
 
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert result["status"]["current_total_extract_count"] >= 20
@@ -75,7 +75,7 @@ def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("service", [USUAL])
 def test_a_deferred_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
-    run = run_tasks(lambda: start(task_id, wait_for_completion=True, poll_interval=0.1, deferrable=True))
+    run = run_tasks(lambda: start(task_id, wait_for_completion=True, poll_interval=0.05, deferrable=True))
 
     assert run.states == {"start": "success"}
     assert sandbox.control.task(task_id)["state"] == "Finished"
@@ -98,7 +98,7 @@ def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
     # a rescheduled sensor does not know its earlier pokes: without ends, only `settle` is evidence
-    settle = 3.0 if (service, way) == ("shows no ends", "reschedule") else 90.0
+    settle = 1.5 if (service, way) == ("shows no ends", "reschedule") else 90.0
     with make_dag() as dag:
         wait(task_id, start(task_id).output, settle=settle, **WAYS[way])
     run = run_dag(dag)
@@ -142,7 +142,7 @@ async def test_a_finished_run_is_reported_once_and_not_before_its_end(task_id: s
     reported: list[tuple[dict[str, Any], str]] = []
 
     async def watch() -> None:
-        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.1)
+        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.05)
         async for event in trigger.run():
             reported.append((event.payload, sandbox.control.task(task_id)["state"]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from schemathesis.core.failures import Failure
 
 import airflow_provider_webcollect.sandbox
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+from tests.conftest import ALL_HISTORIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ EXCLUDED_CHECKS = [CHECKS.get_one("positive_data_acceptance")]
 
 
 #: Requests of each operation.
-EXAMPLES = 50 if os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1" else 20
+EXAMPLES = 50 if ALL_HISTORIES else 20
 
 # The same examples in every run: a failure is then the sandbox's, not the day's.
 repeatable = partial(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.service.errors import GrantRejected
+from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.cases import CALL, refreshes
 from tests.service.tokens.fleet import Fleet, SlowFileTokenStore, store_expired
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client.sync import Client
 
-#: WEBCOLLECT_TOKEN_ROUNDS=20 is a long test.
-ROUNDS = int(os.environ.get("WEBCOLLECT_TOKEN_ROUNDS", "2"))
+ROUNDS = 20 if ALL_HISTORIES else 2
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")

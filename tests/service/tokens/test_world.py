@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_provider_webcollect.service.auth import renewal
+from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.world import World
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HISTORIES_PER_TEST = 80
 #: All 2,080 histories, or the first 320 of them.
-TESTS = 26 if os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1" else 4
+TESTS = 26 if ALL_HISTORIES else 4
 
 
 @pytest.mark.parametrize("block", range(TESTS))
