@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
-PARALLEL := -n 5 --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 SUITE = --ignore tests/docs --ignore tests/system
 PYTEST_ARGS ?= $(PARALLEL) $(SUITE)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Of this many operations a landing is held at one.
-STRIDE = 1 if ALL_HISTORIES else 10
+STRIDE = 1 if ALL_HISTORIES else 20
 
 
 @pytest.fixture(params=["disk", "s3", "azure", "gcs"])
