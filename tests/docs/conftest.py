@@ -40,7 +40,7 @@ from tests.airflow.conftest import (  # noqa: F401  # fixtures
     forgotten_secrets,
     s3,
     set_connection,
-    short_pauses,
+    timing,
 )
 from tests.docs.world import STARTS_SANDBOX, World
 from tests.landing.storages import s3_server

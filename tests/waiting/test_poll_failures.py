@@ -332,6 +332,19 @@ class TestRefusals:
 
     @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
     @simulated
+    async def test_another_failure_between_them_ends_the_row(self, kind: type[Exception]) -> None:
+        service = Service()
+        fails = [kind("no"), kind("no"), ServiceFailure("down"), kind("no"), kind("no")]
+        service.trouble = lambda keys: fails.pop(0) if fails else None
+        async with polling(service) as waits:
+            waits.begin(["a"], 10.0)
+            await asyncio.sleep(900)
+            assert not fails
+            assert waits.ended == {}
+            assert waits.seen["a"]
+
+    @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
+    @simulated
     async def test_the_third_in_a_row_ends_the_wait(self, kind: type[Exception]) -> None:
         service = Service()
         service.fail(kind("no"))
