@@ -161,6 +161,17 @@ class TestRunsThatMeet:
             assert Folder(storage.fs, destination.root).rows() == true_rows(ALL)
         assert taken_over > 5
 
+    def test_a_landing_that_was_taken_over_after_its_commit_marks_nothing(self, folder: Folder) -> None:
+        marked: list[str] = []
+
+        def attempt(number: int, **options: Any) -> Landed:
+            mark = functools.partial(marked.append, f"attempt {number}")
+            return land(job(Rows(HALF), folder.destination, "r1", attempt=number, mark=mark, **options))
+
+        with pytest.raises(LeaseLost):
+            attempt(1, on_commit=lambda *_: attempt(2))
+        assert marked == ["attempt 2"]
+
     def test_parts_that_another_landing_deletes_meanwhile_are_not_missing(self, folder: Folder) -> None:
         land(job(Rows(HALF), folder.destination, "r1"))
         listing = ("files", posixpath.basename(folder.root))
