@@ -183,7 +183,7 @@ class TestWhatOnlyAWorkerCanDo:
         assert run.instances()[name].state == "success", run.log(name)
         # on a busy machine, the log that Airflow gave has lacked this line once
         run.airflow.wait_for(lambda: line in run.logs(name), 60, f"the log of {name} to say why")
-        # once for each deferral: on a busy machine, Airflow takes one for lost and has a worker begin anew
+        # once for each deferral: on a busy machine, Airflow takes one for lost and starts a worker again
         logs = run.logs(name)
         assert logs.count(line) == logs.count("Pausing task as DEFERRED")
 
