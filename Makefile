@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
 PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
+# The tests start hundreds of processes: each would compile the package again, and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
 SUITE = --ignore tests/docs --ignore tests/system
 PYTEST_ARGS ?= $(PARALLEL) $(SUITE)
 

@@ -170,7 +170,7 @@ def base_environment(home: Path, dags_folder: Path, url: str, execution_url: str
         "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         # A worker reports a deferral with a delay of up to this many seconds. If the task resumes before
         # that, the scheduler considers it lost.

@@ -1,4 +1,4 @@
-"""One Airflow for all tests that need scheduler, workers, triggerer and API server: its start takes a while.
+"""One Airflow for all tests of this folder: its start takes a while, and it ends with the last of them.
 
 The tests of a file bring a sandbox of their own; ``connect_to`` makes it the service behind
 ``webcollect_default``.
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The folder of DAGs: the example of the main job, and those of these tests."""
     root = pytestconfig.rootpath
@@ -44,13 +44,13 @@ def dags(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) 
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the DAG that lands finished runs puts them."""
     return tmp_path_factory.mktemp("landing")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(dags: Path, landing: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
     """The Airflow; no process of it is left when the tests are over."""
     home = tmp_path_factory.mktemp("home")
@@ -67,7 +67,7 @@ def airflow(dags: Path, landing: Path, tmp_path_factory: pytest.TempPathFactory)
     assert [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(home)] == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def connect_to(airflow: RealAirflow) -> Callable[..., None]:
     """Makes a sandbox the service that all tasks reach from now on; ``more`` goes into the extra."""
 

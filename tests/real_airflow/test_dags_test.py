@@ -1,9 +1,8 @@
-"""``airflow dags test`` and the command line, with the connection stored in Airflow's database."""
+"""``airflow dags test`` and other commands, with the connection for which the sandbox prints a command."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import sqlite3
 from importlib.metadata import version
 from pathlib import Path
@@ -11,13 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+from airflow_provider_webcollect.sandbox import Control, demo
 from tests.airflow_commands import in_shell, shell_environment
+from tests.sandbox.command import Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.real_airflow,
+    # they need none of the processes of the other tests' Airflow
+    pytest.mark.xdist_group("airflow's commands"),
+    pytest.mark.timeout(300),
+]
 
 AIRFLOW = version("apache-airflow")
 DAG_FILE = """
@@ -75,27 +80,26 @@ TASKS = ["capacity", "start", *WAITS, "land", "again"]
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(Settings(speed=120, stale_seconds=0)) as sandbox:
-        yield sandbox
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    sandbox = Running(tmp_path_factory.mktemp("sandbox"), "--speed", "120", "--stale-seconds", "0")
+    yield sandbox
+    sandbox.kill()
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox) -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory, sandbox: Running) -> dict[str, str]:
     """An Airflow with a database, and in it the connection."""
     environment = shell_environment(tmp_path_factory.mktemp("airflow"))
-    connection = {"--conn-type": "webcollect", "--conn-host": sandbox.url}
-    connection |= {"--conn-login": sandbox.username, "--conn-password": sandbox.password}
-    options = [text for option in connection.items() for text in option]
-    add = shlex.join(["airflow", "connections", "add", "webcollect_default", *options])
-    in_shell(environment, "airflow db migrate", add)
+    in_shell(environment, "airflow db migrate", sandbox.line("airflow connections add "))
     return environment
 
 
 def test_waits_that_run_inline_read_the_connection_and_the_run_succeeds(
-    sandbox: Sandbox, environment: dict[str, str], tmp_path: Path
+    sandbox: Running, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    task = sandbox.control.add_task()
+    control = Control(sandbox.url)
+    task = control.add_task()
+    control.expire_tokens()
     home = Path(environment["AIRFLOW_HOME"])
     (home / "dags").mkdir()
     made = DAG_FILE.format(task_id=task["task_id"], destination=f"file://{tmp_path}/prices")
@@ -115,7 +119,7 @@ def test_waits_that_run_inline_read_the_connection_and_the_run_succeeds(
 
 @pytest.mark.skipif(AIRFLOW < "3.2", reason="Airflow takes no commands of providers")
 def test_the_commands_are_also_commands_of_airflow(
-    sandbox: Sandbox, environment: dict[str, str], tmp_path: Path
+    sandbox: Running, environment: dict[str, str], tmp_path: Path
 ) -> None:
     lines = [
         f"airflow webcollect land {demo.FINISHED_TASK_ID} {tmp_path} --column id --column title --settle 0",
@@ -127,3 +131,13 @@ def test_the_commands_are_also_commands_of_airflow(
     assert json.loads((tmp_path / "_manifest.json").read_text())["columns"] == ["id", "title"]
     # exit codes are those of the command
     in_shell(environment, "airflow webcollect land x y --on-reset full 2>&1 || test $? -eq 2")
+
+
+def test_the_printed_connection_works_on_every_start_of_the_sandbox(
+    sandbox: Running, environment: dict[str, str]
+) -> None:
+    test = "airflow connections test webcollect_default"
+    assert "Connection success" in in_shell(environment, test)
+
+    Control(sandbox.url).reset()
+    assert "Connection success" in in_shell(environment, test)

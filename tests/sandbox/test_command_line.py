@@ -6,8 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,38 +15,10 @@ import requests
 from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.sandbox.__main__ import main, make_parser, settings_from
 from tests.airflow_commands import in_shell, shell_environment
+from tests.sandbox.command import COMMAND, Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-COMMAND = [sys.executable, "-m", "airflow_provider_webcollect.sandbox"]
-
-
-class Running:
-    """A sandbox in a process of its own."""
-
-    def __init__(self, tmp_path: Path, *options: str) -> None:
-        ready = tmp_path / "url"
-        self._output = tmp_path / "output"
-        with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                [*COMMAND, "--port", "0", "--ready-file", str(ready), *options], stdout=output
-            )
-        until = time.monotonic() + 20
-        while not ready.exists():
-            assert self.process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        self.url = ready.read_text()
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    def line(self, beginning: str) -> str:
-        """The one line of the output that begins so."""
-        (line,) = [line for line in self.output.splitlines() if line.startswith(beginning)]
-        return line
 
 
 @pytest.fixture
@@ -62,8 +32,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
     yield start
     for sandbox in started:
-        sandbox.process.kill()
-        sandbox.process.wait()
+        sandbox.kill()
 
 
 def test_it_serves_with_the_settings_given(start: Callable[..., Running]) -> None:
@@ -103,11 +72,6 @@ def test_without_options_a_run_takes_seconds_and_it_says_how_many(start: Callabl
     assert expected < 10
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return shell_environment(tmp_path / "airflow")
-
-
 USE = """
 import sys
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -121,13 +85,13 @@ print("app", hook.deprecate_data_app("demo/price-watch").app_name)
 
 
 def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
-    start: Callable[..., Running], environment: dict[str, str]
+    start: Callable[..., Running], tmp_path: Path
 ) -> None:
     sandbox = start()
     ids = re.findall(r"^[0-9a-f]{8}-\S+(?= )", sandbox.output, re.MULTILINE)
 
     said = in_shell(
-        environment | {"AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory"},
+        shell_environment(tmp_path / "airflow") | {"AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory"},
         sandbox.line("export "),
         shlex.join(["python", "-c", USE, *ids]),
     )
@@ -138,20 +102,6 @@ def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
         f"task {demo.GROUPED_TASK_ID} Unexecuted 0",
         "app Price watch",
     ]
-
-
-@pytest.mark.real_airflow
-def test_the_printed_command_stores_a_connection_that_works_on_every_start(
-    start: Callable[..., Running], environment: dict[str, str]
-) -> None:
-    sandbox = start()
-    test = "airflow connections test webcollect_default"
-
-    said = in_shell(environment, "airflow db migrate", sandbox.line("airflow connections add "), test)
-    assert "Connection success" in said
-
-    Control(sandbox.url).reset()
-    assert "Connection success" in in_shell(environment, test)
 
 
 def test_its_options_are_the_settings() -> None:

@@ -1,0 +1,50 @@
+"""``python -m airflow_provider_webcollect.sandbox``, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "airflow_provider_webcollect.sandbox"]
+
+
+class Running:
+    """A sandbox in a process of its own.
+
+    :param tmp_path: an empty folder for its output.
+    :param options: of the command line.
+    """
+
+    def __init__(self, tmp_path: Path, *options: str) -> None:
+        ready = tmp_path / "url"
+        self._output = tmp_path / "output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "--port", "0", "--ready-file", str(ready), *options], stdout=output
+            )
+        until = time.monotonic() + 20
+        while not ready.exists():
+            assert self.process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        self.url = ready.read_text()
+
+    def kill(self) -> None:
+        """Kill the process, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self._output.read_text()
+
+    def line(self, beginning: str) -> str:
+        """The one line of the output that begins so."""
+        (line,) = [line for line in self.output.splitlines() if line.startswith(beginning)]
+        return line
