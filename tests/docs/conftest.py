@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import sys
 from contextlib import closing
@@ -70,9 +71,7 @@ def dags(airflow_home: str, airflow_database: None) -> Iterator[Path]:  # noqa: 
         now.backup(before)
         yield folder
         before.backup(now)
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
