@@ -360,6 +360,18 @@ class TestCrashes:
 
         assert starts(sandbox) == 1 + again
 
+    def test_the_end_of_the_run_that_it_joined_does_not_show_that_it_took_effect(
+        self, sandbox: Sandbox, task: dict[str, Any], killed: Callable[..., tuple[Any, Store]]
+    ) -> None:
+        sandbox.control.configure(run_seconds=10_000, stale_seconds=0, counted_runs="ended")
+        all_ids = [subtask["subtask_id"] for subtask in task["subtasks"]]
+        WebCollectHook().start_subtasks(task["task_id"], all_ids[:1])
+        operator, store = killed(retry_unknown_outcome=True)
+        sandbox.control.advance(20_000)
+
+        assert execute(operator, task_state_store=store)["started"] == all_ids
+        assert starts(sandbox) == 2
+
     @pytest.mark.parametrize("interrupted", [False, True])
     def test_somebody_elses_start_is_not_taken_for_one_that_had_no_effect(
         self, sandbox: Sandbox, task: dict[str, Any], interrupted: bool
