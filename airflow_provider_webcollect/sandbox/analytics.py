@@ -26,7 +26,7 @@ class Volume:
     seconds: int = 0
     captchas: int = 0
     template_rows: int = 0
-    proxy_ips: int = 0
+    proxy_ip_halves: int = 0
     cents: int = 0
 
     def add(self, other: Volume) -> None:
@@ -93,7 +93,7 @@ def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterato
                     seconds=runs * chance.randint(20, 900),
                     captchas=chance.randint(0, 9),
                     template_rows=collected // 10,
-                    proxy_ips=chance.randint(0, 50),
+                    proxy_ip_halves=chance.randint(0, 100),
                     cents=chance.randint(0, 500),
                 ),
             )
@@ -101,12 +101,17 @@ def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterato
 
 def _day_key(day: date, granularity: str) -> str:
     formats = {"Day": "%Y-%m-%d", "Week": "%G-%V", "Month": "%Y-%m"}
-    return day.strftime(formats[granularity])
+    return (_first_of_week(day) if granularity == "Week" else day).strftime(formats[granularity])
+
+
+def _first_of_week(day: date) -> date:
+    """Return the Tuesday on or before ``day``: weeks run from Tuesday to Monday in the vendor's sample."""
+    return day - timedelta(days=(day.weekday() - 1) % 7)
 
 
 def _record(task: Task, day: date, granularity: str, method: str, volume: Volume) -> dict[str, Any]:
-    monday = day - timedelta(days=day.weekday())
-    week = {"weekStartDate": str(monday), "weekEndDate": str(monday + timedelta(days=6))}
+    first = _first_of_week(day)
+    week = {"weekStartDate": str(first), "weekEndDate": str(first + timedelta(days=6))}
     return {
         "taskId": task.task_id,
         "userId": f"user-{task.owner}",
@@ -130,7 +135,7 @@ def _record(task: Task, day: date, granularity: str, method: str, volume: Volume
         "resourceUsageMetrics": {
             "captchaCount": volume.captchas,
             "simpleTemplateCount": volume.template_rows if method == "Cloud" else None,
-            "proxyIpCount": volume.proxy_ips,
+            "proxyIpCount": volume.proxy_ip_halves / 2,
             "balance": volume.cents / 100,
         },
     }

@@ -45,10 +45,10 @@ def test_every_unit_has_its_key(client: Client) -> None:
 
     assert date.fromisoformat(day["dayKey"])
     assert "weekStartDate" not in day
-    monday = date.fromisoformat(week["weekStartDate"])
-    assert monday.weekday() == 0
-    assert week["dayKey"] == f"{monday.isocalendar().year}-{monday.isocalendar().week:02}"
-    assert date.fromisoformat(week["weekEndDate"]) - monday == timedelta(days=6)
+    tuesday = date.fromisoformat(week["weekStartDate"])
+    assert tuesday.weekday() == 1
+    assert week["dayKey"] == f"{tuesday.isocalendar().year}-{tuesday.isocalendar().week:02}"
+    assert date.fromisoformat(week["weekEndDate"]) - tuesday == timedelta(days=6)
     assert datetime.strptime(month["dayKey"], "%Y-%m")
 
 
@@ -97,6 +97,10 @@ def test_metrics_can_be_null(client: Client) -> None:
     assert 0.25 < sum(shares) / len(shares) < 0.35
     assert by_page == gappy[:60]
     assert {value for row in rows(client) for kind in METRICS for value in row[kind].values()} == {None}
+
+
+def test_the_number_of_proxy_addresses_may_be_a_fraction(client: Client) -> None:
+    assert any(row["resourceUsageMetrics"]["proxyIpCount"] % 1 for row in rows(client))
 
 
 def test_only_ones_own_tasks_count_unless_colleagues_are_named(client: Client) -> None:
