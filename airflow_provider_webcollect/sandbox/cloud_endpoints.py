@@ -7,34 +7,31 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.sandbox import bodies
-from airflow_provider_webcollect.sandbox.errors import invalid
+from airflow_provider_webcollect.sandbox.errors import ServiceError, invalid
 from airflow_provider_webcollect.sandbox.runs import EXTRACTING, FINISHED, SENT, WAITING, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from airflow_provider_webcollect.sandbox.settings import Settings
     from airflow_provider_webcollect.sandbox.state import Call, State
     from airflow_provider_webcollect.sandbox.world import Task
 
 SUBTASK_PAGE_ROWS = 20
+MOST_TASKS = 100
 
 
 def get_task_statuses(state: State, call: Call) -> object:
     """Endpoint 12."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
     now = state.clock.now()
     return [
         {"taskId": _echoed(state, task.task_id), "taskName": task.name, "status": task.seen(now)[0]}
-        for task in _with_status(state, call.user, body.task_ids)
+        for task in _with_status(state, call)
     ]
 
 
 def get_task_statuses_v2(state: State, call: Call) -> object:
     """Endpoint 13."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
     now = state.clock.now()
-    return [_status_record(state, task, now) for task in _with_status(state, call.user, body.task_ids)]
+    return [_status_record(state, task, now) for task in _with_status(state, call)]
 
 
 def get_subtasks(state: State, call: Call) -> object:
@@ -88,8 +85,11 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
-def _with_status(state: State, user: str, task_ids: Iterable[str]) -> list[Task]:
-    tasks = state.world.owned(user, task_ids)
+def _with_status(state: State, call: Call) -> list[Task]:
+    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
+    if len(body.task_ids) > MOST_TASKS:
+        raise ServiceError("InvalidTasks", f"A query names at most {MOST_TASKS} tasks.")
+    tasks = state.world.owned(call.user, body.task_ids)
     return [task for task in tasks if task.runs or task.marked or not state.settings.hide_unexecuted]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.errors import invalid, invalid_task
+from airflow_provider_webcollect.sandbox.errors import ServiceError, invalid_task
 from airflow_provider_webcollect.sandbox.rows import (
     DEFAULT_FIELDS,
     GivenRows,
@@ -217,7 +217,7 @@ class World:
         :raises ServiceError: there is no such group.
         """
         if group_id not in self.groups:
-            raise invalid(f"There is no task group {group_id}.")
+            raise ServiceError("GroupNotFound", f"There is no task group {group_id}.")
         return group_id
 
     def start(self, task: Task, subtask_ids: Iterable[str]) -> None:

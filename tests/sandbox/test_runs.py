@@ -307,6 +307,12 @@ def test_an_id_in_another_letter_case_is_unknown_where_ids_come_back_as_sent(cli
     assert data(client.post("/cloudextraction/statuses/v2", query)) == []
 
 
+@pytest.mark.parametrize("path", ["/cloudextraction/statuses", "/cloudextraction/statuses/v2"])
+def test_the_status_of_more_than_100_tasks_is_refused(client: Client, path: str) -> None:
+    assert data(client.post(path, {"taskIds": ["unknown"] * 100})) == []
+    assert refusal(client.post(path, {"taskIds": ["unknown"] * 101})) == (400, "InvalidTasks")
+
+
 def test_the_clock_runs_as_fast_as_set(start_sandbox: Callable[..., Client]) -> None:
     client = start_sandbox(speed=3000)
     client.start(TASK)

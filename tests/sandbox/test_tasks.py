@@ -243,7 +243,7 @@ def test_a_copy_has_the_steps_but_not_the_rows(client: Client) -> None:
 def test_a_copy_into_an_unknown_group_is_refused(client: Client) -> None:
     params = {"taskId": demo.TASK_ID, "taskGroupId": 99}
 
-    assert refusal(client.post("/task/copy", params=params)) == (400, "InvalidParameter")
+    assert refusal(client.post("/task/copy", params=params)) == (400, "GroupNotFound")
 
 
 def test_each_task_is_copied_into_each_group(client: Client) -> None:
