@@ -316,7 +316,8 @@ class TestRefusal:
             (endpoints.move_task("none", 1), errors.NotFound, "InvalidTaskId"),
             (endpoints.copy_task(demo.STRANGERS_TASK_ID), errors.NotFound, "InvalidTaskId"),
             (endpoints.refresh_token("spent"), errors.GrantRejected, "Invalid.Grant"),
-            (endpoints.copy_task(demo.TASK_ID, 99), errors.RequestRejected, "InvalidParameter"),
+            (endpoints.copy_task(demo.TASK_ID, 99), errors.NotFound, "GroupNotFound"),
+            (endpoints.read_batch_data(demo.TASK_ID, "5"), errors.RequestRejected, "InvalidParameter"),
         ],
         ids=lambda value: getattr(getattr(value, "endpoint", None), "name", None),
     )
