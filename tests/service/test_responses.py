@@ -403,6 +403,12 @@ class TestValues:
     def test_a_state_that_nobody_knows_is_kept(self) -> None:
         assert data(STATUSES, [{"taskId": "t", "status": "Paused"}])[0].status == "Paused"
 
+    @pytest.mark.parametrize("spelling", ["finished", "FINISHED", "Finished ", "Finished"])
+    def test_a_state_is_spelled_as_in_the_contract(self, spelling: str) -> None:
+        assert data(STATUSES, [{"taskId": "t", "status": spelling}])[0].status == "Finished"
+        subtasks = data(endpoints.get_subtasks("t"), [{"subTaskId": "s", "status": spelling}])
+        assert subtasks[0].status == "Finished"
+
     @pytest.mark.parametrize("spelling", ["UrlList", "URLList", "urllist"])
     def test_a_loop_type_is_spelled_as_requests_spell_it(self, spelling: str) -> None:
         action = {"actionId": "a", "loopType": spelling, "loopItems": ["x"]}

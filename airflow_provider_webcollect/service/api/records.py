@@ -7,7 +7,6 @@ is None. Fields that the contract does not name are kept in ``unknown_fields``.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import pendulum
 
-from airflow_provider_webcollect.service.api.states import LoopType
+from airflow_provider_webcollect.service.api.states import LoopType, SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import MalformedAnswer
 
 R = TypeVar("R", bound="Record")
@@ -78,8 +77,8 @@ class Action(Record, frozen=True):
     is_append: bool | None = None
 
     def __post_init__(self) -> None:
-        with contextlib.suppress(ValueError):
-            msgspec.structs.force_setattr(self, "loop_type", str(LoopType(str(self.loop_type))))
+        if self.loop_type is not None:
+            msgspec.structs.force_setattr(self, "loop_type", LoopType.spelled(self.loop_type))
 
 
 class TaskActions(Record, frozen=True):
@@ -131,6 +130,7 @@ class TaskStatus(Record, frozen=True):
     Version 1 has ``task_id``, ``task_name`` and ``status``, version 2 all but ``task_name``. The service
     sends times without a zone: they are naive, or in the connection's ``timezone``.
 
+    :ivar status: in the contract's spelling, whatever the letter case of the response.
     :ivar current_total_extract_count: rows collected in this run, before the service removes duplicates.
     :ivar executed_times: number of runs started so far.
     :ivar start_execute_time_seconds: collection time in seconds.
@@ -148,6 +148,9 @@ class TaskStatus(Record, frozen=True):
     end_execute_time: pendulum.DateTime | None = None
     start_execute_time_seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "status", TaskState.spelled(self.status))
+
     def overview(self) -> dict[str, Any]:
         """Return the state and the latest run with short names, for tables."""
         return {
@@ -162,10 +165,16 @@ class TaskStatus(Record, frozen=True):
 
 
 class SubTask(Record, frozen=True):
-    """A sub-task of a task's latest batch (contract.md, endpoint 14)."""
+    """A sub-task of a task's latest batch (contract.md, endpoint 14).
+
+    :ivar status: in the contract's spelling, whatever the letter case of the response.
+    """
 
     sub_task_id: str
     status: str
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "status", SubTaskState.spelled(self.status))
 
 
 class RunningCounts(Record, frozen=True):

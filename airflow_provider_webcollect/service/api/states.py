@@ -1,15 +1,33 @@
 """The service's enumerations: states of tasks and sub-tasks, loop types, action types and others.
 
-Only this module defines which states are final. Values that are not listed here are kept unchanged and count
-as "still running" (contract.md, States and transitions).
+Only this module defines which states are final. The service's letter case varies (assumptions.md, Status).
+Values that are not listed here are kept unchanged and count as "still running" (contract.md, States and
+transitions).
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
-class TaskState(StrEnum):
+class _AnyCase(StrEnum):
+    """Words of the contract; looking one up ignores letter case and surrounding white space."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return next((word for word in cls if word.lower() == str(value).strip().lower()), None)
+
+    @classmethod
+    def spelled(cls, value: str) -> str:
+        """Return ``value`` in the contract's spelling; unchanged if it is none of these words."""
+        try:
+            return str(cls(value))
+        except ValueError:
+            return value
+
+
+class TaskState(_AnyCase):
     """State of a task's cloud extraction (contract.md, Task status)."""
 
     UNEXECUTED = "Unexecuted"
@@ -19,7 +37,7 @@ class TaskState(StrEnum):
     FINISHED = "Finished"
 
 
-class SubTaskState(StrEnum):
+class SubTaskState(_AnyCase):
     """State of a sub-task (contract.md, Sub-task status)."""
 
     WAITING = "Waiting"
@@ -29,18 +47,11 @@ class SubTaskState(StrEnum):
     FINISHED = "Finished"
 
 
-class LoopType(StrEnum):
-    """Kind of a loop list, as spelled in requests; responses also use ``URLList`` (contract.md, Step record).
-
-    ``LoopType(…)`` accepts any letter case.
-    """
+class LoopType(_AnyCase):
+    """Kind of a loop list (contract.md, Step record); responses also have ``URLList``."""
 
     TEXT_LIST = "TextList"
     URL_LIST = "UrlList"
-
-    @classmethod
-    def _missing_(cls, value: object) -> LoopType | None:
-        return next((kind for kind in cls if kind.lower() == str(value).lower()), None)
 
 
 class ActionType(StrEnum):
