@@ -143,6 +143,25 @@ class TestEnvelope:
             "No.",
         )
 
+    @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
+    @pytest.mark.parametrize("beside", [{}, {"Data": None}, {"data": None}, {"data": []}])
+    def test_an_error_decides_in_any_spelling_of_its_keys(
+        self, call: Call[Any], beside: dict[str, Any]
+    ) -> None:
+        refused = {**beside, "Error": {"Code": "InvalidTaskId", "Message": "No."}, "Request_Id": "r7"}
+        error = refusal(call, refused)
+        assert type(error) is errors.NotFound
+        assert (error.code, error.message, error.request_id) == ("InvalidTaskId", "No.", "r7")
+
+    def test_the_keys_of_an_envelope_are_read_in_any_spelling(self) -> None:
+        assert read(COPY, {"Data": {"task_id": "n"}, "RequestId": "r"}).task_id == "n"
+        assert read(STATUSES, {"Data": [{"TaskId": "t", "Status": "Stopped"}], "Error": None})[0].task_id == "t"
+
+    def test_a_page_with_other_keys_is_malformed(self) -> None:
+        page = {"Offset": 1, "Total": 1, "RestTotal": 0, "Data": [{"a": 1}]}
+        for body in ({"data": page}, {"Data": page}):
+            assert type(refusal(READ, body)) is errors.MalformedAnswer
+
     @pytest.mark.parametrize(
         ("said", "shown"), [("broken", "broken"), (["a", 1], "['a', 1]"), (7, "7"), ({}, "no message")]
     )

@@ -371,7 +371,7 @@ def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
     known: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     for key, item in value.items():
-        name, read = readers.get(_spelling(key), ("", None))
+        name, read = readers.get(spelling(key), ("", None))
         if read is None:
             unknown[key] = item
         elif item is not None:
@@ -379,7 +379,7 @@ def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
     return record(unknown_fields=unknown, **{name: item for name, item in known.items() if item is not None})
 
 
-def _spelling(key: str) -> str:
+def spelling(key: str) -> str:
     """Return a key in a form that is the same for camelCase, PascalCase and snake_case."""
     return key.replace("_", "").lower()
 
@@ -388,7 +388,7 @@ def _spelling(key: str) -> str:
 def _readers(record: type[Record]) -> dict[str, tuple[str, Reader]]:
     fields = msgspec.inspect.type_info(record).fields  # type: ignore[attr-defined]
     return {
-        _spelling(field.encode_name): (field.name, _reader(field.type))
+        spelling(field.encode_name): (field.name, _reader(field.type))
         for field in fields
         if field.name != "unknown_fields"
     }

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.service.api.nesting import flattened
-from airflow_provider_webcollect.service.api.records import DataPage, Record, TaskStatus, read_record
+from airflow_provider_webcollect.service.api.records import (
+    DataPage,
+    Record,
+    TaskStatus,
+    read_record,
+    spelling,
+)
 from airflow_provider_webcollect.service.errors import MalformedAnswer
 
 if TYPE_CHECKING:
@@ -25,6 +31,8 @@ R = TypeVar("R", bound=Record)
 
 
 class Envelope(msgspec.Struct, Generic[D], rename="camel"):
+    """What every response holds (contract.md, Conventions)."""
+
     data: D | msgspec.UnsetType = msgspec.UNSET
     error: Any = None
     request_id: Any = None
@@ -58,13 +66,21 @@ _ESCAPES = re.compile(
 #: Most levels of nested lists and objects in a response; those of the contract have six.
 MOST_LEVELS = 128
 _PIECE_BYTES = 16 * 1024
-_ANY_DATA = msgspec.json.Decoder(Envelope[Any]).decode
+_MEMBERS = msgspec.json.Decoder(dict[str, Any]).decode
 _PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=False).decode
 
 
 def any_data(body: bytes) -> Envelope[Any]:
-    """Decode a response; refuse one that is nested too deeply for later encoders, such as XCom's."""
-    envelope = _ANY_DATA(body)
+    """Decode a response with keys in any spelling; refuse one nested too deeply for encoders such as XCom's."""
+    members: dict[str, Any] = {}
+    for key, value in _MEMBERS(body).items():
+        if value is not None or spelling(key) not in members:
+            members[spelling(key)] = value
+    envelope = Envelope[Any](
+        data=members.get("data", msgspec.UNSET),
+        error=members.get("error"),
+        request_id=members.get("requestid"),
+    )
     if body.count(b"[") + body.count(b"{") > MOST_LEVELS:
         _check_levels([envelope.data, envelope.error, envelope.request_id], MOST_LEVELS)
     return envelope
@@ -146,7 +162,9 @@ def _page_on_lines(body: bytes) -> Envelope[Any]:
         # pretty-printed: in JSON, raw line ends can only be white space between tokens
         text = msgspec.json.format(text, indent=-1)
     _check_utf_8(text)
-    return _PAGE(text)
+    page = _PAGE(text)
+    # without a page it may be an error, with keys in any spelling
+    return page if page.data else any_data(text)
 
 
 def _check_utf_8(text: bytes) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.service.api.call import Call, Credential
+from airflow_provider_webcollect.service.api.records import spelling
 from airflow_provider_webcollect.service.api.results import NOTHING, Envelope, any_data, decoded
 from airflow_provider_webcollect.service.errors import (
     DataAppError,
@@ -128,7 +129,9 @@ def _no_envelope(answer: Response) -> WebCollectError:
 
 
 def _service_error(call: Call[Any], answer: Response, envelope: Envelope[Any]) -> ServiceError:
-    error = envelope.error if isinstance(envelope.error, dict) else {"message": envelope.error}
+    error = {"message": envelope.error}
+    if isinstance(envelope.error, dict):
+        error = {spelling(key): value for key, value in envelope.error.items()}
     code, can_retry = _text(error.get("code")), error.get("retryable")
     message = _text(error.get("message")) or "no message"
     facts = {
