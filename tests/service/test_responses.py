@@ -109,7 +109,7 @@ class TestEnvelope:
         with pytest.raises(errors.MalformedAnswer):
             data(READ, wrong)
 
-    @pytest.mark.parametrize("wrong", ["text", {"a": 1}, [1], 5])
+    @pytest.mark.parametrize("wrong", ["text", {"a": 1}, [1], 5, {}, 0, False, ""])
     def test_what_is_no_list_of_objects_is_not_taken_for_one(self, wrong: Any) -> None:
         with pytest.raises(errors.MalformedAnswer):
             data(STATUSES, wrong)
@@ -155,7 +155,8 @@ class TestEnvelope:
 
     def test_the_keys_of_an_envelope_are_read_in_any_spelling(self) -> None:
         assert read(COPY, {"Data": {"task_id": "n"}, "RequestId": "r"}).task_id == "n"
-        assert read(STATUSES, {"Data": [{"TaskId": "t", "Status": "Stopped"}], "Error": None})[0].task_id == "t"
+        statuses = {"Data": [{"TaskId": "t", "Status": "Stopped"}], "Error": None}
+        assert read(STATUSES, statuses)[0].task_id == "t"
 
     def test_a_page_with_other_keys_is_malformed(self) -> None:
         page = {"Offset": 1, "Total": 1, "RestTotal": 0, "Data": [{"a": 1}]}

@@ -71,7 +71,10 @@ _PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=F
 
 
 def any_data(body: bytes) -> Envelope[Any]:
-    """Decode a response with keys in any spelling; refuse one nested too deeply for encoders such as XCom's."""
+    """Decode a response, with keys in any spelling.
+
+    One that is nested too deeply for later encoders, such as XCom's, is refused.
+    """
     members: dict[str, Any] = {}
     for key, value in _MEMBERS(body).items():
         if value is not None or spelling(key) not in members:
@@ -107,8 +110,16 @@ def one(record: type[R]) -> Result[R]:
 def many(record: type[R]) -> Result[list[R]]:
     """``data`` is a list of objects; null counts as an empty list."""
     return Result(
-        any_data, lambda data, timezone: [read_record(item, record, timezone) for item in data or ()]
+        any_data, lambda data, timezone: [read_record(item, record, timezone) for item in _listed(data)]
     )
+
+
+def _listed(data: Any) -> list[Any]:
+    if data is None:
+        return []
+    if not isinstance(data, list):
+        raise msgspec.ValidationError(f"Expected a list, got {type(data).__name__}")
+    return data
 
 
 class _TaskId(Record, frozen=True):
@@ -124,10 +135,11 @@ def _status_apart(item: Any, timezone: str | None) -> tuple[str, TaskStatus | Ma
 
 
 def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus | MalformedAnswer]:
+    items = _listed(data)
     try:
-        statuses = [read_record(item, TaskStatus, timezone) for item in data or ()]
+        statuses = [read_record(item, TaskStatus, timezone) for item in items]
     except (msgspec.ValidationError, TypeError):
-        return dict(_status_apart(item, timezone) for item in data)
+        return dict(_status_apart(item, timezone) for item in items)
     return {status.task_id: status for status in statuses}
 
 
