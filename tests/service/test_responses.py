@@ -455,6 +455,11 @@ class TestValues:
         call = endpoints.copy_tasks(["t"], [1])
         assert data(call, {"requestCount": 1, "successCount": "1", **failed}).failed_tasks == ()
 
+    def test_one_failed_copy_may_be_an_object_instead_of_a_list(self) -> None:
+        failed = {"failedTasks": {"taskId": "t", "reason": "No."}}
+        result = data(endpoints.copy_tasks(["t"], [1]), {"requestCount": 1, "successCount": 0, **failed})
+        assert [(each.task_id, each.reason) for each in result.failed_tasks] == [("t", "No.")]
+
     def test_moved_may_be_a_text(self) -> None:
         assert data(endpoints.move_task("t", 1), {"moved": "true"}).moved is True
 

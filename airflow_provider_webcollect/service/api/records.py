@@ -406,7 +406,8 @@ def _reader(kind: msgspec.inspect.Type) -> Reader:
             return lambda value, timezone: read_record(value, record, timezone)
         case msgspec.inspect.VarTupleType(item_type=item):
             read = _reader(item)
-            return lambda value, timezone: tuple(read(each, timezone) for each in _listed(value))
+            of_records = isinstance(item, msgspec.inspect.StructType)
+            return lambda value, timezone: tuple(read(each, timezone) for each in _listed(value, of_records))
         case msgspec.inspect.CustomType():
             return parse_time
         case msgspec.inspect.StrType():
@@ -439,7 +440,10 @@ def _number(value: Any, timezone: str | None) -> float:
     return number
 
 
-def _listed(value: Any) -> Iterator[Any]:
+def _listed(value: Any, of_records: bool) -> Iterator[Any]:
+    """Yield the entries of a list; one object stands for a list of one record."""
+    if of_records and isinstance(value, dict):
+        value = [value]
     if not isinstance(value, list):
         raise msgspec.ValidationError(f"Expected a list, got {type(value).__name__}")
     return (each for each in value if each is not None)
