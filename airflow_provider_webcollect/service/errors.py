@@ -54,8 +54,11 @@ class WebCollectError(Exception):
             part for part in (f"HTTP {self.status}" if self.status else "", self.code or "") if part
         )
         said = ": ".join(part for part in (self.endpoint, answered, self.message) if part)
-        request = f" (requestId {self.request_id})" if self.request_id else ""
-        return f"{said}{request}" + (f" {self.advice}" if self.advice else "")
+        if self.request_id:
+            said = f"{said} (requestId {self.request_id})"
+        if not self.advice:
+            return said
+        return f"{said} {self.advice}" if said.endswith((".", "!", "?")) else f"{said}. {self.advice}"
 
 
 class InvalidArgument(WebCollectError, ValueError):

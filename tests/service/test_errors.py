@@ -52,6 +52,16 @@ def test_an_error_keeps_all_it_knows_when_pickled(kind: type[errors.WebCollectEr
     assert str(error).endswith(kind.advice)
 
 
+@pytest.mark.parametrize("message", ["Connection refused", "Connection refused."])
+@pytest.mark.parametrize("request_id", [None, "r1"])
+def test_a_full_stop_stands_before_the_advice(message: str, request_id: str | None) -> None:
+    error = errors.ServiceUnreachable(message, request_id=request_id)
+    before, after = str(error).split(errors.ServiceUnreachable.advice)
+    assert before.endswith(". ")
+    assert not before.endswith(".. ")
+    assert not after
+
+
 def test_a_data_app_error_keeps_whether_it_may_be_retried_when_pickled() -> None:
     error = errors.DataAppError("it broke", can_retry=True, category="internal", status=500)
     copy = pickle.loads(pickle.dumps(error))

@@ -178,7 +178,7 @@ def not_answered(error: Exception, address: str) -> TransportError:
         return TlsError(f"no trusted connection: {said}")
     if any(_LOGIN_WANTED.search(str(each)) for each in causes):
         return ProxyUnusable(f"the proxy wants a login, or another one: {said}")
-    return ServiceUnreachable(f"no connection to {address}: {said}.")
+    return ServiceUnreachable(f"no connection to {address}: {said}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
