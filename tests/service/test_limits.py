@@ -198,21 +198,21 @@ def test_what_is_just_within_a_limit_is_sent(make: Callable[[], Any], sent: dict
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("spelling", "endpoint_3", "endpoint_4"),
     [
-        ("UrlList", "UrlList"),
-        ("URLList", "UrlList"),
-        ("urllist", "UrlList"),
-        ("TEXTLIST", "TextList"),
-        ("textList", "TextList"),
+        ("UrlList", "UrlList", "UrlList"),
+        ("URLList", "URLList", "URLList"),
+        ("urllist", "UrlList", "URLList"),
+        ("TEXTLIST", "TextList", "TextList"),
+        ("textList", "TextList", "TextList"),
     ],
 )
-def test_a_loop_type_is_taken_in_any_letter_case_and_sent_as_the_contract_spells_it(
-    given: str, sent: str
+def test_a_loop_type_is_sent_as_it_was_spelled_or_else_as_the_endpoints_sample_spells_it(
+    spelling: str, endpoint_3: str, endpoint_4: str
 ) -> None:
-    assert loop(loop_type=given).body["loopType"] == sent
-    (entry,) = parameters(loop_items=[{**ENTRY, "loop_type": given}]).body["loopItems"]
-    assert entry["loopType"] == sent
+    assert loop(loop_type=spelling).body["loopType"] == endpoint_3
+    (entry,) = parameters(loop_items=[{**ENTRY, "loop_type": spelling}]).body["loopItems"]
+    assert entry["loopType"] == endpoint_4
 
 
 def test_optional_fields_that_are_not_used_are_left_out() -> None:

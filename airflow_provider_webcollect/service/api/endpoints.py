@@ -53,6 +53,9 @@ MAX_DATA_SIZE = 1000
 MAX_SUBTASK_SIZE = 20
 MAX_ANALYTICS_SIZE = 500
 MAX_ANALYTICS_FILTER = 100
+#: The spelling in the sample of endpoint 4, and all known ones (assumptions.md, Steps and URL files).
+SAMPLED_URL_LIST = "URLList"
+URL_LIST_SPELLINGS = (str(LoopType.URL_LIST), SAMPLED_URL_LIST)
 
 REFRESH_TOKEN = Endpoint(
     1,
@@ -218,14 +221,32 @@ def update_loop_items(
 
 
 def _loop_entry(
-    action_id: Any, loop_type: Any, loop_items: Any, is_append: Any, prefix: str = ""
+    action_id: Any,
+    loop_type: Any,
+    loop_items: Any,
+    is_append: Any,
+    *,
+    prefix: str = "",
+    url_list: str = LoopType.URL_LIST,
 ) -> dict[str, Any]:
+    """Return a loop list to send.
+
+    :param url_list: what a list of URLs is called in the endpoint's sample.
+    """
     return {
         "actionId": validation.text(f"{prefix}action_id", action_id),
-        "loopType": validation.word(f"{prefix}loop_type", loop_type, LoopType),
+        "loopType": _loop_type(f"{prefix}loop_type", loop_type, url_list),
         "loopItems": validation.loop_values(f"{prefix}loop_items", loop_items),
         "isAppend": validation.boolean(f"{prefix}is_append", is_append),
     }
+
+
+def _loop_type(argument: str, value: Any, url_list: str) -> str:
+    """Return the loop type as the caller spelled it, if it is a known spelling; else as the sample does."""
+    loop_type = validation.word(argument, value, LoopType)
+    if loop_type != LoopType.URL_LIST:
+        return loop_type
+    return str(value) if value in URL_LIST_SPELLINGS else url_list
 
 
 def update_task_parameters(
@@ -274,6 +295,7 @@ def _loop_item_entry(argument: str, entry: Any) -> dict[str, Any]:
         fields["loop_items"],
         fields.get("is_append", False),
         prefix=f"{argument}.",
+        url_list=SAMPLED_URL_LIST,
     )
 
 
