@@ -26,7 +26,7 @@ def check_complete(job: Job, progress: Progress, total: int) -> dict[str, int]:
     :raises PartsMissing: if a part is missing.
     """
     if progress.rows != total:
-        raise rows_missing(job.source, f"announced {total} rows, and {progress.rows} came")
+        raise rows_missing(job.source, f"the service announced {total} rows, and {progress.rows} came")
     files = job.folder.files()
     missing = [part.name for part in progress.parts if files.get(part.name) != part.bytes]
     if missing:

@@ -198,9 +198,9 @@ def _copy_and_commit(
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())
-    files = check_complete(job, lease.progress, reader.total)
+    files = check_complete(job, lease.progress, reader.count.total)
     writer.widen()
-    manifest = make_manifest(job, lease.progress, found, reader.total)
+    manifest = make_manifest(job, lease.progress, found, reader.count.total)
     version = lease.commit(manifest, found.manifest_version)
     landed = _committed(job, manifest, found.manifest if lease.progress.continues else None)
     job.on_commit(landed)

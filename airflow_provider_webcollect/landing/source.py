@@ -14,6 +14,8 @@ from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.job import intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint
 from airflow_provider_webcollect.service.api.nesting import is_deep
+from airflow_provider_webcollect.service.client.paging import RowCount
+from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
@@ -55,16 +57,15 @@ class Page:
 class SourceReader:
     """Reads a source once, from the first row or from the end of the landed rows.
 
-    :ivar total: the latest total that the service has announced.
+    :ivar count: the number of the source's rows up to those read last, and the total announced last.
     :ivar settled: whether ``settle`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
-        self.total = 0
+        self.count = RowCount()
         self.settled = False
         self._job = job
         self._offset = 0
-        self._rows_so_far = 0
         self._ahead: DataPage | None = None
         self._least_left: int | None = None
         self._pages_since = 0
@@ -92,7 +93,7 @@ class SourceReader:
             elif digest_rows(rows[: fingerprint.rows]) != fingerprint.sha256:
                 wait = None
             elif counts_fit:
-                self._offset, self._rows_so_far = landed.next_offset, landed.rows
+                self._offset, self.count.rows = landed.next_offset, landed.rows
                 self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
                 return
             else:
@@ -120,20 +121,20 @@ class SourceReader:
         The source may show older batches while rows of a run that has just finished are still missing; the
         service does not announce those.
         """
-        before, settle = self._rows_so_far, self._job.settle
+        before, settle = self.count.rows, self._job.settle
         if settle:
             Notice(log).give(
                 settle, "Waiting %.0f s for rows that a run which has just finished may still add.", settle
             )
             self._job.stop.sleep(settle)
             yield from self._to_the_end(iter(()), late=True)
-        self.settled = self._rows_so_far == before
+        self.settled = self.count.rows == before
 
     def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
         while True:
             answer = self._ahead or self._job.fetch(self._offset)
             self._ahead = None
-            if not answer.rows and answer.total < max(self._rows_so_far, 1):
+            if not answer.rows and answer.total < max(self.count.rows, 1):
                 # not all rows are shown yet, so the counts are ignored
                 if late:
                     return
@@ -147,17 +148,13 @@ class SourceReader:
                 return
 
     def _counted(self, answer: DataPage) -> Page:
-        rows_so_far = self._rows_so_far + len(answer.rows)
-        if answer.total < self.total:
-            raise rows_missing(self._job.source, f"announced {self.total} rows, and then {answer.total}")
-        if answer.rest_total > 0 and rows_so_far > answer.total:
-            raise rows_missing(
-                self._job.source,
-                f"announced {answer.total} rows, {rows_so_far} came, and more are said to be left",
-            )
+        try:
+            self.count.add(len(answer.rows), answer.total, more=answer.rest_total > 0)
+        except PagingError as contradiction:
+            raise rows_missing(self._job.source, contradiction.message) from contradiction
         self._refuse_endless_read(answer.rest_total)
-        page = Page(answer.rows, self._offset, answer.offset, rows_so_far, answer.total)
-        self._offset, self._rows_so_far, self.total = answer.offset, rows_so_far, answer.total
+        page = Page(answer.rows, self._offset, answer.offset, self.count.rows, answer.total)
+        self._offset = answer.offset
         return page
 
     def _refuse_endless_read(self, left: int) -> None:
@@ -166,7 +163,7 @@ class SourceReader:
             return
         self._pages_since += 1
         if self._pages_since >= ENDLESS_PAGES:
-            what = f"has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
+            what = f"the service has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
             raise rows_missing(self._job.source, what)
 
     def _read_again(self, landed: Progress) -> tuple[DataPage, list[msgspec.Raw], bool]:
@@ -197,8 +194,7 @@ class SourceReader:
 def rows_missing(source: object, what: str) -> RowsMissing:
     """Return the error for counts that contradict each other."""
     return RowsMissing(
-        f"{source}: the service {what}; nothing was committed, and the next attempt reads again what is not "
-        "committed"
+        f"{source}: {what}; nothing was committed, and the next attempt reads again what is not committed"
     )
 
 

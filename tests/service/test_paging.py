@@ -141,6 +141,36 @@ class TestCursorThatStandsStill:
             assert len(driver.run(page_reader.read_page(driver.context, "t", None, 0, 10)).rows) == 3
 
 
+def counted(offset: int, total: int, rest: int, rows: list[Any] | None) -> bytes:
+    return answer({"offset": offset, "total": total, "restTotal": rest, "data": rows})
+
+
+class TestCountsThatContradictTheRows:
+    @pytest.mark.parametrize(
+        ("pages", "said"),
+        [
+            ([counted(5, 5, 0, None)], "announced 5 rows, and 0 came"),
+            ([counted(1, 0, 0, [{"a": 1}])], "announced 0 rows, and 1 came"),
+            ([counted(1, 3, 2, [{"a": 1}]), counted(2, 3, 0, [{"a": 2}])], "announced 3 rows, and 2 came"),
+            ([counted(1, 3, 2, [{"a": 1}]), counted(2, 2, 0, [{"a": 2}])], "announced 3 rows, and then 2"),
+            ([counted(2, 1, 3, [{"a": 1}, {"a": 2}])], "announced 1 rows, 2 came, and more"),
+        ],
+    )
+    def test_are_an_error_of_the_read(
+        self, connect: Callable[..., Client], pages: list[bytes], said: str
+    ) -> None:
+        with serving(lambda _: pages.pop(0)) as server:
+            reader = page_reader.PageReader(connect(base_url=server.url), "t")
+            with pytest.raises(PagingError, match=said) as failure:
+                list(reader.pages())
+        assert failure.value.endpoint == "read_data"
+
+    def test_cannot_be_told_from_the_middle_on(self, connect: Callable[..., Client]) -> None:
+        with serving(lambda _: counted(9, 9, 0, [{"a": 1}])) as server:
+            reader = page_reader.PageReader(connect(base_url=server.url), "t")
+            assert len(list(reader.pages(8))) == 1
+
+
 class TestLists:
     @pytest.mark.parametrize("count", [1, 20, 40, 47])
     def test_all_subtasks_come(self, driver: Driver, sandbox: Sandbox, count: int) -> None:
@@ -171,7 +201,7 @@ class TestLists:
         assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
         assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
 
-    def test_analytics_that_are_fewer_than_announced_end(self, drive: Drive) -> None:
+    def test_analytics_that_are_fewer_than_announced_are_an_error(self, drive: Drive) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
         answers = [
             answer({"total": 9, "data": [{"taskId": "t", "dayKey": "d"}]}),
@@ -179,4 +209,6 @@ class TestLists:
         ]
         with serving(lambda _: answers.pop(0)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(paging.all_analytics(driver.context, start=today, end=today))) == 1
+            with pytest.raises(PagingError, match="announced 9 rows, and 1 came") as failure:
+                driver.run(paging.all_analytics(driver.context, start=today, end=today))
+        assert failure.value.endpoint == "query_analytics"

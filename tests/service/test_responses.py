@@ -114,6 +114,18 @@ class TestEnvelope:
         with pytest.raises(errors.MalformedAnswer):
             data(STATUSES, wrong)
 
+    @pytest.mark.parametrize("row", [None, 5, "text", ["a"], True])
+    def test_rows_that_are_no_objects_are_malformed(self, row: Any) -> None:
+        with pytest.raises(errors.MalformedAnswer, match="Expected objects as rows"):
+            data(READ, {"offset": 2, "total": 2, "restTotal": 0, "data": [{"a": 1}, row]})
+
+    @pytest.mark.parametrize("absent", [{}, {"data": None}])
+    def test_analytics_without_the_rows_that_they_announce_are_malformed(self, absent: Any) -> None:
+        call = endpoints.query_analytics(TODAY, TODAY)
+        assert data(call, {"total": 0, **absent}).rows == ()
+        with pytest.raises(errors.MalformedAnswer, match="`total` is 3"):
+            data(call, {"total": 3, **absent})
+
     @pytest.mark.parametrize(
         "body",
         [b"", b"null", b"[]", b'{"data":', b"<html>", {"requestId": "r"}, {}, b"\xff\xfe"],

@@ -33,7 +33,7 @@ from airflow_provider_webcollect.service.api.records import (
     TaskStatus,
     TokenRecord,
 )
-from airflow_provider_webcollect.service.api.results import NOTHING, PAGE, many, one
+from airflow_provider_webcollect.service.api.results import ANALYTICS, NOTHING, PAGE, many, one
 from airflow_provider_webcollect.service.api.states import (
     ActionType,
     CollectionMethod,
@@ -196,7 +196,7 @@ def query_analytics(
         ),
     }
     body = {"start": first, "end": last, **{k: v for k, v in optional.items() if v is not None}}
-    return Call(QUERY_ANALYTICS, one(AnalyticsPage), body=body)
+    return Call(QUERY_ANALYTICS, ANALYTICS, body=body)
 
 
 def _given(value: Any, check: Callable[[], Any]) -> Any:

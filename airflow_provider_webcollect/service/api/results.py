@@ -14,6 +14,7 @@ import msgspec
 
 from airflow_provider_webcollect.service.api.nesting import flattened
 from airflow_provider_webcollect.service.api.records import (
+    AnalyticsPage,
     DataPage,
     Record,
     TaskStatus,
@@ -66,6 +67,8 @@ _ESCAPES = re.compile(
 #: Most levels of nested lists and objects in a response; those of the contract have six.
 MOST_LEVELS = 128
 _PIECE_BYTES = 16 * 1024
+#: The first byte of a row.
+_OBJECT = ord("{")
 _MEMBERS = msgspec.json.Decoder(dict[str, Any]).decode
 _PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=False).decode
 
@@ -148,6 +151,18 @@ def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus |
 STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedAnswer]] = Result(any_data, _statuses_by_task)
 
 
+def _analytics(data: Any, timezone: str | None) -> AnalyticsPage:
+    page = read_record(_single(data), AnalyticsPage, timezone)
+    listed = {spelling(key) for key, value in _single(data).items() if value is not None}
+    if page.total and "data" not in listed:
+        raise msgspec.ValidationError(f"Expected rows in `data`, since `total` is {page.total}")
+    return page
+
+
+#: ``data`` is a page of analytics; without any rows its own ``data`` may be absent.
+ANALYTICS: Result[AnalyticsPage] = Result(any_data, _analytics)
+
+
 #: ``data`` is null or ``[]``: the operation has no result.
 NOTHING: Result[None] = Result(any_data, lambda data, timezone: None)
 
@@ -193,6 +208,8 @@ def _page(data: Any, timezone: str | None) -> DataPage:
     page = _single(data)
     if not isinstance(page, _PageOnWire):
         raise msgspec.ValidationError("Expected one page")
+    if not all(memoryview(row)[0] == _OBJECT for row in page.data or ()):
+        raise msgspec.ValidationError("Expected objects as rows")
     return DataPage(offset=page.offset, total=page.total, rest_total=page.rest_total, rows=page.data or [])
 
 

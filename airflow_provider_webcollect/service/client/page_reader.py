@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.results import offset_before_rows
 from airflow_provider_webcollect.service.client.exchange import exchange
+from airflow_provider_webcollect.service.client.paging import RowCount
 from airflow_provider_webcollect.service.client.responses import Response
 from airflow_provider_webcollect.service.errors import (
     AnswerTooLarge,
@@ -135,13 +136,22 @@ class PageReader:
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
         """Yield the pages from ``offset`` to the end; each is read at the offset in the page before.
 
-        Errors are those of :meth:`read`.
+        :raises PagingError: also if the service's counts contradict the rows. From an ``offset`` above 0 that
+            cannot be checked, since it is not known how many rows are before it.
+        :raises WebCollectError: as :meth:`read` does.
         """
-        left = 1
-        while left > 0:
+        endpoint = _page_call(self._task_id, self._lotno, 0, 1).endpoint.name
+        count = RowCount(endpoint=endpoint) if offset <= 0 else None
+        more = True
+        while more:
             page = self.read(offset)
+            more = page.rest_total > 0
+            if count:
+                count.add(len(page.rows), page.total, more=more)
             yield page
-            offset, left = page.offset, page.rest_total
+            offset = page.offset
+        if count:
+            count.check_end()
 
     def _take_prefetched(self, offset: int) -> DataPage | None:
         """Return the page if it was prefetched and the read can continue after it.
