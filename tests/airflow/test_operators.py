@@ -186,8 +186,10 @@ class TestReplaceUrls:
 
         assert sandbox.control.requests() == []
 
-    def test_a_file_that_is_not_there_fails(self, task: dict[str, Any], tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
+    def test_a_file_that_is_not_there_fails_without_retries(
+        self, task: dict[str, Any], tmp_path: Path
+    ) -> None:
+        with pytest.raises(AirflowFailException, match="`file` is 'none'; it must be readable"):
             execute(self.replace(task, urls_path=f"file://{tmp_path}/none"))
 
     def test_a_task_that_is_not_there_fails_without_retries(self) -> None:

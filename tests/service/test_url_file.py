@@ -144,6 +144,24 @@ def test_line_ends_do_not_matter(driver: Driver, sandbox: Sandbox, path: Path, t
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
+def test_a_url_is_sent_without_the_white_space_around_it(
+    driver: Driver, sandbox: Sandbox, path: Path
+) -> None:
+    path.write_bytes(b"  https://a.example/1\t\r\n\thttps://c.example \n")
+    for file in (url_file(path), url_list([" https://a.example/1\n", "\thttps://c.example "])):
+        with file.open() as content:
+            assert content.read() == b"https://a.example/1\nhttps://c.example\n"
+        driver.send(endpoints.replace_urls(demo.TASK_ID, file))
+        assert sandbox.control.task(demo.TASK_ID)["urls"] == ["https://a.example/1", "https://c.example"]
+
+
+def test_a_file_that_cannot_be_read_is_a_wrong_argument(tmp_path: Path) -> None:
+    missing = fsspec.open(f"file://{tmp_path}/none.txt", "rb")
+    for source in (tmp_path / "none.txt", str(tmp_path), object_storage_path(tmp_path / "none.txt"), missing):
+        with pytest.raises(InvalidArgument, match=r"`file` is .*; it must be readable"):
+            url_file(source)
+
+
 def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
     driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
@@ -175,6 +193,7 @@ def test_blank_lines_at_the_end_do_not_count(path: Path, rest: bytes) -> None:
         (b"https://a.example\n\nhttps://b.example\n", "`file, line 2` is ''; only the last lines may be"),
         (b"https://a.example\n \t\r\n\nhttps://b.example", "`file, line 2` is ''; only the last lines"),
         (b"https://a.example\n\xc2\xa0\n", "`file, line 2` is ''; no line may be blank"),
+        (b"https://a.example\xc2\xa0\n", "`file, line 1` is 'https://a.example\\xa0'; it must be one http"),
         (b"https://a.example\n" + b" " * 3_000_000 + b"\n", "`file, line 2`"),
         (b"https://a.example\nftp://b.example\n", "`file, line 2` is 'ftp://b.example'; it must be one http"),
         (b"a.example\n", "`file, line 1` is 'a.example'"),
