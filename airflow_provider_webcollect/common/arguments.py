@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
 
     Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
+    Generators and other iterators among the arguments become lists, since they can be read only once.
 
     :param names: the arguments that it reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
+    for name, value in list(vars(operator).items()):
+        if isinstance(value, Iterator):
+            setattr(operator, name, list(value))
     names = operator.template_fields if names is None else names
     if not is_unmapped(operator) and all(_is_literal(getattr(operator, name, None)) for name in names):
         check()

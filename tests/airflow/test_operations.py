@@ -422,6 +422,19 @@ class TestMeaningOfResults:
             with pytest.raises(AirflowFailException, match=message):
                 execute(MAKE[name](task, task_id=name))
 
+    def test_ids_from_a_generator_are_deleted_though_the_dag_checks_them_first(
+        self, sandbox: Sandbox
+    ) -> None:
+        tasks = [sandbox.control.add_task()["task_id"] for _ in range(2)]
+        with make_dag():
+            operator = WebCollectDeleteTasksOperator(
+                task_id="delete", collection_task_ids=(f"{task}\n" for task in tasks), ignore_empty=True
+            )
+
+        assert execute(operator) == tasks
+        (request,) = sandbox.control.requests("/task/deleteTasks")
+        assert json.loads(request["body"]) == {"taskIds": tasks}
+
     @pytest.mark.parametrize(
         ("operator", "name"),
         [

@@ -144,6 +144,9 @@ class TestNamesOfPartitions:
     def test_names_of_folders_are_taken(self, partition: str) -> None:
         assert check_partition(partition) == partition
 
+    def test_one_loses_the_line_end_of_a_template(self) -> None:
+        assert check_partition("dt=1\n") == "dt=1"
+
     @pytest.mark.parametrize("nothing", [None, ""])
     def test_an_empty_one_means_none(self, nothing: str | None) -> None:
         assert check_partition(nothing) is None
@@ -168,7 +171,7 @@ class TestNamesOfPartitions:
                 ".dt=1",
                 "a/_b",
             ),
-            *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n", "a::b", "dt=*", " "),
+            *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n2", "a::b", "dt=*", " "),
             *(["dt=1"], 1.5, True),
         ],
     )

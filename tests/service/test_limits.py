@@ -123,6 +123,10 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: endpoints.delete_tasks([]), "`task_ids` is []", "at least one entry"),
     (lambda: endpoints.delete_tasks({"t": "x"}), "`task_ids` is {'t': 'x'}", "a list"),  # type: ignore[arg-type]
     (lambda: endpoints.delete_task_groups([]), "`group_ids` is []", "at least one entry"),
+    *(
+        (lambda text=text: endpoints.delete_task_groups([text]), f"`group_ids[0]` is {text!r}", "an integer")
+        for text in ("\u0663", "1_000", "\uff11", "+1", "1e3", "9" * 40)
+    ),
     (lambda: endpoints.get_task_statuses([]), "`task_ids` is []", "at least one entry"),
     (lambda: endpoints.get_task_statuses_v2([]), "`task_ids` is []", "at least one entry"),
     (lambda: endpoints.get_subtasks("t", 0), "`page` is 0", "1 or more"),
@@ -189,6 +193,10 @@ def test_what_breaks_a_limit_is_refused_and_nothing_is_sent(
         (lambda: endpoints.get_subtasks("t"), {"page": 1, "size": 20}),
         (lambda: endpoints.get_subtasks("t", 9, 1), {"page": 9, "size": 1}),
         (lambda: endpoints.get_task_statuses_v2(iter(["t"])), {"taskIds": ["t"]}),
+        (lambda: endpoints.delete_tasks(["t\n", " u"]), {"taskIds": ["t", "u"]}),
+        (lambda: endpoints.start_subtasks(" t ", ["s\r\n"]), {"taskId": "t", "subTaskIds": ["s"]}),
+        (lambda: endpoints.read_batch_data("t", "000001\n"), {"lotno": "000001"}),
+        (lambda: endpoints.delete_task_groups([" 7\n", "-1"]), {"groupIds": [7, -1]}),  # type: ignore[list-item]
     ],
 )
 def test_what_is_just_within_a_limit_is_sent(make: Callable[[], Any], sent: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -20,15 +21,20 @@ W = TypeVar("W", bound=StrEnum)
 
 #: Bounds of the integers that every JSON reader accepts.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
+#: An integer in a text; with more digits it is beyond these bounds.
+_INTEGER = re.compile("-?[0-9]{1,30}")
 
 
 def text(argument: str, value: object) -> str:
-    """Return ``value`` if it is a non-empty text; an integer (digits from a template) is accepted too."""
+    """Return ``value`` without white space around it, if it is a non-empty text.
+
+    Templates easily add a line end. An integer (digits from a template) is accepted too.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(integer(argument, value))
     if not isinstance(value, str) or not value.strip():
         raise InvalidArgument(argument, value, "it must be a non-empty string")
-    return encodable(argument, value)
+    return encodable(argument, value.strip())
 
 
 def encodable(argument: str, value: str) -> str:
@@ -67,10 +73,10 @@ def integer(argument: str, value: object, low: int | None = None, high: int | No
         rule += f" of {low} or more"
     number = value
     if isinstance(value, str):
-        try:
-            number = int(value)
-        except ValueError:
-            raise InvalidArgument(argument, value, rule) from None
+        # `int` would also accept the digits of other scripts, and underscores between digits
+        if not _INTEGER.fullmatch(value.strip()):
+            raise InvalidArgument(argument, value, rule)
+        number = int(value)
     if not isinstance(number, int) or isinstance(number, bool):
         raise InvalidArgument(argument, value, rule)
     if not (LOWEST if low is None else low) <= number <= (HIGHEST if high is None else high):
