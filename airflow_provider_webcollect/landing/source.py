@@ -13,7 +13,6 @@ import msgspec
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.job import intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint
-from airflow_provider_webcollect.service.api.nesting import is_deep
 from airflow_provider_webcollect.service.client.paging import RowCount
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pauses import Notice
@@ -199,15 +198,14 @@ def rows_missing(source: object, what: str) -> RowsMissing:
 
 
 def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
-    """Return a digest of the rows, independent of the JSON's layout unless it is nested too deeply."""
+    """Return a digest of the rows, independent of the JSON's layout."""
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder(order="sorted").encode
     decode = msgspec.json.Decoder().decode
     for row in rows:
         try:
-            # not decided by a failing decode: that depends on the depth of the caller's stack
-            digest.update(row if is_deep(bytes(row)) else encode(decode(row)))
-        except (msgspec.MsgspecError, ValueError):
-            # too long a number or an invalid character: neither must prevent the landing
+            digest.update(encode(decode(row)))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            # too long a number, an invalid character, deep nesting: none of them must prevent the landing
             digest.update(row)
     return digest.hexdigest()

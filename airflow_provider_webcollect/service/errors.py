@@ -170,6 +170,13 @@ class AnswerTooLarge(MalformedAnswer):
     advice = "Ask for fewer rows, or raise the connection extra `max_response_bytes`."
 
 
+class ResponseTooDeep(MalformedAnswer):
+    """The JSON of the response is nested deeper than Python reads: some hundred levels."""
+
+    retryable = False
+    advice = "Ask for fewer rows to find the one with that value; only the service can change it."
+
+
 class ServiceError(WebCollectError):
     """The service answered with an error."""
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api import endpoints, nesting
+from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.records import (
     Record,
     TaskStatus,
@@ -264,84 +264,29 @@ class TestRows:
         assert json.loads(bytes(raw)) == row
 
 
-LEVELS = 3000
-DEEP = {
-    "lists": b"[" * LEVELS + b"]" * LEVELS,
-    "objects": b'{"a": ' * LEVELS + b"1" + b"}" * LEVELS,
-    "both, with texts": rb'[ {"a]\"[":"\\", "b": ' * (LEVELS // 2) + b'"[]"' + b"} ]" * (LEVELS // 2),
-    "some beside each other": b",".join([b"[" * LEVELS + b"]" * LEVELS] * 3).join([b"[0, ", b"]"]),
-    "deeper than any stack": b"[" * 300_000 + b"]" * 300_000,
-}
-
-
-def deep_page(*values: bytes, separator: bytes = b",") -> bytes:
-    rows = separator.join(b'{"n":%d,"v": %b}' % (n, value) for n, value in enumerate(values))
-    return b'{"data":{"offset":7,"total":9,"restTotal":0,"data":[' + rows + b"]}}"
-
-
-class TestDeepRows:
-    @pytest.mark.parametrize("value", DEEP.values(), ids=DEEP)
-    def test_rows_are_kept_as_they_came_however_deep_their_values_are(self, value: bytes) -> None:
-        page = read(READ, deep_page(b"1", value, b"[2]", value))
-        assert (page.offset, page.total, page.rest_total) == (7, 9, 0)
-        assert [bytes(row) for row in page.rows] == [
-            b'{"n":0,"v": 1}',
-            b'{"n":1,"v": ' + value + b"}",
-            b'{"n":2,"v": [2]}',
-            b'{"n":3,"v": ' + value + b"}",
-        ]
-
-    def test_they_are_single_lines(self) -> None:
-        value = b"[\r\n" * LEVELS + b"\n]" * LEVELS
-        first, second = read(READ, deep_page(value, b'" \\n "', separator=b",\n")).rows
-        assert bytes(first).translate(None, b" ") == b'{"n":0,"v":' + DEEP["lists"] + b"}"
-        assert bytes(second) == b'{"n":1,"v":" \\n "}'
-
-    def test_half_an_emoji_inside_is_mended(self) -> None:
-        value = b"[" * LEVELS + rb'"\ud83d"' + b"]" * LEVELS
-        (row,) = read(READ, deep_page(value)).rows
-        assert bytes(row) == b'{"n":0,"v": ' + value.replace(b"d83d", b"fffd") + b"}"
+class TestTooDeepNesting:
+    DEEP = b"[" * 3000 + b"]" * 3000
 
     @pytest.mark.parametrize(
-        "inside",
+        ("call", "body"),
         [
-            b"[}",
-            b"{]",
-            b"[",
-            b"]",
-            b"[1 2]",
-            b"[NaN]",
-            b'["]',
-            b'["\n"]',
-            b'["\xff"]',
-            b'{"a":[],}',
-            b'"',
-            b"",
+            (READ, b'{"data":{"offset":1,"total":1,"restTotal":0,"data":[{"a":%b}]}}'),
+            (READ, b'{"data":{"offset":%b}}'),
+            (STATUSES, b'{"data":[{"taskId":"t","status":"Stopped","more":%b}]}'),
+            (DELETE, b'{"x":%b}'),
         ],
     )
-    def test_what_is_no_json_far_inside_is_malformed(self, inside: bytes) -> None:
-        value = b"[[]," * LEVELS + inside + b"]" * LEVELS
-        assert type(refusal(READ, deep_page(b"1", value))) is errors.MalformedAnswer
+    def test_is_an_error_that_another_try_does_not_mend(self, call: Call[Any], body: bytes) -> None:
+        error = refusal(call, body.replace(b"%b", self.DEEP))
+        assert type(error) is errors.ResponseTooDeep
+        assert not error.retryable
+        assert "nested too deeply" in str(error)
 
-    def test_they_cannot_become_python_values(self) -> None:
-        page = read(READ, deep_page(DEEP["lists"]))
-        with pytest.raises(errors.MalformedAnswer, match="a row cannot be read"):
-            page.records()
-
-    @pytest.mark.parametrize("said", [b'{"data":{"offset":%b}}', b'{"x":%b}', b'{"data":[%b,%b]}', b"%b"])
-    def test_depth_without_rows_is_malformed(self, said: bytes) -> None:
-        assert type(refusal(READ, said.replace(b"%b", DEEP["lists"]))) is errors.MalformedAnswer
-
-    @repeatable
-    @given(rows, st.integers(1, 4))
-    def test_what_is_taken_out_comes_back_in_its_place(self, written: list[Any], levels: int) -> None:
-        text = json.dumps([written, written]).encode()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(nesting, "LEVELS", levels)
-            flat, restored = nesting.flattened(text)
-            assert not nesting.is_deep(flat)
-            assert (flat == text) == (not nesting.is_deep(text))
-        assert restored(flat) == text
+    def test_begins_at_some_hundred_levels(self) -> None:
+        value = b"[" * 300 + b"]" * 300
+        page = read(READ, b'{"data":{"offset":1,"total":1,"restTotal":0,"data":[{"a":%b}]}}' % value)
+        assert bytes(page.rows[0]) == b'{"a":%b}' % value
+        assert len(page.records()) == 1
 
 
 class TestRetryAfter:

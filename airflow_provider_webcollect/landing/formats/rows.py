@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
-from airflow_provider_webcollect.service.api.nesting import flattened
 
 #: Bytes of JSON that are decoded at a time; a single row may be larger.
 BATCH_BYTES = 4 * 1024 * 1024
@@ -48,19 +47,7 @@ def records(rows: Rows) -> Batches:
 def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
     """Yield the rows with their values as raw JSON."""
     for batch in _batches(rows):
-        yield from _slices(batch)
-
-
-def _slices(batch: Rows) -> list[dict[str, msgspec.Raw]]:
-    try:
-        return _decoded(batch, _SLICES)
-    except RecursionError:
-        flat = [flattened(bytes(row)) for row in batch]
-    rows = _decoded([msgspec.Raw(text) for text, _ in flat], _SLICES)
-    return [
-        {name: msgspec.Raw(restored(bytes(value))) for name, value in row.items()}
-        for row, (_, restored) in zip(rows, flat, strict=True)
-    ]
+        yield from _decoded(batch, _SLICES)
 
 
 def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Values] | None]:
@@ -90,7 +77,7 @@ def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows]
             return None
         try:
             return list(map(msgspec.structs.astuple, decode(_joined(rows))))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     return values
@@ -145,6 +132,10 @@ def _decoded(
         except UnicodeDecodeError:
             # files are UTF-8, and one invalid character must not prevent the landing of all rows
             return decoder.decode(text.decode(errors="replace"))
+    except RecursionError as error:
+        raise UnreadableRow(
+            "a value of a row is nested too deeply; JSON lines of all columns take it"
+        ) from error
     except msgspec.DecodeError as error:
         raise UnreadableRow(
             f"a row cannot be read: {error} (counted in a batch of {len(batch)} rows)"

@@ -26,14 +26,8 @@ class TableWriter(RowWriter):
 
     def write(self, rows: Rows) -> bool:
         """Append a page, see :meth:`RowWriter.write`."""
-        try:
-            return not rows or self._write(rows)
-        except RecursionError as error:
-            raise UnreadableRow(
-                "a value of a row is nested too deeply to be a cell; JSON lines take it as it is"
-            ) from error
-
-    def _write(self, rows: Rows) -> bool:
+        if not rows:
+            return True
         if known := self._known(rows):
             self._append(known)
             return True

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.nesting import flattened
 from airflow_provider_webcollect.service.api.records import (
     AnalyticsPage,
     DataPage,
@@ -64,8 +63,6 @@ _ESCAPES = re.compile(
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
     re.DOTALL,
 )
-#: Most levels of nested lists and objects in a response; those of the contract have six.
-MOST_LEVELS = 128
 _PIECE_BYTES = 16 * 1024
 #: The first byte of a row.
 _OBJECT = ord("{")
@@ -74,30 +71,16 @@ _PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=F
 
 
 def any_data(body: bytes) -> Envelope[Any]:
-    """Decode a response, with keys in any spelling.
-
-    One that is nested too deeply for later encoders, such as XCom's, is refused.
-    """
+    """Decode a response, with keys in any spelling."""
     members: dict[str, Any] = {}
     for key, value in _MEMBERS(body).items():
         if value is not None or spelling(key) not in members:
             members[spelling(key)] = value
-    envelope = Envelope[Any](
+    return Envelope[Any](
         data=members.get("data", msgspec.UNSET),
         error=members.get("error"),
         request_id=members.get("requestid"),
     )
-    if body.count(b"[") + body.count(b"{") > MOST_LEVELS:
-        _check_levels([envelope.data, envelope.error, envelope.request_id], MOST_LEVELS)
-    return envelope
-
-
-def _check_levels(value: Any, most: int) -> None:
-    if most < 0:
-        raise msgspec.DecodeError(f"it is nested more than {MOST_LEVELS} levels deep")
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            _check_levels(inner, most - 1)
 
 
 def _single(data: Any) -> Any:
@@ -167,20 +150,6 @@ ANALYTICS: Result[AnalyticsPage] = Result(any_data, _analytics)
 NOTHING: Result[None] = Result(any_data, lambda data, timezone: None)
 
 
-def _page_of_any_depth(body: bytes) -> Envelope[Any]:
-    """Decode a page; its rows stay raw JSON, so their values may be nested to any depth."""
-    try:
-        return _page_on_lines(body)
-    except RecursionError:
-        _check_utf_8(body)
-        flat, restored = flattened(body)
-    envelope = _page_on_lines(flat)
-    for page in envelope.data if isinstance(envelope.data, list) else [envelope.data]:
-        if isinstance(page, _PageOnWire):
-            page.data = [msgspec.Raw(restored(bytes(row))) for row in page.data or ()]
-    return envelope
-
-
 def _page_on_lines(body: bytes) -> Envelope[Any]:
     """Decode a page so that none of its rows contains a line end."""
     text = body.strip()
@@ -214,7 +183,7 @@ def _page(data: Any, timezone: str | None) -> DataPage:
 
 
 #: ``data`` is a page of rows, kept as raw JSON slices.
-PAGE: Result[DataPage] = Result(_page_of_any_depth, _page)
+PAGE: Result[DataPage] = Result(_page_on_lines, _page)
 
 
 #: The members of a page before its rows (the group); any member of the envelope may come before ``data``.

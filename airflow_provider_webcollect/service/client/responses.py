@@ -6,7 +6,6 @@ one did not come from the service, but from something in between, such as a gate
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import re
 import ssl
@@ -24,6 +23,7 @@ from airflow_provider_webcollect.service.errors import (
     MalformedAnswer,
     NoAnswer,
     ProxyUnusable,
+    ResponseTooDeep,
     ServiceError,
     ServiceUnreachable,
     TlsError,
@@ -98,14 +98,20 @@ def _envelope(call: Call[Any], answer: Response, ok: bool) -> Envelope[Any]:
     try:
         return decoded(call.result.decode if ok else any_data, answer.body)
     except Exception as undecodable:
-        # an error under HTTP 200 has no rows, so the decoder for pages may fail on it
-        with contextlib.suppress(Exception):
-            envelope = decoded(any_data, answer.body)
-            if envelope.error is not None:
-                return envelope
+        mismatch = undecodable
+    # an error under HTTP 200 has no rows, so the decoder for pages may fail on it
+    try:
+        envelope = decoded(any_data, answer.body)
+        if envelope.error is not None:
+            return envelope
+    except RecursionError as too_deep:
         if ok:
-            raise _malformed(answer, str(undecodable)) from undecodable
-        return Envelope()
+            raise ResponseTooDeep("the JSON is nested too deeply to be read", **_facts(answer)) from too_deep
+    except Exception as undecodable:
+        mismatch = undecodable
+    if ok:
+        raise _malformed(answer, str(mismatch)) from mismatch
+    return Envelope()
 
 
 def _malformed(answer: Response, why: str) -> MalformedAnswer:

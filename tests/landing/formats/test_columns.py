@@ -92,7 +92,7 @@ def test_rows_without_any_field_are_refused(file_format):
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-@pytest.mark.parametrize("row", ["[1]", '"x"', "3", "null", '{"n": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize("row", ['{"n": ' + "9" * 5000 + "}"], ids=["too long a number"])
 def test_a_row_that_no_table_can_take_is_named(file_format, row):
     with pytest.raises(UnreadableRow, match=r"a row cannot be read: .* batch of 2 rows"):
         land(make_format(file_format), page({"a": 1}, row))
