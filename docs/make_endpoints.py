@@ -69,7 +69,7 @@ def _row(endpoint: Endpoint) -> str:
         CREDENTIALS[endpoint.credential],
         _repeat(endpoint),
         ", ".join(f"`{code}`" for code in endpoint.errors),
-        ", ".join(endpoint.tiers) or "all",
+        "not stated" if endpoint.tiers is None else ", ".join(endpoint.tiers) or "all",
     )
     return f"| {' | '.join(cells)} |\n"
 

@@ -138,6 +138,6 @@ def _execution_times(run: Run | None, now: float, settings: Settings) -> dict[st
     until = min(now, run.ends()) if run else now
     seconds, text = str(round(max(0.0, until - began))), settings.execution_seconds_text
     return {
-        "executingTime": time_text(began) if began <= until else None,
+        "ExecutingTime": time_text(began) if began <= until else None,
         "startExecuteTimeSeconds": seconds if text is None else text,
     }

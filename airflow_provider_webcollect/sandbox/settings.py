@@ -93,7 +93,7 @@ class Settings:
     ] = False
     execution_times: Annotated[
         bool,
-        Meta(description="show executingTime and startExecuteTimeSeconds in status records, version 2"),
+        Meta(description="show ExecutingTime and startExecuteTimeSeconds in status records, version 2"),
     ] = False
     execution_seconds_text: Annotated[
         str | None,

@@ -63,7 +63,7 @@ def test_execution_times_can_be_shown(start_sandbox: Callable[..., Client]) -> N
 
     def shown() -> tuple[str | None, str]:
         record = client.status(TASK)
-        return record["executingTime"], record["startExecuteTimeSeconds"]
+        return record["ExecutingTime"], record["startExecuteTimeSeconds"]
 
     never = shown()
     client.start(TASK)
@@ -91,7 +91,7 @@ def test_a_run_that_was_stopped_while_it_waited_has_no_execution_time(
 
     record = client.status(TASK)
 
-    assert (record["executingTime"], record["startExecuteTimeSeconds"]) == (None, "0")
+    assert (record["ExecutingTime"], record["startExecuteTimeSeconds"]) == (None, "0")
 
 
 @pytest.mark.parametrize("text", ["1,234", " ", "00:01:01", ""])

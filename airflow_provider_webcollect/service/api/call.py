@@ -51,7 +51,7 @@ class Endpoint:
     :param number: the endpoint's number in the contract.
     :param name: the operation's name, which is also the hook's method.
     :param path: the path below the base URL; ``{app_id}`` is replaced by a percent-encoded segment.
-    :param tiers: the plans that include the operation; empty means all.
+    :param tiers: the plans that include the operation; empty means all, None that the contract does not say.
     :param errors: the error codes that the contract names for the operation.
     """
 
@@ -63,7 +63,7 @@ class Endpoint:
     credential: Credential = Credential.TOKEN
     retry: Retry = Retry.SAFE
     rate_limit: RateLimit = RateLimit.GENERAL
-    tiers: tuple[str, ...] = TEAM_UP
+    tiers: tuple[str, ...] | None = TEAM_UP
     errors: tuple[str, ...] = ()
 
 

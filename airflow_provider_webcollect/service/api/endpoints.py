@@ -65,7 +65,6 @@ REFRESH_TOKEN = Endpoint(
     credential=Credential.NONE,
     retry=Retry.ONLY_IF_UNSENT,
     tiers=(),
-    errors=("Invalid.Grant",),
 )
 QUERY_ANALYTICS = Endpoint(
     2,
@@ -87,9 +86,7 @@ UPDATE_TASK_PARAMETERS = Endpoint(
     4, "update_task_parameters", "POST", "/task/updateTaskParameters", errors=("RequestModelNull",)
 )
 GET_ACTIONS = Endpoint(5, "get_actions", "POST", "/task/getActions")
-REPLACE_URLS = Endpoint(
-    6, "replace_urls", "POST", "/task/urls:file", errors=("InvalidTaskId", "TaskExecuting")
-)
+REPLACE_URLS = Endpoint(6, "replace_urls", "POST", "/task/urls:file", errors=("InvalidTaskId",))
 COPY_TASK = Endpoint(
     7,
     "copy_task",
@@ -138,7 +135,7 @@ DEPRECATE_DATA_APP = Endpoint(
     "POST",
     "/v1/data-apps/{app_id}/deprecate",
     credential=Credential.DATAHUB_KEY,
-    tiers=(),
+    tiers=None,
     errors=("unauthorized",),
 )
 
