@@ -143,8 +143,24 @@ class TestCredentials:
         assert b"authorization: Bearer mine" in stats.replace(b"Auth", b"auth")
         assert b"uthorization:" not in refresh
 
+    def test_no_cookie_is_kept(self, drive: Drive) -> None:
+        said = answer({"extractingCount": 1}, Set_Cookie="session=1; Path=/")
+        with serving(lambda _: said) as server:
+            driver = drive(base_url=server.url)
+            for _ in range(2):
+                driver.send(endpoints.get_running_counts())
+        assert len(server.received) == 2
+        assert b"cookie" not in b"".join(server.received).lower()
+
 
 class TestRedirects:
+    def test_the_body_of_one_is_bounded_too(self, drive: Drive) -> None:
+        said = answer(b" " * 60_000, status=307, Location="https://service.example/")
+        with serving(lambda _: said) as server:
+            driver = drive(base_url=server.url, max_response_bytes=50_000)
+            with pytest.raises(errors.AnswerTooLarge):
+                driver.send(endpoints.get_running_counts())
+
     def test_another_host_gets_nothing(self, driver: Driver, sandbox: Sandbox) -> None:
         with Sandbox() as other:
             for status in (301, 302, 303, 307, 308):

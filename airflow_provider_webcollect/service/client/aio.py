@@ -174,7 +174,8 @@ class AsyncClient:
         )
         unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
         try:
-            # the transport is used without a client, which would log each request and keep cookies
+            # without httpx.AsyncClient, which logs each request, keeps cookies, and takes a response whose
+            # redirect names no valid address for no response
             return await (await self._transport(request.url)).handle_async_request(
                 httpx.Request(
                     request.method,

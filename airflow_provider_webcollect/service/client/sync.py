@@ -1,9 +1,10 @@
-"""The sync driver, on urllib3."""
+"""The sync driver, on requests."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import http.cookiejar
 import io
 import socket
 import threading
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    import urllib3
+    import requests
 
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.auth.token import StoredToken
@@ -81,7 +82,7 @@ class Client:
         self._connections = connections
         self._renewing = threading.Lock()
         self._opening = threading.Lock()
-        self._pools: dict[tuple[str, float], urllib3.HTTPConnectionPool] = {}
+        self._sessions: dict[tuple[str, float], requests.Session] = {}
 
     def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
@@ -105,7 +106,7 @@ class Client:
         # opened first, since the rate limit counts from when a request may be sent; sending shows a failure
         with contextlib.suppress(Exception):
             settings = self.context.settings
-            self._pool(network.base_of(settings.base_url), settings.total_timeout)
+            self._session(network.base_of(settings.base_url), settings.total_timeout)
         try:
             effect = effect or next(flow)
             while True:
@@ -160,8 +161,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
-        while self._pools:
-            self._pools.popitem()[1].close()
+        while self._sessions:
+            self._sessions.popitem()[1].close()
 
     def __enter__(self) -> Client:
         return self
@@ -196,45 +197,40 @@ class Client:
                 receiving.head.set_result(b"")
 
     def _exchange_bytes(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
-        import urllib3
+        import requests
 
         began = time.monotonic()
-        settings, base = self.context.settings, network.base_of(request.url)
+        settings = self.context.settings
         try:
-            pool = self._pool(base, request.total_timeout)
+            session = self._session(network.base_of(request.url), request.total_timeout)
         except WebCollectError:
             raise
         except Exception as error:
             raise NotConnected from error
-        # for a proxy without a tunnel, the request line has the whole URL
-        through_proxy = pool.proxy is not None and base.startswith("http:")
         with network.content_of(request) as (headers, content):
+            prepared = requests.Request(
+                request.method, request.url, headers={**request.headers, **headers}, data=content
+            ).prepare()
             self._stop.check()
-            response = pool.urlopen(
-                request.method,
-                request.url if through_proxy else request.url[len(base) :],
-                content,
-                {**request.headers, **headers},
-                retries=False,
-                redirect=False,
-                assert_same_host=False,
-                timeout=urllib3.Timeout(
-                    connect=min(settings.connect_timeout, request.total_timeout),
-                    read=min(settings.read_timeout, request.total_timeout),
+            response = session.send(
+                prepared,
+                stream=True,
+                allow_redirects=False,
+                timeout=(
+                    min(settings.connect_timeout, request.total_timeout),
+                    min(settings.read_timeout, request.total_timeout),
                 ),
-                preload_content=False,
             )
-        try:
-            answer_headers = {name.lower(): value for name, value in response.headers.items()}
-            body = network.Body(answer_headers, settings.max_response_bytes)
-            if on_head and (piece := response.read(network.HEAD_BYTES, decode_content=False)):
+        with response:
+            response_headers = {name.lower(): value for name, value in response.headers.items()}
+            body = network.Body(response_headers, settings.max_response_bytes)
+            # not by iter_content, which decompresses a piece whatever its size
+            if on_head and (piece := response.raw.read(network.HEAD_BYTES, decode_content=False)):
                 body.add(piece)
                 on_head(body.so_far())
-            while piece := response.read(network.READ_BYTES, decode_content=False):
+            while piece := response.raw.read(network.READ_BYTES, decode_content=False):
                 body.add(piece)
-        finally:
-            response.close()
-        return Response(response.status, answer_headers, body.read(), time.monotonic() - began)
+        return Response(response.status_code, response_headers, body.read(), time.monotonic() - began)
 
     def _connect(self) -> None:
         settings = self.context.settings
@@ -247,47 +243,59 @@ class Client:
         except OSError as error:
             raise NotConnected from error
 
-    def _pool(self, base: str, total_timeout: float) -> urllib3.HTTPConnectionPool:
+    def _session(self, base: str, total_timeout: float) -> requests.Session:
         key = (base, total_timeout)
-        if key not in self._pools:
+        if key not in self._sessions:
             with self._opening:
-                if key not in self._pools:
-                    self._pools[key] = _new_pool(
+                if key not in self._sessions:
+                    self._sessions[key] = _new_session(
                         base, self.context.settings, self._connections, total_timeout, self._stop
                     )
-        return self._pools[key]
+        return self._sessions[key]
 
 
-def _new_pool(
+def _new_session(
     base: str, settings: Settings, connections: int, total_timeout: float, stop: Stop
-) -> urllib3.HTTPConnectionPool:
-    import urllib3
-    from requests.utils import get_auth_from_url
+) -> requests.Session:
+    """Return a session for ``base`` that threads can share: it keeps connections, and nothing else."""
+    import requests
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def cert_verify(self, *_: Any) -> None:
+            """Do nothing: requests would add its own certificate authorities to the context."""
 
     proxy = network.proxy_for(base, "socks")
     # without a tunnel, the connection is to the proxy
     end = proxy if proxy and base.startswith("http:") else base
-    options: dict[str, Any] = {"maxsize": connections, "ssl_context": network.trust(end, settings)}
+    adapter = Adapter(pool_maxsize=connections)
+    tls: dict[str, Any] = {"ssl_context": network.trust(end, settings)}
+    manager: Any
     if proxy is None:
-        manager = urllib3.PoolManager(**options)
-    elif proxy.startswith("socks"):
-        from urllib3.contrib.socks import SOCKSProxyManager
-
-        manager = SOCKSProxyManager(proxy, **options)
+        adapter.init_poolmanager(1, connections, **tls)
+        manager = adapter.poolmanager
     else:
-        login = ":".join(get_auth_from_url(proxy))
-        headers = urllib3.make_headers(proxy_basic_auth=login) if login != ":" else None
-        options["proxy_ssl_context"] = network.trust(proxy, settings)
-        manager = urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
-    pool: Any = manager.connection_from_url(base)
-    pool.ConnectionCls = _watched(pool.ConnectionCls, total_timeout, stop)
-    return pool  # type: ignore[no-any-return]
+        if not proxy.startswith("socks"):
+            tls["proxy_ssl_context"] = network.trust(proxy, settings)
+        manager = adapter.proxy_manager_for(proxy, **tls)
+    manager.pool_classes_by_scheme = {
+        scheme: type("Pool", (pool,), {"ConnectionCls": _watched(pool.ConnectionCls, total_timeout, stop)})
+        for scheme, pool in manager.pool_classes_by_scheme.items()
+    }
+    session: Any = requests.Session()
+    session.trust_env = False
+    session.proxies = {"all": proxy} if proxy else {}
+    session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
+    # requests would read the whole body of a redirect, also of one that is not to be followed
+    session.get_redirect_target = lambda response: None
+    session.mount(base, adapter)
+    return session  # type: ignore[no-any-return]
 
 
 def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
     """Return a subclass of the connection class ``kind`` with a time limit for responses.
 
-    It raises :class:`NotConnected` if no connection was made, so that nothing was sent.
+    It raises :class:`NotConnected` if no connection was made, so that nothing was sent. The errors of
+    requests do not show that: a TLS handshake and a response that break off both end in its ``SSLError``.
 
     :param seconds: time for a response, counted from when its request was sent.
     :param stop: once it is set, no request is sent over a new connection.
