@@ -11,7 +11,7 @@ from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.client.exchange import unknown_outcome
+from airflow_provider_webcollect.service.errors import unknown_outcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

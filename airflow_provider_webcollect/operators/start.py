@@ -20,8 +20,12 @@ from airflow_provider_webcollect.links import store_task_link
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
 from airflow_provider_webcollect.service.api import validation
 from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
-from airflow_provider_webcollect.service.client.exchange import unknown_outcome
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, OutcomeUnknown
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    InvalidArgument,
+    OutcomeUnknown,
+    unknown_outcome,
+)
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates

@@ -299,6 +299,18 @@ class OutcomeUnknown(WebCollectError):
     advice = "Check in the service whether it took effect before repeating it."
 
 
+def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
+    """Return the OutcomeUnknown that ``error`` is, or that is the cause of an interruption; or None.
+
+    An interruption (a signal's exception, a cancellation) keeps its type, so the call that it interrupted
+    makes the unknown outcome its cause.
+    """
+    for each in (error, error.__cause__):
+        if isinstance(each, OutcomeUnknown):
+            return each
+    return None
+
+
 class PagingError(WebCollectError):
     """A paged read cannot be finished: the cursor does not advance, or the counts contradict each other."""
 

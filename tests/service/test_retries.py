@@ -15,7 +15,6 @@ from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.api.call import Retry
 from airflow_provider_webcollect.service.api.url_file import url_list
 from airflow_provider_webcollect.service.client.aio import AsyncClient
-from airflow_provider_webcollect.service.client.exchange import unknown_outcome
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from tests.interruption import Pauses, Signalled, signalled_when
@@ -310,10 +309,10 @@ class TestInterruptions:
                 received = server.received
                 with signalled_when(lambda: received), pytest.raises(Signalled) as interruption:  # noqa: B023
                     client.send(call)
-            unknown = unknown_outcome(interruption.value)
+            unknown = errors.unknown_outcome(interruption.value)
             assert unknown is not None
             assert unknown.endpoint == call.endpoint.name
-            assert interruption.value.__notes__ == [str(unknown)]
+            assert interruption.value.__cause__ is unknown
             assert "interrupted before it answered (Signalled). Check in the service" in str(unknown)
 
     async def test_a_cancellation_is_told_of_too(self, connect: Callable[..., Client]) -> None:
@@ -325,7 +324,7 @@ class TestInterruptions:
                 sending.cancel()
                 with pytest.raises(asyncio.CancelledError) as interruption:
                     await sending
-        assert unknown_outcome(interruption.value) is not None
+        assert errors.unknown_outcome(interruption.value) is not None
 
     @pytest.mark.parametrize(
         ("call", "credentials"),
@@ -344,7 +343,7 @@ class TestInterruptions:
             with signalled_when(lambda: server.received), pytest.raises(Signalled) as interruption:
                 client.send(call)
         assert len(server.received) == 1
-        assert unknown_outcome(interruption.value) is None
+        assert errors.unknown_outcome(interruption.value) is None
 
     def test_nothing_is_unknown_between_two_attempts(self, connect: Callable[..., Client]) -> None:
         def interrupt(_: float) -> None:
@@ -358,7 +357,7 @@ class TestInterruptions:
             ):
                 client.send(endpoints.copy_task("t"))
         assert len(server.received) == 1
-        assert unknown_outcome(interruption.value) is None
+        assert errors.unknown_outcome(interruption.value) is None
 
 
 class TestTimeouts:

@@ -53,8 +53,6 @@ T = TypeVar("T")
 REPLACEMENTS = 3
 #: Attempts of a token call, seconds after which none is made, and seconds for its response.
 TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 10.0, 20.0
-#: The attribute, of an exception that interrupted a call, with an OutcomeUnknown.
-_UNKNOWN = "webcollect_unknown_outcome"
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
@@ -63,9 +61,8 @@ def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
 
     tenacity decides whether and when to retry; the driver does the waiting.
 
-    An interruption from outside (a signal's exception, a cancellation) is raised unchanged. If a request
-    that is not safe to repeat was in flight, a note on the exception says so, and :func:`unknown_outcome`
-    returns the details.
+    An interruption from outside (a signal's exception, a cancellation) is passed on. If a request that is not
+    safe to repeat was in flight, its cause is an ``OutcomeUnknown``, see :func:`errors.unknown_outcome`.
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
@@ -116,11 +113,6 @@ def _repeated(attempt_once: Callable[[], Flow[T]], context: ClientContext) -> Fl
         with attempt:
             return (yield from attempt_once())
     raise AssertionError("tenacity ends with a result or an error")
-
-
-def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
-    """Return ``error`` if it is an OutcomeUnknown, else the one attached by an interrupted call; or None."""
-    return error if isinstance(error, OutcomeUnknown) else getattr(error, _UNKNOWN, None)
 
 
 def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
@@ -292,22 +284,14 @@ def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> 
     except Exception as failure:
         return failure
     except BaseException as interruption:
-        _note(call, interruption)
-        raise
-
-
-def _note(call: Call[Any], interruption: BaseException) -> None:
-    """Add a note to an interruption that the outcome of ``call`` is unknown, if that matters."""
-    # the renewal of the token handles its own interruptions; they do not concern the caller
-    if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
-        return
-    unknown = OutcomeUnknown(
-        "sent, but it is not known whether the service acted on it: interrupted before it answered "
-        f"({type(interruption).__name__})",
-        endpoint=call.endpoint.name,
-    )
-    interruption.add_note(str(unknown))
-    setattr(interruption, _UNKNOWN, unknown)
+        # the renewal of the token handles its own interruptions; they do not concern the caller
+        if call.retry is not Retry.ONLY_IF_UNSENT or is_token_call:
+            raise
+        raise interruption from OutcomeUnknown(
+            "sent, but it is not known whether the service acted on it: interrupted before it answered "
+            f"({type(interruption).__name__})",
+            endpoint=call.endpoint.name,
+        )
 
 
 def _is_redirect(came: Response | Exception) -> TypeGuard[Response]:
