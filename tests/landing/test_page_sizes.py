@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import page_reader
+from airflow_provider_webcollect.service.client import page_reader, retries
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
@@ -127,7 +127,7 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
         with pytest.raises(error):
             pages_of(client, 1000)
         assert sizes(server)[-1] == 1
-        assert len(sizes(server)) <= 9 * page_reader.TRIES_PER_SIZE + 7
+        assert len(sizes(server)) <= 9 * retries.TRIES_PER_SIZE + 7
 
 
 def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
@@ -202,7 +202,7 @@ def test_a_size_that_holds_is_soon_doubled_again() -> None:
 
 
 def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_smaller() -> None:
-    answers = [answer({}, 503)] * (page_reader.TRIES_PER_SIZE + 1)
+    answers = [answer({}, 503)] * (retries.TRIES_PER_SIZE + 1)
     respond = limited(30, REFUSALS["failing"])
     with (
         serving(lambda request: answers.pop() if answers else respond(request)) as server,

@@ -74,6 +74,24 @@ def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
     assert demo.TASK_ID not in line
 
 
+def test_attempts_are_counted_once_where_the_token_cannot_be_renewed_either(
+    drive: Drive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    driver = drive(
+        base_url=f"http://127.0.0.1:{free_port()}",
+        credentials=Credentials(refresh_token="r"),
+        retries=Retries(attempts=4, first_wait=4),
+    )
+    with pytest.raises(ServiceUnreachable):
+        driver.send(endpoints.get_running_counts())
+
+    counts = [line for line in caplog.messages if line.startswith("Attempt ")]
+    assert counts
+    assert all(" of at most 4 follows in " in line for line in counts)
+    assert len({line.partition(" of ")[0] for line in counts}) == len(counts)
+
+
 def test_waiting_for_the_rate_limit_is_announced(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     driver = drive()
     for _ in range(2):

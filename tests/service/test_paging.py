@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.client import page_reader, paging
+from airflow_provider_webcollect.service.client import page_reader, paging, retries
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.settings import TIMING, Timing
 from tests.service.servers import answer, serving
@@ -123,8 +123,8 @@ class TestCursorThatStandsStill:
                 driver.run(page_reader.read_page(driver.context, "t", None, offset, 10))
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
-            assert len(server.received) == page_reader.STUCK_TRIES
-        assert clock.slept == [TIMING.stuck_wait] * (page_reader.STUCK_TRIES - 1)
+            assert len(server.received) == retries.STUCK_TRIES
+        assert clock.slept == [TIMING.stuck_wait] * (retries.STUCK_TRIES - 1)
 
     def test_is_passed_over_if_it_moves_again(self, drive: Drive, clock: Clock) -> None:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]

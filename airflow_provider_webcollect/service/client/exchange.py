@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
-import tenacity
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.service.api import endpoints
@@ -23,28 +20,25 @@ from airflow_provider_webcollect.service.client.responses import (
     not_answered,
     read_response,
 )
+from airflow_provider_webcollect.service.client.retries import Policy, repeated
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
     OutcomeUnknown,
     RedirectRefused,
-    ServiceUnreachable,
     TokenRejected,
     TokenUnavailable,
     TooManyRequests,
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Request, Send, Sleep
-from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.service.api.records import TokenRecord
     from airflow_provider_webcollect.service.client.context import ClientContext
-    from airflow_provider_webcollect.service.settings import Credentials, Retries
-
-log = logging.getLogger(__name__)
+    from airflow_provider_webcollect.service.settings import Credentials
 
 T = TypeVar("T")
 
@@ -56,20 +50,28 @@ TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 10.0, 20.0
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
-def exchange(call: Call[T], context: ClientContext) -> Flow[T]:
-    """Send ``call`` and return its result.
+def exchange(
+    call: Call[T],
+    context: ClientContext,
+    *,
+    check: Callable[[T], object] = lambda result: None,
+    can_halve: bool = False,
+) -> Flow[T]:
+    """Send ``call``, as often as :mod:`.retries` says, and return its result.
 
-    tenacity decides whether and when to retry; the driver does the waiting.
+    :param check: is given the result of each attempt, and raises if it is not good enough.
+    :param can_halve: whether the call is for a page of which half can be requested.
 
     An interruption from outside (a signal's exception, a cancellation) is passed on. If a request that is not
     safe to repeat was in flight, its cause is an ``OutcomeUnknown``, see :func:`errors.unknown_outcome`.
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
-    attempts = _repeated(lambda: _attempt(call, context), context)
-    if call.endpoint is endpoints.REFRESH_TOKEN:
-        return attempts  # the renewal of the token handles a refusal itself
-    return with_current_credential(attempts, context)
+    is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
+    policy = Policy(context.settings, can_halve=can_halve, is_part=is_token_call)
+    attempts = repeated(lambda: _attempt(call, context), policy, check)
+    # the renewal of the token handles a refusal itself
+    return attempts if is_token_call else with_current_credential(attempts, context)
 
 
 def with_current_credential(flow: Flow[T], context: ClientContext) -> Flow[T]:
@@ -95,7 +97,7 @@ def reached(context: ClientContext, connect: Callable[[], object]) -> Flow[None]
     :param connect: opens a connection, and raises ``NotConnected`` if that fails; it may block.
     :raises ServiceUnreachable: if there is no connection in the end.
     """
-    return _repeated(lambda: _connected(context, connect), context)
+    return repeated(lambda: _connected(context, connect), Policy(context.settings))
 
 
 def _connected(context: ClientContext, connect: Callable[[], object]) -> Flow[None]:
@@ -103,54 +105,6 @@ def _connected(context: ClientContext, connect: Callable[[], object]) -> Flow[No
         yield Blocking(connect)
     except NotConnected as error:
         raise not_answered(error, context.settings.address_of(datahub=False)) from error
-
-
-def _repeated(attempt_once: Callable[[], Flow[T]], context: ClientContext) -> Flow[T]:
-    pauses: list[float] = []
-    for attempt in _tries(context.settings.retries, pauses):
-        if pauses:
-            yield Sleep(pauses.pop())
-        with attempt:
-            return (yield from attempt_once())
-    raise AssertionError("tenacity ends with a result or an error")
-
-
-def _tries(retries: Retries, pauses: list[float]) -> tenacity.Retrying:
-    notice = Notice(log)
-    backoff = tenacity.wait_random_exponential(multiplier=retries.first_wait, max=retries.longest_wait)
-
-    def wait(state: tenacity.RetryCallState) -> float:
-        retry_after = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
-        return max(backoff(state), min(retry_after or 0.0, retries.longest_wait))
-
-    def stop(state: tenacity.RetryCallState) -> bool:
-        unreachable = isinstance(state.outcome and state.outcome.exception(), ServiceUnreachable)
-        deadline = min(retries.deadline, retries.unreachable if unreachable else math.inf)
-        last = tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(deadline)
-        return last(state)
-
-    def announce(state: tenacity.RetryCallState) -> None:
-        pause = state.upcoming_sleep
-        notice.give(
-            max(pause, notice.lasted),
-            "Attempt %d of at most %d follows in %.1f s. %s",
-            state.attempt_number + 1,
-            retries.attempts,
-            pause,
-            state.outcome and state.outcome.exception(),
-            level=logging.WARNING,
-        )
-
-    return tenacity.Retrying(
-        sleep=pauses.append,
-        before_sleep=announce,
-        stop=stop,
-        wait=wait,
-        retry=tenacity.retry_if_exception(
-            lambda error: isinstance(error, WebCollectError) and error.retryable
-        ),
-        reraise=True,
-    )
 
 
 def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
@@ -258,7 +212,7 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
-            pause = min(error.retry_after or 0.0, context.settings.retries.longest_wait)
+            pause = Policy(context.settings).requested_pause(error)
             context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
         if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
             raise OutcomeUnknown(

@@ -13,15 +13,8 @@ from airflow_provider_webcollect.service.api.results import offset_before_rows
 from airflow_provider_webcollect.service.client.exchange import exchange
 from airflow_provider_webcollect.service.client.paging import RowCount
 from airflow_provider_webcollect.service.client.responses import Response
-from airflow_provider_webcollect.service.errors import (
-    AnswerTooLarge,
-    MalformedAnswer,
-    NoAnswer,
-    PageTooLarge,
-    PagingError,
-    ServiceFailure,
-    WebCollectError,
-)
+from airflow_provider_webcollect.service.client.retries import Policy, may_be_size
+from airflow_provider_webcollect.service.errors import PagingError, WebCollectError
 from airflow_provider_webcollect.service.flow import Blocking, Effect, Flow, Request, Send, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
 
@@ -35,36 +28,39 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Attempts at a page that may be too large, before half of it is requested.
-TRIES_PER_SIZE = 3
 #: Successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
-#: Attempts at a page before a cursor that does not advance is an error.
-STUCK_TRIES = 5
 
 
 def read_page(
-    context: ClientContext, task_id: str, lotno: str | None, offset: int, size: int
+    context: ClientContext,
+    task_id: str,
+    lotno: str | None,
+    offset: int,
+    size: int,
+    *,
+    can_halve: bool = False,
 ) -> Flow[DataPage]:
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
     A page after which the read could not continue (rows are left, but none came or the cursor did not
     advance) is requested again a few times.
 
+    :param can_halve: whether half of the rows can be requested, so that an error which fewer rows may help is
+        raised sooner.
     :raises PagingError: if the read still cannot continue.
     """
-    for tries in range(STUCK_TRIES):
-        if tries:
-            yield Sleep(context.settings.timing.stuck_wait)
-        call = _page_call(task_id, lotno, offset, size)
-        page = yield from exchange(call, context)
-        if _can_go_on_after(page, offset):
-            return page
-    raise PagingError(
-        f"reading task {task_id} stands still at offset {offset}: {page.rest_total} of {page.total} rows are "
-        f"left, but {len(page.rows)} came and the next offset is {page.offset}",
-        endpoint=call.endpoint.name,
-    )
+    call = _page_call(task_id, lotno, offset, size)
+
+    def check(page: DataPage) -> None:
+        if not _can_go_on_after(page, offset):
+            raise PagingError(
+                f"reading task {task_id} stands still at offset {offset}: {page.rest_total} of {page.total} "
+                f"rows are left, but {len(page.rows)} came and the next offset is {page.offset}",
+                endpoint=call.endpoint.name,
+            )
+
+    return (yield from exchange(call, context, check=check, can_halve=can_halve))
 
 
 def _page_call(task_id: str, lotno: str | None, offset: int, size: int) -> Call[DataPage]:
@@ -103,9 +99,6 @@ class PageReader:
         self._lotno = lotno
         self._size = PageSize(size)
         self._sent = sent
-        self._short = client.context.short_retries(
-            TRIES_PER_SIZE, client.context.settings.timing.long_failure
-        )
         self._once = client.context.short_retries(1)
         self._prefetched: _Prefetched | None = None
         self._pages_without = 0
@@ -120,7 +113,7 @@ class PageReader:
         page = self._take_prefetched(offset)
         if page is None:
             context = self._client.context
-            flow = read_fitting_page(context, self._short, self._task_id, self._lotno, offset, self._size)
+            flow = read_fitting_page(context, self._task_id, self._lotno, offset, self._size)
             page = self._client.run(flow, perform=self._perform)
         else:
             self._size.worked()
@@ -165,9 +158,9 @@ class PageReader:
             try:
                 page = self._client.run(prefetched.flow, prefetched.effect, self._perform)
             except WebCollectError as error:
-                if not (error.retryable or _may_be_size(error)):
+                if not (error.retryable or may_be_size(error)):
                     raise
-                self._client.run(_pause(error.retry_after, self._client.context))
+                self._client.run(_pause(error, self._client.context))
             else:
                 if _can_go_on_after(page, offset):
                     return page
@@ -218,9 +211,9 @@ class PageReader:
                     self._prefetched = _Prefetched(offset, flow, begun)
 
 
-def _pause(wanted: float | None, context: ClientContext) -> Flow[None]:
+def _pause(error: WebCollectError, context: ClientContext) -> Flow[None]:
     """Wait as long as the service asks, up to the connection's limit."""
-    pause = min(wanted or 0.0, context.settings.retries.longest_wait)
+    pause = Policy(context.settings).requested_pause(error)
     Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
     yield Sleep(pause)
 
@@ -273,7 +266,7 @@ class PageSize:
 
 
 def read_fitting_page(
-    context: ClientContext, short: ClientContext, task_id: str, lotno: str | None, offset: int, size: PageSize
+    context: ClientContext, task_id: str, lotno: str | None, offset: int, size: PageSize
 ) -> Flow[DataPage]:
     """Read the page at ``offset`` with as many rows as the service can send.
 
@@ -281,36 +274,16 @@ def read_fitting_page(
     after a few attempts, or at once if the failure took long. That continues down to a single row. A single
     row gets the full number of attempts of a call, as does a page whose failure is not related to its size.
 
-    :param short: ``context`` with fewer attempts, for pages that may be too large.
     :raises WebCollectError: the last error, if nothing helps.
     """
-    patient = False
     while True:
+        can_halve = size.now > 1
         try:
-            page = yield from read_page(
-                context if patient or size.now == 1 else short, task_id, lotno, offset, size.now
-            )
+            page = yield from read_page(context, task_id, lotno, offset, size.now, can_halve=can_halve)
         except WebCollectError as error:
-            if _may_be_size(error) and size.now > 1:
-                size.halve()
-                patient = False
-            elif error.retryable and size.now > 1 and not patient:
-                patient = True
-            else:
+            if not (can_halve and may_be_size(error)):
                 raise
+            size.halve()
         else:
             size.worked()
             return page
-
-
-def _may_be_size(error: WebCollectError) -> bool:
-    """Return whether fewer rows may help."""
-    match error:
-        case NoAnswer() | AnswerTooLarge() | PageTooLarge():
-            return True
-        case ServiceFailure(code=str(code)) if code.lower() == "servererror":
-            # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
-            return True
-        case MalformedAnswer() | ServiceFailure() if error.status in {200, 500}:
-            return True
-    return error.status in {413, 504}
