@@ -171,7 +171,7 @@ def _without_airflow(url: str, origin: str) -> ServiceAccess:
     )
     extras = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in Extras.__struct_fields__}
     connection = read_connection(given, extras, origin)
-    name = connection.credentials.fingerprint_at(connection.settings.base_url)
+    name = connection.credentials.lineage_at(connection.settings.base_url)
     # a refresh token works once: without its successor, the next command would be locked out
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     store = FileTokenStore(state / "webcollect" / name)

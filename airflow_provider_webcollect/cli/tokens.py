@@ -45,8 +45,8 @@ def status(conn_id: str | None, url: str | None, output: str) -> int:
     """
     access = connect(conn_id, url)
     found = access.store.load()
-    current = access.connection.credentials.fingerprint_at(access.connection.settings.base_url)
-    if found is None or found.fingerprint != current:
+    current = access.connection.credentials.lineage_at(access.connection.settings.base_url)
+    if found is None or not found.descends_from(current):
         why = "no token is stored" if found is None else "the stored token is of another credential"
         click.echo(f"For this connection {why}.", err=True)
         return 1

@@ -79,7 +79,7 @@ def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
     if not given.refresh_token or credentials.can_get_tokens or credentials.api_key:
         return credentials
     stored = make_token_store(connection.conn_id).load()
-    known = stored is not None and stored.fingerprint == given.fingerprint_at(connection.settings.base_url)
+    known = stored is not None and stored.descends_from(given.lineage_at(connection.settings.base_url))
     token = stored.access_token if stored is not None and known else NO_TOKEN
     return dataclasses.replace(credentials, access_token=token or NO_TOKEN)
 

@@ -44,20 +44,23 @@ class Retries:
 class Timing:
     """Waits of the client that no connection sets; tests shorten them. All are seconds.
 
-    :param patience: for which a process waits for another one's renewal, or for the keeper's record.
+    :param patience: for which a process waits for another one's renewal, or for the keeper's record; for the
+        first, four times the store's ``write_bound`` is added.
     :param store_patience: for which a process without a token waits for a failing store.
     :param adoption: for which a process whose refresh token is refused waits for the record of the process
         that used it.
-    :param youth: for which a token counts as just obtained; if it is rejected, its age is not the reason.
+    :param youth: for which a token counts as just obtained; one that is rejected is replaced once.
+    :param late_reads: for which a read of the token store may return what has been replaced since.
     :param slow_answer: that a response must take before prefetching in another thread pays off.
     :param long_failure: after which a page that may be too large is requested with half of its size at once.
     :param stuck_wait: before a page after which a read could not continue is requested again.
     """
 
-    patience: float = 110.0
+    patience: float = 70.0
     store_patience: float = 10.0
     adoption: float = 15.0
     youth: float = 60.0
+    late_reads: float = 30.0
     slow_answer: float = 0.05
     long_failure: float = 10.0
     stuck_wait: float = 1.0
@@ -65,6 +68,11 @@ class Timing:
 
 #: The waits of production.
 TIMING = Timing()
+
+
+def digest(secret: str) -> str:
+    """Return a digest by which a secret is recognized and from which it cannot be found out."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +115,18 @@ class Credentials:
         values = (self.refresh_token, self.access_token, self.password, self.api_key, self.datahub_api_key)
         return tuple(value for value in values if value)
 
-    def fingerprint_at(self, base_url: str) -> str:
-        """Return a digest of the base URL and of the credentials that tokens are obtained with.
+    def lineage_at(self, base_url: str) -> str:
+        """Return a digest that names the tokens which descend from these credentials.
 
-        It changes when a person changes the connection's credentials or its service.
+        It is that of the refresh token; without one, that of the service and the login. So whatever else a
+        person edits in the connection, the stored successor of its refresh token stays in use.
         """
-        parts = (base_url, self.refresh_token, self.access_token, self.login, self.password)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        if self.refresh_token or not self.login:
+            return digest(self.refresh_token or self.access_token or "")
+        parts = urlsplit(base_url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        host = (parts.hostname or "").rstrip(".")
+        return digest(repr((parts.scheme, host, port, parts.path.rstrip("/"), self.login)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,9 +149,8 @@ class ServiceView:
     def _token(self) -> dict[str, Any] | None:
         connection = WebCollectHook(self._conn_id).connection
         found = make_token_store(self._conn_id).load()
-        if found is None or found.fingerprint != connection.credentials.fingerprint_at(
-            connection.settings.base_url
-        ):
+        lineage = connection.credentials.lineage_at(connection.settings.base_url)
+        if found is None or not found.descends_from(lineage):
             return None
         return {
             "stored_at": _moment(found.obtained_at),

@@ -317,7 +317,7 @@ def test_no_repr_shows_a_secret(read: Any) -> None:
     }
     connection = read(login="someone", password="very-secret-password", extra=secrets)
     hook = WebCollectHook()
-    token = StoredToken(access_token="very-secret-a", refresh_token="very-secret-r", fingerprint="f")
+    token = StoredToken(access_token="very-secret-a", refresh_token="very-secret-r", lineage="f")
 
     shown = [
         connection,
@@ -347,10 +347,10 @@ class TestTokenStore:
         self, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = self.configure(monkeypatch, kind)
-        token = StoredToken(access_token="a", refresh_token="r", fingerprint="f", generation=1)
+        token = StoredToken(access_token="a", refresh_token="r", lineage="f", generation=1)
         store.save(token)
         assert store.load() == token
-        store.save(newer := StoredToken(access_token="b", fingerprint="f", generation=2))
+        store.save(newer := StoredToken(access_token="b", lineage="f", generation=2))
         assert store.load() == newer
 
     @pytest.mark.parametrize("kind", ["no.such.Store", "os.mkdir", "json.JSONDecoder", "own"])

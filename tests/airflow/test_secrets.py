@@ -16,7 +16,7 @@ import pytest
 from airflow.models import Variable
 from airflow.providers.common.compat.sdk import redact
 from airflow.settings import Session
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -48,6 +48,10 @@ RENEWAL = "webcollect_renewal__webcollect_default"
 def token_in_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has tokens shared as an Airflow installation shares them by default."""
     monkeypatch.delenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE")
+    with Session() as session:
+        # of another test's sandbox, which began with the same refresh token
+        session.execute(delete(Variable).where(Variable.key.in_([VARIABLE, RENEWAL])))
+        session.commit()
     # who renews waits for one and a half times as long
     monkeypatch.setattr(VariableTokenStore, "write_bound", 0.7)
 

@@ -169,7 +169,7 @@ def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
     request = Request(
         "GET", "https://a.example/x", {"Authorization": "Bearer SECRET"}, 1.0, content=b"SECRET"
     )
-    stored = StoredToken(access_token="SECRET6", refresh_token="SECRET7", fingerprint="f")
+    stored = StoredToken(access_token="SECRET6", refresh_token="SECRET7", lineage="f")
     things = [
         credentials,
         request,
@@ -243,10 +243,8 @@ class TestSettings:
         assert refusal.value.endpoint == "deprecate_data_app"
         assert sandbox.control.requests() == []
 
-    def test_a_new_credential_has_another_fingerprint(self) -> None:
+    def test_only_a_new_refresh_token_begins_a_new_lineage(self) -> None:
         some = Credentials(refresh_token="a")
-        assert some.fingerprint_at("https://a") == Credentials(refresh_token="a", api_key="k").fingerprint_at(
-            "https://a"
-        )
-        assert some.fingerprint_at("https://a") != Credentials(refresh_token="b").fingerprint_at("https://a")
-        assert some.fingerprint_at("https://a") != Credentials(access_token="a").fingerprint_at("https://a")
+        edited = Credentials(refresh_token="a", access_token="a", api_key="k", login="l", password="p")
+        assert some.lineage_at("https://a") == edited.lineage_at("https://b")
+        assert some.lineage_at("https://a") != Credentials(refresh_token="b").lineage_at("https://a")

@@ -41,7 +41,7 @@ ABOUT_SERVICE = (
 #: renewal that it has cut off is waited for, and Airflow finds no connection while its database is away.
 ABOUT_CREDENTIAL = (
     r"the connection has (changed since it was read, and|a new credential, which)"
-    r"|another process has been renewing the token for \d+ s|The conn_id `revoked` isn't defined"
+    r"|no token for \d+ s|The conn_id `revoked` isn't defined"
 )
 SECRET = re.compile(rb"sandbox-(access|refresh)-")
 

@@ -16,21 +16,25 @@ A claim ends when its owner writes the outcome, or ``CLAIM_LIFE`` seconds after 
 the observer's own clock. The owner may have been killed after it sent the refresh token, so the state after
 an expired claim is doubtful.
 
+A store that only one process uses has no ``write_bound``: its claims are made under a lock of the process.
+
 Two cases are not covered: a process that is suspended for longer than ``CLAIM_LIFE`` between its last reading
 of the clock and its next request or write, and a store whose write takes effect later than that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import secrets
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState
-from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+from airflow_provider_webcollect.service.errors import Stopped, TokenStoreUnavailable
 from airflow_provider_webcollect.service.flow import Blocking, Flow, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
 
@@ -43,84 +47,136 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which a claim expires, in addition to the time for claiming: longer than its owner takes to
 #: send (SEND_WITHIN, and the limits of the client's ``token_sender``) and to store.
-CLAIM_LIFE = 90.0
+CLAIM_LIFE = 55.0
 #: Seconds after the check of its claim in which a process may send the refresh token.
-SEND_WITHIN = 10.0
+SEND_WITHIN = 5.0
 #: The wait between writing a claim and checking it, and the longest time for claiming, as multiples of the
 #: store's ``write_bound``.
 MARGIN, CLAIMING = 1.5, 4.0
+#: Seconds after which a refused refresh token may be sent again: the refusal may have been a mistake.
+REFUSAL_LIFE = 3600.0
+#: Seconds between the attempts to write how a renewal has ended.
+SETTLE_PAUSES = (0.5, 2.0)
+
+_in_this_process = threading.Lock()
 
 
 class RenewalClaim:
     """This process's claims on one connection's renewals.
 
     :param store: where the processes share the note.
-    :param fingerprint: of the connection's own credential.
+    :param lineage: of the connection's own credential.
     :param clock: a monotonic clock, in seconds.
+    :param now: the wall clock, in Unix time.
     """
 
-    def __init__(self, store: TokenStore, fingerprint: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: TokenStore, lineage: str, clock: Callable[[], float], now: Callable[[], float]
+    ) -> None:
         self._store = store
-        self._fingerprint = fingerprint
+        self._lineage = lineage
         self._clock = clock
+        self._now = now
         self._seen: tuple[str, float] = ("", 0.0)
         self._life = CLAIM_LIFE + CLAIMING * (store.write_bound or 0.0)
         self._began = self._checked_at = 0.0
         self._note: RenewalNote | None = None
         self._found: RenewalNote | None = None
+        self._before = RenewalState.RELEASED
+        #: The claimant's name in the last claim that was made sure of.
+        self._own = ""
+        #: Whether a claim was written that cannot be read; no other is written then.
+        self.is_unseen = False
+        #: The newest generation that was certainly stored, as far as the note says.
+        self.newest = 0
         #: The state to write if the renewal ends without a new token; at first the state before the claim.
         self.outcome = RenewalState.RELEASED
 
-    def read(self, generation: int) -> Flow[RenewalState]:
-        """Return the state of the renewal of ``generation``; an expired claim is DOUBTFUL.
+    def read(self, token: str) -> Flow[RenewalState]:
+        """Return the state of the exchange of a refresh token; an expired claim is DOUBTFUL.
 
+        :param token: digest of the refresh token.
         :raises TokenStoreUnavailable: if the store cannot be read.
         """
-        note: RenewalNote | None = yield Blocking(self._store.load_note)
-        return self._state(note, generation)
+        self._found = yield Blocking(self._store.load_note)
+        return self._state(self._found, token)
 
-    def _state(self, note: RenewalNote | None, generation: int) -> RenewalState:
+    def _state(self, note: RenewalNote | None, token: str) -> RenewalState:
         if note is None:
             return RenewalState.RELEASED
-        # of any generation: a claim that was written late may have replaced one that is still valid
-        if note.state is RenewalState.CLAIMED and self._is_alive(note):
-            return RenewalState.CLAIMED
-        if (note.fingerprint, note.generation) != (self._fingerprint, generation):
+        self.newest = max(self.newest, note.newest)
+        state = note.state
+        if state is RenewalState.CLAIMED:
+            if note.claimant == self._own:
+                state = self.outcome  # left behind by this process, which renews once at a time
+            elif self._is_alive(note):
+                return state  # whatever is exchanged: a claim written late may have replaced a valid one
+            else:
+                state = RenewalState.DOUBTFUL
+        if note.token != token:
             return RenewalState.RELEASED
-        return RenewalState.DOUBTFUL if note.state is RenewalState.CLAIMED else note.state
+        if state is RenewalState.REFUSED:
+            if note.lineage != self._lineage:
+                return RenewalState.RELEASED  # a person has put this token into the connection again
+            if abs(self._now() - note.at) >= REFUSAL_LIFE:
+                return RenewalState.DOUBTFUL
+        return state
 
-    def acquire(self, generation: int) -> Flow[bool]:
-        """Claim the renewal; return whether this process, and no other, may renew ``generation`` now.
+    def acquire(self, token: str) -> Flow[bool]:
+        """Claim the renewal; return whether this process, and no other, may exchange a refresh token now.
 
-        :raises TokenStoreUnavailable: if the claim cannot be stored; nothing must be sent then.
+        :param token: digest of the refresh token.
+        :raises TokenStoreUnavailable: if the claim cannot be stored, nobody can read it, or the store is too
+            slow; nothing must be sent then.
         """
-        began = self._clock()
-        found: RenewalNote | None = yield Blocking(self._store.load_note)
-        before = self._state(found, generation)
-        if before is RenewalState.CLAIMED:
-            return False
-        bound = self._store.write_bound
-        if bound is not None and self._clock() - began > bound / 2:
-            return False  # others would wait for a claim that is in vain
+        if self.is_unseen:
+            raise _unseen()
+        began, bound = self._clock(), self._store.write_bound
         claim = RenewalNote(
             claimant=secrets.token_hex(8),
-            generation=generation,
-            fingerprint=self._fingerprint,
+            lineage=self._lineage,
+            token=token,
             state=RenewalState.CLAIMED,
+            at=self._now(),
         )
-        yield Blocking(functools.partial(self._store.save_note, claim))
-        if bound is not None:
-            if self._clock() - began > bound:
+        if bound is None:
+            before: RenewalState = yield Blocking(functools.partial(self._take, claim))
+            if before is RenewalState.CLAIMED:
                 return False
+        else:
+            before = yield from self.read(token)
+            if before is RenewalState.CLAIMED:
+                return False
+            if (took := self._clock() - began) > bound / 2:
+                raise _too_slow("a read of the token store took", took, bound / 2)
+            claim = msgspec.structs.replace(claim, newest=self.newest)
+            yield Blocking(functools.partial(self._store.save_note, claim))
+            if (took := self._clock() - began) > bound:
+                raise _too_slow("a read and a write of the token store took", took, bound)
             pause = bound * MARGIN
             Notice(log).give(pause, "Making sure for %.1f s that no other process renews the token.", pause)
             yield Sleep(pause)
-            is_replaced = (yield Blocking(self._store.load_note)) != claim
-            if is_replaced or self._clock() - began > bound * CLAIMING:
+            visible: RenewalNote | None = yield Blocking(self._store.load_note)
+            if visible is None:
+                self.is_unseen = True
+                raise _unseen()
+            if visible != claim:
                 return False
-        self._note, self._began, self._checked_at, self.outcome = claim, began, self._clock(), before
-        self._found = found if found and found.state is not RenewalState.CLAIMED else None
+            if (took := self._clock() - began) > bound * CLAIMING:
+                raise _too_slow("claiming the renewal in the token store took", took, bound * CLAIMING)
+        self._note, self._began, self._checked_at = claim, began, self._clock()
+        self._before = self.outcome = before
+        self._own = claim.claimant
         return True
+
+    def _take(self, claim: RenewalNote) -> RenewalState:
+        """Claim in a store that only this process uses; return the state before."""
+        with _in_this_process:
+            self._found = self._store.load_note()
+            before = self._state(self._found, claim.token)
+            if before is not RenewalState.CLAIMED:
+                self._store.save_note(msgspec.structs.replace(claim, newest=self.newest))
+            return before
 
     def may_send(self) -> bool:
         """Return whether the claim is recent enough to send the refresh token."""
@@ -128,18 +184,42 @@ class RenewalClaim:
 
     def settle(self) -> Flow[None]:
         """End the claim, and write the outcome."""
-        if self._note is None or self._clock() - self._began >= self._life:
-            return  # another process may have claimed meanwhile
-        note = msgspec.structs.replace(self._note, state=self.outcome)
-        if self._found is not None and self.outcome is RenewalState.RELEASED:
-            note = self._found  # the note before, which may be of another generation, is still valid
+        if self._note is None:
+            return
+        note = msgspec.structs.replace(self._note, state=self.outcome, newest=self.newest, at=self._now())
+        if self._found and self._found.state is not RenewalState.CLAIMED and self.outcome is self._before:
+            # nothing was sent; the note before, perhaps on another refresh token, is still valid
+            note = msgspec.structs.replace(self._found, newest=self.newest)
         self._note = None
-        try:
-            yield Blocking(functools.partial(self._store.save_note, note))
-        except TokenStoreUnavailable as error:
-            log.warning("How the renewal of the token ended is not noted; others will wait. %s", error)
+        for pause in (*SETTLE_PAUSES, None):
+            if self._clock() - self._began >= self._life:
+                return  # another process may have claimed meanwhile
+            try:
+                yield Blocking(functools.partial(self._store.save_note, note))
+            except TokenStoreUnavailable as error:
+                if pause is None:
+                    log.warning("How the renewal of the token ended is not noted; others wait. %s", error)
+                    return
+                with contextlib.suppress(Stopped):
+                    yield Sleep(pause)
+            else:
+                return
 
     def _is_alive(self, note: RenewalNote) -> bool:
         if self._seen[0] != note.claimant:
             self._seen = (note.claimant, self._clock())
         return self._clock() - self._seen[1] < self._life
+
+
+def _too_slow(what: str, took: float, limit: float) -> TokenStoreUnavailable:
+    return TokenStoreUnavailable(
+        f"{what} {took:.1f} s, and for a safe renewal it may take {limit:.1f} s: make the store faster, or "
+        "set a higher `[webcollect] token_store_timeout` for all processes"
+    )
+
+
+def _unseen() -> TokenStoreUnavailable:
+    return TokenStoreUnavailable(
+        "what was written to the token store cannot be read: with `[core] multi_team`, a Variable of one "
+        "team is not visible to the triggerer and to other teams"
+    )

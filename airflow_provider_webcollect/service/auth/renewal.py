@@ -1,9 +1,9 @@
 """Access tokens: one credential that all processes share, renewed by one of them at a time.
 
 Refresh tokens count as single-use, and sending a used one may revoke all tokens (assumptions.md, Tokens). So
-a process sends one only while it holds the host's lock and the claim (:mod:`.claim`), and after a successful
-write to the store. It sends the same one again only if the first request certainly did not arrive, or if no
-valid access token is left to lose.
+a process sends one only while it holds the claim (:mod:`.claim`), and after a successful write to the store.
+It sends the same one again only if the first request certainly did not arrive, or if no valid access token is
+left to lose. One whose digest the record has among the spent ones is never sent.
 
 The state of the token decides what a process does:
 
@@ -12,22 +12,25 @@ The state of the token decides what a process does:
 | fresh | the record's times | use it | use it |
 | due | little of its lifetime is left | use it while another process has the claim | renew |
 | ended | no record, expired, or rejected | wait for the claimant's record | renew |
+| late | the note names a newer generation | use it; else read again, for ``late_reads`` | do not send |
 | doubtful | the claim expired, or the note says: response lost | use it to its end | renew after its end |
-| refused | the note says so | use it to its end | login and password, else `GrantRejected` |
-| superseded | a newer generation is of another credential | `TokenUnavailable` | `TokenUnavailable` |
+| refused | the note says so, for an hour | use it to its end | login and password, else `GrantRejected` |
+| superseded | the record is of another lineage, and ours is spent | `TokenUnavailable` | `TokenUnavailable` |
 
 | Event, with the claim | Next state | The refresh token |
 |---|---|---|
 | a new token | fresh: the next generation is stored, and the claim released | is used up |
-| certainly not sent | as before | is kept |
+| certainly not sent, or an unknown refusal | as before | is kept |
 | response lost, access token valid | doubtful | is sent again only after the access token's end |
 | response lost, access token ended | as the second response says, else doubtful | is sent once more |
-| refused | fresh if a newer record appears, else refused | is never sent again |
-| interrupted or killed | doubtful, by the note or the expired claim | as for a lost response |
+| refused by a known code | fresh if a newer record appears, else refused | may be sent again after an hour |
+| killed | doubtful, by the expired claim | as for a lost response |
 
 If the connection has login and password, they are used instead of sending a doubtful refresh token again.
 
-Records are ordered by generation; a record never replaces one of a higher generation.
+Records are ordered by generation; a record never replaces one of a higher generation. A connection goes on
+with the record if that descends from its credential (:meth:`.StoredToken.descends_from`). A credential that
+the record knows nothing of is new: it begins a lineage of its own, with the next generation.
 """
 
 from __future__ import annotations
@@ -45,8 +48,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.claim import RenewalClaim
-from airflow_provider_webcollect.service.auth.host_lock import HostLock
+from airflow_provider_webcollect.service.auth.claim import CLAIMING, RenewalClaim
 from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
@@ -63,7 +65,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.settings import TIMING
+from airflow_provider_webcollect.service.settings import TIMING, digest
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
@@ -81,18 +83,18 @@ POSTPONEMENT = 60.0
 #: Share of a token's lifetime after which a keeper sends a refresh token again if the response was lost. If
 #: the service then revokes the access token, little is lost.
 LATE_SHARE = 0.9
-#: Reads of a store that looks empty before it counts as empty, since a failing store may look so for a
-#: moment; and the seconds between them, if other processes use it.
-EMPTY_READS, EMPTY_PAUSE = 2, 1.2
 #: Seconds before a token is requested again after the response was lost.
 LOST_ANSWER_PAUSE = 1.0
-#: Statuses of the token endpoint that do not mean that the refresh token is refused.
-_NO_REFUSAL = frozenset({403, 404, 408, 429})
+#: The codes by which the service refuses a refresh token (assumptions.md, Tokens), without dots and in lower
+#: case. Whatever else the token endpoint says is temporary.
+REFUSALS = frozenset({"invalidgrant", "invalidtoken"})
 #: Seconds between two reads of the store while waiting. They grow to the longest, so that many processes that
 #: wait do not slow down Airflow's API server, and with it the process that they wait for.
 READ_INTERVAL, LONGEST_READ_INTERVAL = 0.2, 2.0
 #: Seconds between the attempts to store a new token, which the service does not issue again.
 SAVE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+#: How many spent refresh tokens a record remembers.
+MOST_SPENT = 1000
 
 #: Sends a token call.
 SendToken = Callable[["Call[TokenRecord]"], Flow["TokenRecord"]]
@@ -107,10 +109,11 @@ class Tokens:
     """Provides the access token for the calls of one client.
 
     :param credentials: the connection's credentials.
-    :param name: names the connection; processes of a host that use the same name renew one at a time.
+    :param name: names the connection.
     :param store: where the processes share the token.
     :param base_url: the service that the credentials are for.
     :param keeper_only: never write to the store except in :meth:`renew`; wait for the keeper's record.
+    :param reads_only: never write to the store, and wait for nothing.
     :param timing: how long to wait.
     :param learned: called with every token obtained, for masking it in logs.
     :param now: the wall clock, in Unix time; it is only used to tell how much of a token's lifetime is left.
@@ -125,6 +128,7 @@ class Tokens:
         *,
         base_url: str = "",
         keeper_only: bool = False,
+        reads_only: bool = False,
         timing: Timing = TIMING,
         learned: Callable[[str], None] = lambda token: None,
         now: Callable[[], float] = time.time,
@@ -132,23 +136,28 @@ class Tokens:
     ) -> None:
         self._credentials = credentials
         self._store = store
-        self._fingerprint = credentials.fingerprint_at(base_url)
-        self._key = f"{name}:{self._fingerprint}"
-        self._lock = HostLock(self._key)
-        self._claim = RenewalClaim(store, self._fingerprint, clock)
+        self._lineage = credentials.lineage_at(base_url)
+        self._key = f"{name}:{self._lineage}"
+        self._claim = RenewalClaim(store, self._lineage, clock, now)
         self._keeper_only = keeper_only
+        self._reads_only = reads_only
+        #: For the longest claim of another process, the time for claiming included.
+        self._patience = timing.patience + CLAIMING * (store.write_bound or 0.0)
         self._timing = timing
         self._learned = learned
         self._now = now
         self._clock = clock
         self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
-        #: The newest generation seen, of any credential.
+        #: The newest generation seen, of any lineage, and what was spent until then.
         self._generation = 0
+        self._spent: tuple[str, ...] = ()
+        #: Since when the store lacks the newest generation; and the newest that it will never show.
+        self._late_since: float | None = None
+        self._lost_generation = 0
+        #: What a renewal waits for.
+        self._obstacle = ""
         self._renewal = RenewalState.RELEASED
-        #: The generation in the store at this process's first read, right after it read the connection.
-        self._first_generation: int | None = None
-        self._is_superseded = False
         self._postponed_until = 0.0
         self._obtained: tuple[str, float] = ("", 0.0)
         self._replaced_young_at = -math.inf
@@ -184,7 +193,7 @@ class Tokens:
             raise
 
     def _token(self, rejected: str | None, send: SendToken) -> Flow[str]:
-        if self._keeper_only:
+        if self._keeper_only or self._reads_only:
             return (yield from self._from_keeper(rejected))
         try:
             token = yield from self._renewed(
@@ -212,7 +221,7 @@ class Tokens:
         rejected = None
         try:
             yield from self._read_store()
-            self._renewal = yield from self._claim.read(self._generation)
+            self._renewal = yield from self._claim.read(self._next_digest)
         except TokenStoreUnavailable as error:
             log.warning("The token store is read again: %s", error)
         if after_share and (young := self._younger_than(after_share)):
@@ -257,11 +266,11 @@ class Tokens:
             return False
         return held.age_share(self._now()) >= 1 - self._early and self._clock() >= self._postponed_until
 
-    def _read_store(self) -> Flow[bool]:
-        """Use the stored token, unless it is older or was obtained with another credential.
+    def _read_store(self) -> Flow[None]:
+        """Use the stored token, unless it is older or does not descend from the connection's credential.
 
-        :return: whether the store has a token.
         :raises TokenStoreUnavailable: if the store cannot be read.
+        :raises TokenUnavailable: if the connection's credential was replaced by that of the stored token.
         """
         unsaved = _unsaved.get(self._key)
         try:
@@ -275,26 +284,27 @@ class Tokens:
         if unsaved is not None and unsaved.is_newer_than(stored):
             yield from self._save(unsaved, ())
             stored = unsaved
-        if self._first_generation is None:
-            self._first_generation = stored.generation if stored else 0
         if stored is None:
             self._hold_own()
-            return False
-        own_generation = max(self._first_generation, self._held.generation if self._held else 0)
-        self._generation = max(self._generation, stored.generation)
-        if stored.fingerprint == self._fingerprint:
-            self._is_superseded = False
-            if self._held is None or not self._held.is_newer_than(stored):
-                self._hold(stored)
-            elif self._renewal is RenewalState.REFUSED:
-                # our token cannot be renewed, and another process has started over with a lower generation
-                self._generation = stored.generation
-                self._hold(stored)
-            return True
-        # superseded if a token of another credential was stored after this process had read its own
-        self._is_superseded = stored.generation > own_generation
-        self._hold_own()
-        return True
+            return
+        if not stored.descends_from(self._lineage):
+            if stored.generation >= self._generation:
+                self._generation, self._spent = stored.generation, (*stored.spent, stored.lineage)
+            # a login can be used again, so it may also be that a person has returned to it
+            is_fresh = not self._credentials.refresh_token and not (self._held and self._held.generation)
+            if self._lineage in stored.spent and not is_fresh:
+                # the stored token may be the only one that still works
+                raise TokenUnavailable(
+                    "the connection has a new credential, which is not used here yet; if it still has the "
+                    "old one, that is used up, and a new one must be put into the connection"
+                )
+            self._hold_own()
+        elif self._held is None or not self._held.is_newer_than(stored):
+            self._hold(stored)
+        elif self._renewal is RenewalState.REFUSED:
+            # our token cannot be renewed, and another process has started over with a lower generation
+            self._generation = stored.generation
+            self._hold(stored)
 
     def _hold_own(self) -> None:
         """Use the connection's own access token, if there is no other."""
@@ -303,7 +313,7 @@ class Tokens:
                 StoredToken(
                     access_token=self._credentials.access_token,
                     refresh_token=self._credentials.refresh_token,
-                    fingerprint=self._fingerprint,
+                    lineage=self._lineage,
                 )
             )
 
@@ -314,10 +324,11 @@ class Tokens:
         if self._held is not None and self._held.generation != token.generation:
             self._renewal = RenewalState.RELEASED
         self._held = token
-        self._generation = max(self._generation, token.generation)
+        if token.generation >= self._generation:
+            self._generation, self._spent = token.generation, token.spent
 
     def _from_keeper(self, rejected: str | None) -> Flow[str]:
-        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._timing.patience
+        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
         while True:
             trouble: TokenStoreUnavailable | None = None
             try:
@@ -326,10 +337,11 @@ class Tokens:
                 trouble = error
             if token := self._usable(rejected):
                 return token
+            if self._reads_only:
+                raise trouble or TokenUnavailable("no valid token is stored; the next task obtains one")
             if self._clock() >= gives_up_at:
                 raise trouble or TokenUnavailable(
-                    f"no new token was stored for {self._timing.patience:.0f} s; "
-                    "does the DAG run that renews it?"
+                    f"no new token was stored for {self._patience:.0f} s; does the DAG run that renews it?"
                 )
             notice.give(
                 notice.lasted,
@@ -343,61 +355,56 @@ class Tokens:
     ) -> Flow[StoredToken]:
         """Return a token that is good enough: renew it, or wait for the process that does.
 
-        :param is_enough: whether the token in memory is good enough, given whether another process is
-            renewing.
+        :param is_enough: whether the token in memory is good enough, given whether a renewal has to wait.
         """
-        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._timing.patience
+        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
         store_works_at, pause = self._clock(), READ_INTERVAL
-        try:
-            while True:
-                try:
-                    renewed = yield from self._try_to_renew(send, rejected, is_enough)
-                    if renewed is not None:
-                        return renewed
-                    store_works_at, reason = self._clock(), "another process to renew the token"
-                except TokenStoreUnavailable:
-                    if (
-                        self._usable(rejected)
-                        or self._clock() - store_works_at >= self._timing.store_patience
-                    ):
-                        raise
-                    reason = "the token store, which cannot be used now"
-                if self._clock() >= gives_up_at:
-                    raise TokenUnavailable(
-                        f"another process has been renewing the token for {self._timing.patience:.0f} s"
-                    )
-                rest = gives_up_at - self._clock()
-                notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
-                yield Sleep(pause * random.uniform(0.8, 1.2))
-                pause = min(pause * 1.3, LONGEST_READ_INTERVAL)
-        finally:
-            self._lock.release()
+        while True:
+            try:
+                renewed = yield from self._try_to_renew(send, rejected, is_enough)
+                if renewed is not None:
+                    return renewed
+                store_works_at, reason = self._clock(), self._obstacle
+            except TokenStoreUnavailable:
+                if (
+                    self._usable(rejected)
+                    or self._claim.is_unseen
+                    or self._clock() - store_works_at >= self._timing.store_patience
+                ):
+                    raise
+                reason = "the token store, which cannot be used now"
+            if self._clock() >= gives_up_at:
+                raise TokenUnavailable(f"no token for {self._patience:.0f} s: waited for {reason}")
+            rest = gives_up_at - self._clock()
+            notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
+            yield Sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(pause * 1.3, LONGEST_READ_INTERVAL)
 
     def _try_to_renew(
         self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
     ) -> Flow[StoredToken | None]:
-        """Read the store, claim and renew; None if another process is renewing."""
+        """Read the store, claim and renew; None, and ``_obstacle`` says why, if that has to wait."""
         yield from self._read_store()
         if self._held is not None and is_enough(False):
             return self._held
-        if self._is_superseded:
-            # the stored token may be the only one that still works
-            raise TokenUnavailable("the connection has a new credential, which is not used here yet")
-        is_locked = self._lock.try_acquire()
-        generation = self._generation
-        self._renewal = yield from self._claim.read(generation)
-        is_contended = not is_locked or self._renewal is RenewalState.CLAIMED
-        if self._held is not None and is_enough(is_contended):
+        generation, token = self._generation, self._next_digest
+        self._renewal = yield from self._claim.read(token)
+        self._obstacle = "another process to renew the token"
+        must_wait = self._renewal is RenewalState.CLAIMED or self._is_late()
+        if self._held is not None and is_enough(must_wait):
             return self._held
-        if not is_contended:
-            self._check_means(rejected)
-        if is_contended or not (yield from self._claim.acquire(generation)):
+        if must_wait:
+            return None
+        self._check_means(rejected)
+        self._obstacle = "another process, which has claimed the renewal at the same time"
+        if not (yield from self._claim.acquire(token)):
             return None
         try:
             self._renewal = self._claim.outcome
             self._check_means(rejected)  # another process may have been refused just now
-            yield from self._make_sure_it_is_empty()
-            if self._generation == generation and not (self._held and is_enough(False)):
+            yield from self._read_store()
+            is_as_before = (self._generation, self._next_digest) == (generation, token)
+            if is_as_before and not self._is_late() and not (self._held and is_enough(False)):
                 return (yield from self._as_claimant(send, rejected))
         except GeneratorExit:
             raise
@@ -407,15 +414,21 @@ class Tokens:
         yield from self._claim.settle()
         return None
 
-    def _make_sure_it_is_empty(self) -> Flow[None]:
-        """Read the store while holding the claim, and again if it seems empty."""
-        pause = READ_INTERVAL if self._store.write_bound is None else EMPTY_PAUSE
-        for _ in range(EMPTY_READS):
-            stored = yield from self._read_store()
-            if stored or not self._credentials.refresh_token:
-                return
-            yield Sleep(pause)
-        yield from self._read_store()
+    def _is_late(self) -> bool:
+        """Return whether the store, as it was read, lacks a newer token that was certainly stored.
+
+        After a while it counts as deleted.
+        """
+        newest = self._claim.newest
+        if not self._next_digest or newest <= max(self._generation, self._lost_generation):
+            self._late_since = None
+            return False
+        self._late_since = self._clock() if self._late_since is None else self._late_since
+        self._obstacle = "the token store to return what was stored last"
+        if self._clock() - self._late_since < self._timing.late_reads:
+            return True
+        self._lost_generation = newest
+        return False
 
     @property
     def _has_login(self) -> bool:
@@ -428,10 +441,22 @@ class Tokens:
         """
         if renewal is RenewalState.REFUSED or (renewal is RenewalState.DOUBTFUL and self._has_login):
             return None
+        source = self._next_source
+        return endpoints.refresh_token(source.refresh_token) if source and source.refresh_token else None
+
+    @property
+    def _next_source(self) -> StoredToken | Credentials | None:
+        """What has a refresh token that is not spent: the record, or else the connection."""
         for source in (self._held, self._credentials):
-            if source is not None and source.refresh_token:
-                return endpoints.refresh_token(source.refresh_token)
+            if source and source.refresh_token and digest(source.refresh_token) not in self._spent:
+                return source
         return None
+
+    @property
+    def _next_digest(self) -> str:
+        """The digest of the refresh token that is sent next; empty without one."""
+        source = self._next_source
+        return digest(source.refresh_token) if source and source.refresh_token else ""
 
     def _check_means(self, rejected: str | None) -> None:
         """Raise if there is nothing to obtain a token with."""
@@ -446,12 +471,20 @@ class Tokens:
         )
 
     def _refuse_to_spin(self, rejected: str | None) -> None:
-        """Raise if new tokens are rejected again and again, as for an operation that rejects any token."""
+        """Raise if new tokens are rejected again and again, as for an operation that rejects any token.
+
+        :raises TokenUnavailable: with the seconds until the token may be renewed again.
+        """
         obtained, since = self._obtained
         if not rejected or obtained != rejected or self._clock() - since > self._timing.youth:
             return
-        if self._clock() - self._replaced_young_at < self._timing.youth:
-            raise TokenRejected("tokens that were just obtained are rejected: the refusal has another reason")
+        rest = self._timing.youth - (self._clock() - self._replaced_young_at)
+        if rest > 0:
+            raise TokenUnavailable(
+                "the token was renewed twice within a minute, and is rejected again; either the service "
+                "drops its tokens, or it refuses this operation for another reason",
+                retry_after=rest,
+            )
         self._replaced_young_at = self._clock()
 
     def _as_claimant(self, send: SendToken, rejected: str | None) -> Flow[StoredToken | None]:
@@ -492,7 +525,7 @@ class Tokens:
 
         :raises GrantRejected: if the service refuses it.
         :raises _AnswerLost: if it is not known whether the service accepted it.
-        :raises WebCollectError: any other; the request certainly had no effect.
+        :raises WebCollectError: any other; the refresh token was not used up.
         """
         if not self._claim.may_send():
             raise TokenUnavailable("this process stood still while it was about to renew the token")
@@ -524,12 +557,18 @@ class Tokens:
         try:
             return (yield from send(refresh))
         except ServiceError as refusal:
-            status = refusal.status or 0
-            # a response without a code may be from a gateway that requires a token
-            if refusal.code is None or not 400 <= status < 500 or status in _NO_REFUSAL or refusal.retryable:
+            if (refusal.code or "").replace(".", "").lower() in REFUSALS:
+                self._renewal = self._claim.outcome = RenewalState.REFUSED
+                raise _explained(refusal) from refusal
+            if refusal.retryable or not refusal.permanent:
                 raise
-            self._renewal = self._claim.outcome = RenewalState.REFUSED
-            raise _explained(refusal) from refusal
+            # a gateway or a service in trouble, which says nothing of the credential
+            raise TokenUnavailable(
+                f"the service issues no token now: {refusal.message}",
+                status=refusal.status,
+                code=refusal.code,
+                request_id=refusal.request_id,
+            ) from refusal
 
     def _has_successor(self, generation: int) -> Flow[bool]:
         """Wait for the record of a process that used the refresh token before."""
@@ -549,20 +588,31 @@ class Tokens:
     def _keep(self, record: TokenRecord, spent: Call[TokenRecord] | None) -> Flow[StoredToken]:
         """Store a new token before it is used; if the response has no new refresh token, keep the old one."""
         now = self._now()
+        before = spent.body["refresh_token"] if spent and spent.body else None
+        lineage = self._held.lineage if self._held else self._lineage
         token = StoredToken(
             access_token=record.access_token,
-            refresh_token=record.refresh_token
-            or (spent.body["refresh_token"] if spent and spent.body else None),
-            generation=self._generation + 1,
+            refresh_token=record.refresh_token or before,
+            generation=max(self._generation, self._claim.newest) + 1,
             obtained_at=now,
             expires_at=None if record.expires_in is None else now + record.expires_in,
-            fingerprint=self._fingerprint,
+            lineage=lineage,
+            spent=self._spent_with(lineage, before, record.refresh_token or before),
             stored_by=f"{socket.gethostname()}, process {os.getpid()}",
         )
         self._obtained = (token.access_token, self._clock())
         self._hold(token)
         yield from self._save(token, SAVE_PAUSES)
         return token
+
+    def _spent_with(self, lineage: str, before: str | None, kept: str | None) -> tuple[str, ...]:
+        """Return the digests of what is spent once ``before`` is, the oldest first."""
+        used = [] if self._held and lineage in self._spent else [lineage]
+        used += [digest(before)] if before else []
+        ordered = dict.fromkeys([*(each for each in self._spent if each not in used), *used])
+        # it stays in use if the service has issued no other
+        ordered.pop(digest(kept or ""), None)
+        return tuple(ordered)[-MOST_SPENT:]
 
     def _save(self, token: StoredToken, pauses: tuple[float, ...]) -> Flow[None]:
         _unsaved[self._key] = token
@@ -590,6 +640,7 @@ class Tokens:
             else:
                 break
         _unsaved.pop(self._key, None)
+        self._claim.newest = max(self._claim.newest, token.generation)
         self._claim.outcome = RenewalState.RELEASED
         yield from self._claim.settle()
 

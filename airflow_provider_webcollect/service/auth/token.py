@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from airflow_provider_webcollect.service.api.records import TokenRecord
+from airflow_provider_webcollect.service.settings import digest
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +18,9 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         clocks; 0 for the connection's own token.
     :ivar obtained_at: Unix time by the clock of the host that obtained it.
     :ivar expires_at: Unix time at which the access token expires, by the same clock; None if not known.
-    :ivar fingerprint: of the connection's credential that this token was obtained with.
+    :ivar lineage: names the credential that this token descends from (``Credentials.lineage_at``).
+    :ivar spent: digests of what was used up before, under this connection, the oldest first: refresh tokens,
+        and the lineages themselves. A refresh token among them is never sent.
     :ivar stored_by: the host and the process that obtained it; None for the connection's own token.
     """
 
@@ -26,13 +29,14 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     obtained_at: float = 0.0
     expires_at: float | None = None
-    fingerprint: str
+    lineage: str
+    spent: tuple[str, ...] = ()
     stored_by: str | None = None
 
     def __repr__(self) -> str:
         return (
             f"StoredToken(generation={self.generation}, expires_at={self.expires_at}, "
-            f"fingerprint={self.fingerprint!r})"
+            f"lineage={self.lineage!r})"
         )
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -41,6 +45,14 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     def is_newer_than(self, other: StoredToken | None) -> bool:
         """Return whether this record comes after ``other``."""
         return other is None or self.generation > other.generation
+
+    def descends_from(self, lineage: str) -> bool:
+        """Return whether a connection with the credential ``lineage`` goes on with this token.
+
+        The connection may hold any refresh token of the lineage: a person may have copied a later one.
+        """
+        begun = self.spent.index(self.lineage) if self.lineage in self.spent else 0
+        return lineage in {self.lineage, digest(self.refresh_token or ""), *self.spent[begun:]}
 
     def age_share(self, now: float) -> float:
         """Return the share of the token's lifetime that has passed; 1.0 if that is not known."""
@@ -63,7 +75,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenewalState(StrEnum):
-    """The state of the renewal of one generation of the token."""
+    """The state of the exchange of one refresh token."""
 
     CLAIMED = "claimed"
     RELEASED = "released"
@@ -72,14 +84,18 @@ class RenewalState(StrEnum):
 
 
 class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process renews which generation of the token, or how that ended. It contains no secret.
+    """Which process renews the token, or how that ended. It contains no secret.
 
     :ivar claimant: a random name for one attempt of one process.
-    :ivar generation: of the token to be replaced.
-    :ivar fingerprint: of the claimant's connection credential.
+    :ivar lineage: of the credential in the claimant's connection.
+    :ivar token: digest of the refresh token to be exchanged; empty if there is none.
+    :ivar newest: the newest generation that was certainly stored.
+    :ivar at: Unix time by the claimant's clock.
     """
 
     claimant: str
-    generation: int
-    fingerprint: str
+    lineage: str
+    token: str
     state: RenewalState
+    newest: int = 0
+    at: float = 0.0

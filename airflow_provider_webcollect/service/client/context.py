@@ -56,15 +56,17 @@ def make_context(
     learned: Callable[[str], None] = lambda secret: None,
     is_outdated: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    reads_only: bool = False,
 ) -> ClientContext:
     """Create the context of a client.
 
-    :param name: names the connection; processes of a host that use the same name renew its token one at a
-        time.
+    :param name: names the connection.
     :param store: where the processes share the token.
     :param learned: called with every token obtained, for masking it in logs.
     :param is_outdated: returns whether the connection has changed since it was read; it may block.
     :param clock: a monotonic clock, in seconds, for the waits of the token's renewal.
+    :param reads_only: only use the token that is stored, and neither renew it nor wait for another.
     """
     return ClientContext(
         settings=settings,
@@ -76,6 +78,7 @@ def make_context(
             store,
             base_url=settings.base_url,
             keeper_only=settings.token_refresh == "keeper",
+            reads_only=reads_only,
             timing=settings.timing,
             learned=learned,
             clock=clock,

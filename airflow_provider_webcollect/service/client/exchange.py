@@ -46,7 +46,7 @@ T = TypeVar("T")
 #: come from another process and be rejected too.
 REPLACEMENTS = 3
 #: Attempts of a token call, seconds after which none is made, and seconds for its response.
-TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 10.0, 20.0
+TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 5.0, 20.0
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 

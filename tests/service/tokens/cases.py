@@ -10,7 +10,7 @@ from airflow_provider_webcollect.service.api import endpoints
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
 from airflow_provider_webcollect.service.auth.token import RenewalNote
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
-from airflow_provider_webcollect.service.settings import Credentials
+from airflow_provider_webcollect.service.settings import Credentials, digest
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -75,5 +75,5 @@ def changed(token: StoredToken | None, **changes: Any) -> StoredToken:
 def note(token: StoredToken, state: RenewalState) -> RenewalNote:
     """What another process has noted on the renewal of a token."""
     return RenewalNote(
-        claimant="another", generation=token.generation, fingerprint=token.fingerprint, state=state
+        claimant="another", lineage=token.lineage, token=digest(str(token.refresh_token)), state=state
     )

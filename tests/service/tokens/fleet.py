@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Starts processes as forks of one that has already imported what they need.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__, "filelock", "requests", "urllib3"])
+FORKS.set_forkserver_preload([__name__, "requests", "urllib3"])
 
 
 class SlowFileTokenStore(FileTokenStore):
@@ -45,25 +44,21 @@ class SlowFileTokenStore(FileTokenStore):
 
 
 class Fleet:
-    """Processes on some hosts (folders for locks) that call the service in rounds, all at once.
+    """Processes that call the service in rounds, all at once; nothing tells them that they share a host.
 
     :param store: the file that they share the token in.
     :param dies: has each of them end before it stores a new token.
     """
 
-    def __init__(self, sandbox: Sandbox, store: Path, *, size: int, hosts: int, dies: bool = False) -> None:
+    def __init__(self, sandbox: Sandbox, store: Path, *, size: int, dies: bool = False) -> None:
         # each host would have an address, and so a rate, of its own
         sandbox.control.configure(enforce_limits=False)
         self._processes = []
         self._pipes = []
-        for number in range(size):
-            host = store.parent / f"host{number % hosts}"
-            host.mkdir(exist_ok=True)
+        for _ in range(size):
             ours, its = FORKS.Pipe()
             shared = SlowFileTokenStore(store, dies_before_saving=dies)
-            process = FORKS.Process(
-                target=_serve, args=(sandbox.url, sandbox.refresh_token, shared, host, its)
-            )
+            process = FORKS.Process(target=_serve, args=(sandbox.url, sandbox.refresh_token, shared, its))
             process.start()
             its.close()
             self._processes.append(process)
@@ -95,8 +90,7 @@ class Fleet:
             pipe.send("call")
 
 
-def _serve(url: str, refresh_token: str, store: SlowFileTokenStore, host: Path, rounds: Connection) -> None:
-    tempfile.tempdir = str(host)
+def _serve(url: str, refresh_token: str, store: SlowFileTokenStore, rounds: Connection) -> None:
     settings = Settings(
         base_url=url,
         requests_per_second=0,
@@ -121,6 +115,6 @@ def store_expired(sandbox: Sandbox, path: Path) -> None:
         refresh_token=sandbox.refresh_token,
         obtained_at=time.time() - 86_400,
         expires_at=time.time() - 1,
-        fingerprint=with_refresh_token(sandbox).fingerprint_at(sandbox.url),
+        lineage=with_refresh_token(sandbox).lineage_at(sandbox.url),
     )
     SlowFileTokenStore(path).save(expired)

@@ -1,4 +1,4 @@
-"""Processes of one host and of two that share a token in a file: renewed once, and lost by a kill only."""
+"""Processes that share a token in a file: renewed once, and lost by a kill only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 20 if ALL_HISTORIES else 2
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
 def test_thirty_two_processes_of_a_host_renew_an_expired_token_once(sandbox: Sandbox, tmp_path: Path) -> None:
     store_expired(sandbox, tmp_path / "token")
-    with Fleet(sandbox, tmp_path / "token", size=32, hosts=1) as fleet:
+    with Fleet(sandbox, tmp_path / "token", size=32) as fleet:
         assert fleet.call() == ["ok"] * 32
     assert refreshes(sandbox) == [200]
 
@@ -33,7 +33,7 @@ def test_thirty_two_processes_of_a_host_renew_an_expired_token_once(sandbox: San
 @pytest.mark.timeout(ROUNDS * 60)
 def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(sandbox: Sandbox, tmp_path: Path) -> None:
     store_expired(sandbox, tmp_path / "token")
-    with Fleet(sandbox, tmp_path / "token", size=24, hosts=2) as fleet:
+    with Fleet(sandbox, tmp_path / "token", size=24) as fleet:
         for number in range(1, ROUNDS + 1):
             assert fleet.call() == ["ok"] * 24
             assert refreshes(sandbox) == [200] * number
@@ -44,7 +44,7 @@ def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammeri
     connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
 ) -> None:
     store_expired(sandbox, tmp_path / "token")
-    with Fleet(sandbox, tmp_path / "token", size=1, hosts=1, dies=True) as fleet:
+    with Fleet(sandbox, tmp_path / "token", size=1, dies=True) as fleet:
         assert fleet.exit_codes() == [9]
     for _ in range(4):
         with pytest.raises(GrantRejected, match="before the new one was stored") as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
@@ -13,7 +15,6 @@ from airflow_provider_webcollect.service.auth.token import RenewalState, StoredT
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
-    TokenRejected,
     TokenStoreUnavailable,
     TokenUnavailable,
     WebCollectError,
@@ -95,7 +96,7 @@ def test_a_gateway_that_wants_a_token_is_no_refusal_of_the_refresh_token(
     challenge = {"WWW-Authenticate": "Bearer"}
     sandbox.control.fail("/token", kind="raw", status=401, body=b"", headers=challenge)
     client = connect()
-    with pytest.raises(TokenRejected):
+    with pytest.raises(TokenUnavailable):
         client.send(CALL)
     assert client.send(CALL)
 
@@ -114,20 +115,10 @@ def test_a_reset_reaches_a_process_whose_token_is_refused(
     begun = StoredToken(
         access_token=connect(credentials=login, name="again").renew_token().access_token,
         generation=1,
-        fingerprint=with_refresh_token(sandbox).fingerprint_at(sandbox.url),
+        lineage=with_refresh_token(sandbox).lineage_at(sandbox.url),
     )
     store.save(begun)
     assert running.send(CALL)
-
-
-def test_a_host_lock_that_is_never_released_ends_in_an_error_that_a_retry_may_mend(
-    connect: Callable[..., Client], sandbox: Sandbox
-) -> None:
-    holder = connect()
-    assert holder.context.tokens._lock.try_acquire()
-    with pytest.raises(TokenUnavailable) as error:
-        connect().send(CALL)
-    assert not error.value.permanent
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
@@ -196,9 +187,9 @@ def test_a_token_endpoint_in_trouble_is_no_reason_to_give_up_for_good(
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(400, "InvalidParameter"), (400, "invalid_grant"), (401, "Invalid.Token"), (400, "Something.New")],
+    [(400, "Invalid.Grant"), (400, "InvalidGrant"), (401, "Invalid.Token"), (400, "invalid.grant")],
 )
-def test_any_refusal_of_the_token_endpoint_is_one_and_is_not_asked_for_again(
+def test_a_refusal_by_a_known_code_is_one_and_is_not_asked_for_again(
     connect: Callable[..., Client],
     sandbox: Sandbox,
     status: int,
@@ -212,6 +203,114 @@ def test_any_refusal_of_the_token_endpoint_is_one_and_is_not_asked_for_again(
     assert len(refreshes(sandbox)) == 1
 
 
+@pytest.mark.parametrize("code", ["SystemBusy", "InvalidParameter", "Unauthorized", "PermissionDenied"])
+@pytest.mark.parametrize("status", [400, 401])
+def test_any_other_refusal_of_the_token_endpoint_says_nothing_of_the_credential(
+    connect: Callable[..., Client], sandbox: Sandbox, status: int, code: str
+) -> None:
+    sandbox.control.fail("/token", status=status, code=code, message="no")
+    client = connect()
+    with pytest.raises(WebCollectError) as failure:
+        client.send(CALL)
+    assert not failure.value.permanent
+    assert client.send(CALL)
+    assert refreshes(sandbox) == [status, 200]
+
+
+def test_a_refusal_is_tested_again_after_an_hour(
+    connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.control.fail("/token", status=400, code="Invalid.Grant", message="no")
+    store = MemoryTokenStore(f"an hour:{sandbox.url}")
+    with pytest.raises(GrantRejected):
+        connect(store=store).send(CALL)
+    hour_old = store.load_note()
+    assert hour_old is not None
+    store.save_note(msgspec.structs.replace(hour_old, at=time.time() - 3601))
+    assert connect(store=store).send(CALL)
+    assert refreshes(sandbox) == [400, 200]
+
+
+def test_entering_a_refused_token_again_begins_anew(connect: Callable[..., Client], sandbox: Sandbox) -> None:
+    store = MemoryTokenStore(f"entered again:{sandbox.url}")
+    connect(store=store).send(CALL)
+    successor = Credentials(refresh_token=changed(store.load()).refresh_token)
+    sandbox.control.expire_tokens()
+    sandbox.control.fail("/token", status=400, code="Invalid.Grant", message="no")
+    for _ in range(2):
+        with pytest.raises(GrantRejected):
+            connect(store=store).send(CALL)
+    assert connect(credentials=successor, store=store).send(CALL)
+    assert refreshes(sandbox) == [200, 400, 200]
+    sandbox.control.expire_tokens()
+    # whoever has the connection as it was before goes on with the same tokens
+    assert connect(store=store).send(CALL)
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"base_url": "HTTP://LOCALHOST:{port}/"},
+        {"login": "someone", "password": "secret"},
+        {"access_token": "rejected"},
+    ],
+)
+def test_a_connection_that_is_edited_goes_on_with_the_stored_successor(
+    connect: Callable[..., Client], sandbox: Sandbox, edit: dict[str, str]
+) -> None:
+    store = MemoryTokenStore(f"edited:{sandbox.url}")
+    connect(store=store).send(CALL)
+    sandbox.control.expire_tokens()
+    edited = {name: text.format(port=urlsplit(sandbox.url).port) for name, text in edit.items()}
+    settings = {"base_url": edited.pop("base_url")} if "base_url" in edited else {}
+    client = connect(credentials=with_refresh_token(sandbox, **edited), store=store, **settings)
+    assert client.send(CALL)
+    assert refreshes(sandbox) == [200, 200]
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_spent_refresh_token_that_is_entered_again_is_not_sent(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"spent:{sandbox.url}")
+    connect(store=store).send(CALL)
+    login = Credentials(login=sandbox.username, password=sandbox.password)
+    connect(credentials=login, store=store).send(CALL)
+    with pytest.raises(TokenUnavailable, match="a new one must be put into the connection"):
+        connect(store=store).send(CALL)
+    assert refreshes(sandbox) == [200, 200]
+
+
+def test_a_person_may_return_to_login_and_password(connect: Callable[..., Client], sandbox: Sandbox) -> None:
+    store = MemoryTokenStore(f"returned:{sandbox.url}")
+    login = Credentials(login=sandbox.username, password=sandbox.password)
+    for credentials in (login, with_refresh_token(sandbox), login):
+        assert connect(credentials=credentials, store=store).send(CALL)
+    assert refreshes(sandbox) == [200, 200, 200]
+
+
+@pytest.mark.parametrize("other", ["HTTP://LocalHost/", "http://localhost:80", "http://localhost.:80/"])
+def test_a_service_that_is_spelled_differently_is_the_same_to_a_login(other: str) -> None:
+    login = Credentials(login="someone", password="secret")
+    assert login.lineage_at(other) == login.lineage_at("http://localhost")
+    assert login.lineage_at("http://localhost/api") != login.lineage_at("http://localhost")
+    assert login.lineage_at("https://localhost") != login.lineage_at("http://localhost")
+
+
+def test_a_service_that_issues_no_new_refresh_token_leaves_the_old_one_in_use(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    kept = {"access_token": sandbox.access_token, "expires_in": 1}
+    body = json.dumps({"data": kept, "requestId": "1"}).encode()
+    sandbox.control.fail("/token", kind="raw", body=body, headers={"Content-Type": "application/json"})
+    store = MemoryTokenStore(f"kept:{sandbox.url}")
+    connect(store=store).send(CALL)
+    store.save(changed(store.load(), expires_at=time.time() - 1, obtained_at=time.time() - 2))
+    assert connect(store=store).send(CALL)
+    assert len(refreshes(sandbox)) == 2
+
+
 def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(
     connect: Callable[..., Client], sandbox: Sandbox
 ) -> None:
@@ -219,9 +318,24 @@ def test_an_operation_that_is_refused_with_any_token_does_not_renew_for_ever(
     path = "/cloudextraction/task/stats"
     sandbox.control.fail(path, times=None, status=401, code="Invalid.Token", message="no")
     for _ in range(4):
-        with pytest.raises(TokenRejected):
+        with pytest.raises(TokenUnavailable) as failure:
             client.send(CALL)
+        assert failure.value.retry_after == pytest.approx(60, abs=1)
     assert len(refreshes(sandbox)) == 2
+
+
+def test_a_token_that_is_dropped_twice_within_a_minute_is_renewed_after_it(
+    connect: Callable[..., Client], sandbox: Sandbox, clock: Clock
+) -> None:
+    client = connect()
+    for _ in range(2):
+        client.send(CALL)
+        sandbox.control.expire_tokens()
+    with pytest.raises(TokenUnavailable) as failure:
+        client.send(CALL)
+    assert not failure.value.permanent
+    clock.sleep(failure.value.retry_after or 0)
+    assert client.send(CALL)
 
 
 def test_a_refresh_token_that_was_not_sent_is_not_marked_as_refused(
@@ -269,19 +383,12 @@ def test_another_service_under_the_same_connection_gets_no_token_of_the_old_one(
     connect: Callable[..., Client], sandbox: Sandbox
 ) -> None:
     store = MemoryTokenStore(f"moved:{sandbox.url}")
-    credentials = with_refresh_token(sandbox)
-    elsewhere = credentials.fingerprint_at("http://127.0.0.1:9")
-    store.save(StoredToken(access_token="elsewhere's", fingerprint=elsewhere, obtained_at=time.time()))
+    credentials = Credentials(login=sandbox.username, password=sandbox.password)
+    elsewhere = credentials.lineage_at("http://127.0.0.1:9")
+    store.save(StoredToken(access_token="elsewhere's", lineage=elsewhere, obtained_at=time.time()))
     connect(credentials=credentials, store=store).send(CALL)
     sent = sandbox.control.requests("/cloudextraction/task/stats")
     assert [request["status"] for request in sent] == [200]
-
-
-def test_a_host_without_a_place_for_locks_works_without(
-    connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
-    assert connect().send(CALL)
 
 
 def test_credential_errors_are_permanent() -> None:

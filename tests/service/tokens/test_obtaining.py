@@ -73,7 +73,7 @@ def test_a_new_credential_in_the_connection_wins_over_what_is_stored(
     connect: Callable[..., Client], sandbox: Sandbox
 ) -> None:
     store = MemoryTokenStore(f"new:{sandbox.url}")
-    store.save(StoredToken(access_token="of the old one", fingerprint="of the old one", obtained_at=1e12))
+    store.save(StoredToken(access_token="of the old one", lineage="of the old one", obtained_at=1e12))
     connect(store=store).send(CALL)
     assert refreshes(sandbox) == [200]
 

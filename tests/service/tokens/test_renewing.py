@@ -12,7 +12,7 @@ from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
 from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.client import page_reader
 from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.errors import TokenRejected
+from airflow_provider_webcollect.service.errors import TokenUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from tests.service.tokens.cases import CALL, changed, refreshes, with_refresh_token
 
@@ -55,7 +55,7 @@ def test_a_fresh_token_that_is_rejected_too_is_a_clear_error(
     sandbox.control.fail(
         "/cloudextraction/task/stats", times=None, status=401, code="Invalid.Token", message="no"
     )
-    with pytest.raises(TokenRejected):
+    with pytest.raises(TokenUnavailable, match="rejected again"):
         client.send(CALL)
     assert len(sandbox.control.requests("/cloudextraction/task/stats")) == 2
 
@@ -65,7 +65,7 @@ def test_a_token_is_renewed_before_it_ends_and_each_process_draws_its_own_moment
     moments = set()
     for _ in range(20):
         held = Tokens(Credentials(refresh_token="x"), "early", MemoryTokenStore("early"), now=lambda: 0.0)
-        held._hold(StoredToken(access_token="a", fingerprint="f", obtained_at=0.0, expires_at=1000.0))
+        held._hold(StoredToken(access_token="a", lineage="f", obtained_at=0.0, expires_at=1000.0))
         held._now = lambda: 939.0
         assert held.current() == "a"
         held._now = lambda: 981.0

@@ -39,10 +39,15 @@ class Alone:
 
         class Shared(MemoryTokenStore):
             write_bound = 2.0
+            shows, writes = True, 0
 
             def read(self, register: Register) -> str | None:
                 world.read_at.append(world.now)
-                return super().read(register)
+                return super().read(register) if self.shows else None
+
+            def write(self, register: Register, text: str) -> None:
+                self.writes += 1
+                super().write(register, text)
 
         self.store = Shared(name)
         self._tokens = Tokens(Credentials(refresh_token="x"), name, self.store, clock=lambda: self.now)
@@ -53,7 +58,7 @@ class Alone:
         :param stands_still: seconds that it is suspended for when it has written its claim.
         :param read_takes: seconds that a read of the store takes.
         """
-        flow, outcome = self._tokens.obtain(Authorize(None, 0), self._send), None
+        flow, outcome = self._tokens.obtain(Authorize(None, self._tokens.failures), self._send), None
         while self.now < until and not self.sent_at:
             effect, outcome = flow.send(outcome), None
             match effect:
@@ -73,7 +78,7 @@ class Alone:
 
 
 def test_the_longer_another_process_renews_the_less_often_the_store_is_read() -> None:
-    claim = RenewalNote(claimant="another", generation=0, fingerprint="", state=RenewalState.CLAIMED)
+    claim = RenewalNote(claimant="another", lineage="", token="", state=RenewalState.CLAIMED)
     world = Alone("slow renewal")
     world.store.save_note(claim)
     world.run(until=60)
@@ -84,16 +89,39 @@ def test_the_longer_another_process_renews_the_less_often_the_store_is_read() ->
 
 @pytest.mark.parametrize("stands_still", [20, 95])
 def test_a_process_that_stood_still_while_it_claimed_sends_no_refresh_token(stands_still: float) -> None:
-    world = Alone("stands still")
-    # less than it takes to claim again
-    world.run(until=stands_still + 7, stands_still=stands_still)
+    world = Alone(f"stands still for {stands_still} s")
+    with pytest.raises(TokenStoreUnavailable, match="claiming the renewal"):
+        world.run(until=stands_still + 60, stands_still=stands_still)
     assert world.sent_at == []
 
 
 def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for() -> None:
     world = Alone("slow store")
-    world.run(until=30, read_takes=1.5)
+    with pytest.raises(TokenStoreUnavailable, match=r"took 1\.5 s.*token_store_timeout"):
+        world.run(until=60, read_takes=1.5)
     assert world.store.load_note() is None
+    world.run(until=120)
+    assert len(world.sent_at) == 1
+
+
+def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_again() -> None:
+    world = Alone("of another team")
+    world.store.shows = False
+    for _ in range(3):
+        with pytest.raises(TokenStoreUnavailable, match="multi_team"):
+            world.run(until=60)
+    assert (world.store.writes, world.sent_at) == (1, [])
+    assert world.now < 5
+
+
+def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late_the_store_shows_it() -> None:
+    world = Alone("late")
+    world.store.save_note(
+        RenewalNote(claimant="another", lineage="", token="", state=RenewalState.RELEASED, newest=1)
+    )
+    world.run(until=25)
+    assert world.sent_at == []
+    # nobody reads that late; it was deleted
     world.run(until=60)
     assert len(world.sent_at) == 1
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from typing import TYPE_CHECKING
-
 import pytest
 
 from airflow_provider_webcollect.service.auth import renewal
 from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HISTORIES_PER_TEST = 80
 #: All 2,080 histories, or the first 320 of them.
@@ -21,13 +15,12 @@ TESTS = 26 if ALL_HISTORIES else 4
 
 @pytest.mark.parametrize("block", range(TESTS))
 def test_no_history_loses_or_spends_twice(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    block: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
     monkeypatch.setattr(renewal, "_unsaved", {})
     caplog.set_level("CRITICAL")
     for seed in range(block * HISTORIES_PER_TEST, (block + 1) * HISTORIES_PER_TEST):
-        world = World(seed, tmp_path)
+        world = World(seed)
         try:
             world.run()
             was_alive = world.is_alive()

@@ -10,10 +10,9 @@ import functools
 import heapq
 import itertools
 import random
-import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,9 +31,6 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.settings import Credentials
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Seconds of a history; a token lives for LIFE.
 LENGTH, LIFE = 9000.0, 3600.0
@@ -137,7 +133,6 @@ class Process:
 
     world: World
     name: str
-    folder: Path
     skew: float
     #: Whether it renews the token at half of its life, as a keeper does.
     renews: bool = False
@@ -196,7 +191,7 @@ class World:
     :param faults: the chance that a step goes wrong.
     """
 
-    def __init__(self, seed: int, folder: Path, faults: float = 0.04) -> None:
+    def __init__(self, seed: int, faults: float = 0.04) -> None:
         self.chance = random.Random(seed)
         random.seed(seed)  # the moment at which each process renews
         self.now, self.faults = 1_000_000.0, faults
@@ -208,13 +203,9 @@ class World:
         self.sent: dict[str, list[Sent]] = {}
         self.credential, self.is_changed = self.service.new_lineage(), False
         skews = [self.chance.uniform(-LONGEST_SKEW, LONGEST_SKEW) for _ in range(2)]
-        self.processes = [
-            Process(self, f"p{number}", folder / f"host{number % 2}", skews[number % 2])
-            for number in range(4)
-        ]
+        self.processes = [Process(self, f"p{number}", skews[number % 2]) for number in range(4)]
         self.processes[0].renews = self.chance.random() < 0.5
         for process in self.processes:
-            process.folder.mkdir(exist_ok=True)
             process.start()
 
     def run(self) -> None:
@@ -249,13 +240,13 @@ class World:
     def is_alive(self) -> bool:
         """Whether a refresh token that still works has survived, where the fleet could find it."""
         known = [self.credential]
-        fingerprint = Credentials(refresh_token=self.credential).fingerprint_at("")
+        lineage = Credentials(refresh_token=self.credential).lineage_at("")
         held = [process.tokens._held for process in self.processes]
         for token in (self.store.newest(), *held):
-            if token is not None and token.fingerprint == fingerprint:
+            if token is not None and token.lineage == lineage:
                 known.append(str(token.refresh_token))
         newest = self.store.newest()
-        if newest is not None and newest.fingerprint == fingerprint:
+        if newest is not None and newest.lineage == lineage:
             known.remove(self.credential)
         return any(token in self.service.living for token in known)
 
@@ -322,7 +313,6 @@ class World:
     def step(self, process: Process, life: int, outcome: Any, error: BaseException | None) -> None:
         if process.life != life or process.running is None:
             return
-        tempfile.tempdir = str(process.folder)
         renewal._unsaved = process.unsaved
         try:
             effect = process.running.throw(error) if error else process.running.send(outcome)
