@@ -64,7 +64,7 @@ class Driver:
             clock.sleep(seconds)
 
         self._runner = asyncio.Runner()
-        self._client = AsyncClient(context, **({"sleep": sleep} if clock else {}))
+        self._client = AsyncClient(context, **({"sleep": sleep, "stop": clock} if clock else {}))
 
     def send(self, call: Call[T]) -> T:
         return self._result(self._client.send(call))

@@ -110,7 +110,7 @@ class TestCredentials:
         driver = drive(
             credentials=Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
         )
-        with pytest.raises(errors.TokenRejected):
+        with pytest.raises(errors.TokenUnavailable, match="rejected again"):
             driver.send(endpoints.get_running_counts())
         paths = [request["path"] for request in sandbox.control.requests()]
         assert 1 <= paths.count("/token") <= REPLACEMENTS

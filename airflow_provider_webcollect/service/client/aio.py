@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.client import network
-from airflow_provider_webcollect.service.client.exchange import exchange, token_sender
+from airflow_provider_webcollect.service.client.exchange import exchange
 from airflow_provider_webcollect.service.client.responses import NotConnected, Response
+from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.client.context import ClientContext
     from airflow_provider_webcollect.service.settings import Settings
+    from airflow_provider_webcollect.service.stop import Stop
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ class AsyncClient:
 
     :param context: settings, credentials, rate limiters and the token.
     :param sleep: waits for a number of seconds.
+    :param stop: once it is set, no renewal of the token begins, and the waits of one end.
     """
 
     def __init__(
@@ -67,13 +71,15 @@ class AsyncClient:
         context: ClientContext,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        stop: Stop | None = None,
     ) -> None:
         self.context = context
         self._sleep = sleep
+        self._stop = stop
+        self._renewer: Client | None = None
         self._renewing = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
-        self._renewals: set[asyncio.Task[str]] = set()
 
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
@@ -103,8 +109,8 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
-        if self._renewals:
-            await asyncio.wait(self._renewals, timeout=RENEWAL_PATIENCE)
+        if self._renewer is not None:
+            await asyncio.wait([in_thread(self._renewer.close)], timeout=RENEWAL_PATIENCE)
         while self._transports:
             _, transport = self._transports.popitem()
             await transport.aclose()
@@ -129,18 +135,15 @@ class AsyncClient:
                 return await in_thread(function)
 
     async def _authorized(self, authorize: Authorize) -> str:
-        """Get an access token, in a task of its own.
+        """Get an access token, in a thread.
 
-        Even if the caller is cancelled, a token that the service has issued must be stored.
+        Even if the caller is cancelled or the loop ends, a token that the service has issued must be stored.
         """
-        renewal = asyncio.create_task(self._renewal(authorize))
-        self._renewals.add(renewal)
-        renewal.add_done_callback(self._renewals.discard)
-        return await asyncio.shield(renewal)
-
-    async def _renewal(self, authorize: Authorize) -> str:
-        async with self._renewing:
-            return await self.run(self.context.tokens.obtain(authorize, token_sender(self.context)))
+        async with self._renewing:  # one thread for all that wait
+            if token := self.context.tokens.current(authorize.rejected):
+                return token
+            self._renewer = self._renewer or Client(self.context, stop=self._stop, connections=1)
+            return await in_thread(functools.partial(self._renewer.authorize, authorize))
 
     async def _exchange_bytes(self, request: Request) -> Response:
         began = time.monotonic()

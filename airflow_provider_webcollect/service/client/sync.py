@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import http.client
 import http.cookiejar
 import io
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.settings import Settings
 
 T = TypeVar("T")
+
+#: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
+#: attempts to store what came of it.
+INTERRUPTED_RENEWAL = 60.0
 
 
 @dataclass(frozen=True)
@@ -151,18 +156,26 @@ class Client:
                 "or its login and password",
                 endpoint="refresh_token",
             )
-        with self._renewing:
-            renewal = self.context.tokens.renew(
-                token_sender(self.context),
-                after_share,
-                lambda token: is_accepted(token, self.context),
-            )
-            return self.run(with_current_credential(renewal, self.context))
+        renewal = self.context.tokens.renew(
+            token_sender(self.context),
+            after_share,
+            lambda token: is_accepted(token, self.context),
+        )
+        return self._uninterrupted(with_current_credential(renewal, self.context))
+
+    def authorize(self, authorize: Authorize) -> str:
+        """Get an access token, from the store or by a renewal, which no interruption of the caller cuts off.
+
+        :raises CredentialError: if no credential of the connection leads to a token.
+        :raises TokenUnavailable: if there is none for another reason.
+        """
+        return self._uninterrupted(self.context.tokens.obtain(authorize, token_sender(self.context)))
 
     def close(self) -> None:
-        """Close the connections to the service; a later call opens new ones."""
-        while self._sessions:
-            self._sessions.popitem()[1].close()
+        """Close the connections to the service, after a renewal in progress; a later call opens new ones."""
+        with self._renewing:
+            while self._sessions:
+                self._sessions.popitem()[1].close()
 
     def __enter__(self) -> Client:
         return self
@@ -180,12 +193,45 @@ class Client:
             case Sleep(seconds):
                 return self._stop.sleep(seconds)
             case Authorize():
-                with self._renewing:
-                    # once stopped, begin no renewal: it would leave a claim that other processes wait for
-                    self._stop.check()
-                    return self.run(self.context.tokens.obtain(effect, token_sender(self.context)))
+                return self.authorize(effect)
             case Blocking(function):
                 return function()
+
+    def _uninterrupted(self, renewal: Flow[T]) -> T:
+        """Run a renewal to its end, whatever interrupts the caller.
+
+        The service does not issue a token again, so it must be stored whatever happens. Signals interrupt
+        only the main thread: there, the renewal runs in a thread that is waited for also after a signal.
+        What has not begun to exchange then does not begin.
+        """
+        interrupted = Stop()
+
+        def perform(effect: Effect) -> Any:
+            if isinstance(effect, Send):
+                interrupted.check()
+            outcome = self.perform(effect)
+            if isinstance(effect, Sleep):
+                interrupted.check()
+            return outcome
+
+        def renewed() -> T:
+            with self._renewing:
+                # once stopped, begin no renewal: it would leave a claim that other processes wait for
+                self._stop.check()
+                return self.run(renewal, perform=perform)
+
+        if threading.current_thread() is not threading.main_thread():
+            return renewed()
+        result: Future[T] = Future()
+        # no daemon, so the end of the process waits for it too
+        thread = threading.Thread(target=_resolve, args=(result, contextvars.copy_context(), renewed))
+        thread.start()
+        try:
+            return result.result()
+        except BaseException:
+            interrupted.set()
+            thread.join(INTERRUPTED_RENEWAL)
+            raise
 
     def _receive(self, request: Request, receiving: Receiving) -> None:
         try:
@@ -252,6 +298,13 @@ class Client:
                         base, self.context.settings, self._connections, total_timeout, self._stop
                     )
         return self._sessions[key]
+
+
+def _resolve(result: Future[T], context: contextvars.Context, function: Callable[[], T]) -> None:
+    try:
+        result.set_result(context.run(function))
+    except BaseException as error:  # raised where the result is used
+        result.set_exception(error)
 
 
 def _new_session(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ from airflow_provider_webcollect.service.client.aio import AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.settings import Credentials, Timing
+from airflow_provider_webcollect.service.stop import Stop
+from tests.interruption import Signalled, signalled_when
 from tests.service.tokens.cases import CALL, Unreachable, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
 
@@ -196,6 +200,60 @@ async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
     assert store.load() is not None
 
 
+class SlowToStore(MemoryTokenStore):
+    """Takes a while to store a token, and says when it begins."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.storing = threading.Event()
+
+    def write(self, register: Register, text: str) -> None:
+        if register is Register.TOKEN:
+            self.storing.set()
+            time.sleep(0.3)
+        super().write(register, text)
+
+
+def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = SlowToStore(f"signalled:{sandbox.url}")
+    with pytest.raises(Signalled), signalled_when(store.storing.is_set):
+        connect(store=store).send(CALL)
+    assert store.load() is not None
+    assert connect(store=store).send(CALL)
+    assert refreshes(sandbox) == [200]
+
+
+def test_a_signal_before_the_refresh_token_is_sent_leaves_it_unsent(
+    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+) -> None:
+    store = SlowFileTokenStore(tmp_path / "token")
+    client = connect(store=store, stop=Stop(), clock=time.monotonic)
+    with pytest.raises(Signalled), signalled_when(store.load_note):
+        client.send(CALL)
+    assert refreshes(sandbox) == []
+    assert connect(store=store).send(CALL)
+
+
+def test_an_event_loop_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail("/token", kind="slow", seconds=0.3)
+    store = MemoryTokenStore(f"loop ends:{sandbox.url}")
+    context = connect(store=store).context
+
+    async def begin_and_end() -> None:
+        call = asyncio.create_task(AsyncClient(context).send(CALL))
+        while store.load_note() is None:
+            await asyncio.sleep(0.01)
+        assert not call.done()
+
+    asyncio.run(begin_and_end())
+    assert store.load() is not None
+    assert refreshes(sandbox) == [200]
+
+
 def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]:
     """Send from one event loop at once; return the results and the errors."""
 
@@ -204,7 +262,7 @@ def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]
         await asyncio.sleep(0.02)  # all others begin to wait meanwhile
 
     async def all_at_once() -> list[Any]:
-        async with AsyncClient(context, sleep=sleep) as client:
+        async with AsyncClient(context, sleep=sleep, stop=clock) as client:
             return await asyncio.gather(*(client.send(CALL) for _ in range(count)), return_exceptions=True)
 
     return asyncio.run(all_at_once())
