@@ -44,7 +44,16 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "my_company.tokens.VaultTokenStore",
                         "default": "variable",
-                    }
+                    },
+                    "token_store_timeout": {
+                        "description": "Seconds that reading and writing a Variable may take together where "
+                        "tokens are kept in Variables. A renewal waits one and a half times as long, so that "
+                        "no two processes renew at once. The same for all processes.",
+                        "version_added": "1.0.0",
+                        "type": "float",
+                        "example": "5.0",
+                        "default": "2.0",
+                    },
                 },
             }
         },

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-SECTION, OPTION = "webcollect", "token_store"
+SECTION, OPTION, TIMEOUT = "webcollect", "token_store", "token_store_timeout"
+#: The bounds of the last, in seconds: waits for a renewal last a multiple of it.
+SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 0.1, 60.0
 
 _lock = threading.Lock()
 
@@ -44,10 +46,14 @@ class VariableTokenStore(TokenStore):
 
     The state of its renewal is in ``webcollect_renewal__<conn_id>``. Deleting the first is a reset: the next
     token is obtained with the credential in the connection.
+
+    :param conn_id: the connection.
+    :param write_bound: seconds that reading and writing a Variable may take.
     """
 
-    def __init__(self, conn_id: str) -> None:
+    def __init__(self, conn_id: str, write_bound: float = 2.0) -> None:
         self._conn_id = conn_id
+        self.write_bound = write_bound
 
     def read(self, register: Register) -> str | None:
         """Return the stored text, or None if it is certain that there is none."""
@@ -117,12 +123,12 @@ def make_token_store(conn_id: str) -> TokenStore:
     ``variable`` is the default; ``memory`` shares the token only within a process; anything else is the
     dotted path of a :class:`TokenStore` subclass, which is called with the connection's id.
 
-    :raises InvalidArgument: if the setting names no token store.
+    :raises InvalidArgument: if the setting names no token store, or ``token_store_timeout`` is no time.
     """
     kind = conf.get(SECTION, OPTION, fallback="variable")
     match kind:
         case "variable":
-            return VariableTokenStore(conn_id)
+            return VariableTokenStore(conn_id, _timeout())
         case "memory":
             return MemoryTokenStore(conn_id)
     from airflow.providers.common.compat.module_loading import import_string
@@ -135,3 +141,15 @@ def make_token_store(conn_id: str) -> TokenStore:
     if not (isinstance(store, type) and issubclass(store, TokenStore)):
         raise InvalidArgument(option, kind, f"it must be a subclass of {TokenStore.__module__}.TokenStore")
     return store(conn_id)  # type: ignore[call-arg]
+
+
+def _timeout() -> float:
+    text = conf.get(SECTION, TIMEOUT, fallback="2.0")
+    rule = f"it must be a number of seconds, from {SHORTEST_TIMEOUT} to {LONGEST_TIMEOUT:.0f}"
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise InvalidArgument(f"[{SECTION}] {TIMEOUT}", text, rule) from None
+    if not SHORTEST_TIMEOUT <= seconds <= LONGEST_TIMEOUT:
+        raise InvalidArgument(f"[{SECTION}] {TIMEOUT}", text, rule)
+    return seconds

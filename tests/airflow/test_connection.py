@@ -361,6 +361,20 @@ class TestTokenStore:
             self.configure(monkeypatch, kind)
         assert refusal.value.permanent
 
+    @pytest.mark.parametrize(("text", "seconds"), [(None, 2.0), ("10", 10.0)])
+    def test_it_may_take_as_long_as_the_configuration_says(
+        self, text: str | None, seconds: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if text is not None:
+            monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", text)
+        assert self.configure(monkeypatch, "variable").write_bound == seconds
+
+    @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "61"])
+    def test_what_is_no_time_for_it_is_named(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", text)
+        with pytest.raises(InvalidArgument, match=r"\[webcollect\] token_store_timeout.*number of seconds"):
+            self.configure(monkeypatch, "variable")
+
     def test_a_connection_cannot_choose_it(self, read: Any) -> None:
         with pytest.raises(InvalidArgument, match=r"\[webcollect\]"):
             read(extra={"token_store": "os.mkdir"})

@@ -18,7 +18,6 @@ from airflow.providers.common.compat.sdk import redact
 from airflow.settings import Session
 from sqlalchemy import delete, select
 
-from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
@@ -53,7 +52,7 @@ def token_in_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         session.execute(delete(Variable).where(Variable.key.in_([VARIABLE, RENEWAL])))
         session.commit()
     # who renews waits for one and a half times as long
-    monkeypatch.setattr(VariableTokenStore, "write_bound", 0.7)
+    monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "0.7")
 
 
 def stored(key: str) -> str:

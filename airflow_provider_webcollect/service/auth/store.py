@@ -32,12 +32,12 @@ class TokenStore(abc.ABC):
     The token and the note on its renewal are separate, so a late write of the note cannot replace a newer
     token.
 
-    :cvar write_bound: seconds that a write takes at most; a quarter of that after it has returned, at the
+    :ivar write_bound: seconds that a write takes at most; a quarter of that after it has returned, at the
         latest, every reader sees it. Claims on the renewal rely on it. None for a store that only one process
         uses.
     """
 
-    write_bound: ClassVar[float | None] = 2.0
+    write_bound: float | None = 2.0
 
     @abc.abstractmethod
     def read(self, register: Register) -> str | None:
