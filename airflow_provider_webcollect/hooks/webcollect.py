@@ -108,11 +108,15 @@ class WebCollectHook(BaseHook):
         """The client that the methods use."""
         return Client(self._context())
 
+    def reading_client(self) -> Client:
+        """Return a new client that never renews the token, and needs one that is stored."""
+        return Client(self._context(reads_only=True))
+
     def async_client(self) -> AsyncClient:
         """Return a new client for an event loop; the caller closes it (``async with``)."""
         return AsyncClient(self._context())
 
-    def _context(self) -> ClientContext:
+    def _context(self, *, reads_only: bool = False) -> ClientContext:
         connection = self.connection
         store = make_token_store(connection.conn_id)
         return make_context(
@@ -122,6 +126,7 @@ class WebCollectHook(BaseHook):
             store,
             learned=_mask,
             is_outdated=self._is_outdated,
+            reads_only=reads_only,
         )
 
     def _is_outdated(self) -> bool:

@@ -122,7 +122,7 @@ class ServiceView:
     """What the service tells of the account of one connection.
 
     Each reading takes the connection as it is then, and the rate limit that it shares with the other users of
-    the connection in this process.
+    the connection in this process. It never renews the token: its threads may end at any moment.
 
     :param patience: seconds for which an answer of the service is awaited; after that, what was last known
         is shown.
@@ -159,14 +159,14 @@ class ServiceView:
         }
 
     def _capacity(self) -> dict[str, Any]:
-        with WebCollectHook(self._conn_id).get_conn() as client:
+        with WebCollectHook(self._conn_id).reading_client() as client:
             return client.send(get_running_counts()).as_dict()
 
     def _tasks(self) -> list[dict[str, Any]]:
         with create_session() as session:
             ids = sorted(_known_tasks(session, self._conn_id))[:MOST_TASKS]
         hook = WebCollectHook(self._conn_id)
-        with hook.get_conn() as client:
+        with hook.reading_client() as client:
             size = hook.connection.status_batch_size
             found: dict[str, TaskStatus] = client.run(all_task_statuses(client.context, ids, size))
         return [
@@ -179,7 +179,7 @@ class ServiceView:
     def _days(self) -> dict[str, Any]:
         today = datetime.datetime.now(datetime.UTC).date()
         start = today - datetime.timedelta(days=DAYS)
-        with WebCollectHook(self._conn_id).get_conn() as client:
+        with WebCollectHook(self._conn_id).reading_client() as client:
             rows: list[AnalyticsRow] = client.run(
                 all_analytics(client.context, start=start, end=today, time_granularity="Day")
             )

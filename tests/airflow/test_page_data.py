@@ -278,7 +278,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 class TestService:
     @pytest.fixture
-    def view(self, connected: None) -> ServiceView:
+    def view(self, hook: WebCollectHook) -> ServiceView:
+        hook.refresh_token()  # as the first task does
         # the sandbox answers in any case, however slow the machine
         return ServiceView("webcollect_default", patience=60)
 
@@ -302,11 +303,16 @@ class TestService:
         assert all(day["rows"] >= 0 for day in days)
 
     def test_the_token_is_shown_by_its_age_alone(self, view: ServiceView, sandbox: Sandbox) -> None:
-        view.read()
-        # the reading of the capacity has renewed it meanwhile
-        again = ServiceView("webcollect_default", patience=60).read()["token"]["value"]
-        assert again.keys() == {"stored_at", "expires_at", "stored_by"}
-        assert "sandbox-" not in str(again)
+        token = view.read()["token"]["value"]
+        assert token.keys() == {"stored_at", "expires_at", "stored_by"}
+        assert "sandbox-" not in str(token)
+
+    def test_it_never_renews_the_token(self, view: ServiceView, sandbox: Sandbox) -> None:
+        sandbox.control.expire_tokens()
+        sandbox.control.clear_requests()
+        problems = [view.read()[name]["problem"] for name in ("capacity", "days")]
+        assert all("the next task obtains one" in problem for problem in problems)
+        assert sandbox.control.requests("/token") == []
 
     def test_the_service_is_asked_again_only_when_values_are_old(
         self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None]
