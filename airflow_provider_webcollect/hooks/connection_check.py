@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
-    MalformedAnswer,
+    MalformedResponse,
     NotFound,
     PermissionDenied,
     ServiceUnreachable,
@@ -101,7 +101,7 @@ def _prove_key(client: Client, has_refresh_token: bool) -> str:
 
 def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:
     match error:
-        case MalformedAnswer():
+        case MalformedResponse():
             return False, f"Something answered, but not the service; is the host right? {error}"
         case PermissionDenied():
             plan = f"the plan does not include the test's call ({error.message})."

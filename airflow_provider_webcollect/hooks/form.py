@@ -43,7 +43,7 @@ FIELDS = (
     Field(
         "refresh_token",
         "Refresh token",
-        "From the service's token answer. It works once; the provider keeps its successors itself.",
+        "From the service's token response. It works once; the provider keeps its successors itself.",
         secret=True,
     ),
     Field("access_token", "Access token", "Only if there is no refresh token; lasts a day.", secret=True),
@@ -70,12 +70,12 @@ FIELDS = (
     Field(
         "connect_timeout", "Connect timeout", "Seconds to wait for a connection.", kind="number", default=10
     ),
-    Field("read_timeout", "Read timeout", "Seconds to wait for an answer.", kind="number", default=60),
-    Field("total_timeout", "Total timeout", "Seconds for a whole answer.", kind="number", default=300),
+    Field("read_timeout", "Read timeout", "Seconds to wait for a response.", kind="number", default=60),
+    Field("total_timeout", "Total timeout", "Seconds for a whole response.", kind="number", default=300),
     Field(
         "max_response_bytes",
-        "Largest answer",
-        "Bytes that an answer may hold, unpacked; those of the contract hold 8 MB at most.",
+        "Largest response",
+        "Bytes that a response may hold, unpacked; those of the contract hold 8 MB at most.",
         kind="integer",
         default=67_108_864,
     ),

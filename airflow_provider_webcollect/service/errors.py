@@ -137,7 +137,7 @@ class TlsError(TransportError):
     advice = "Check the host name; for a private certificate authority set the connection extra `ca_file`."
 
 
-class NoAnswer(TransportError):
+class NoResponse(TransportError):
     """The request was sent, but no complete response came back."""
 
     retryable = True
@@ -152,7 +152,7 @@ class RedirectRefused(WebCollectError):
     advice = "Set the connection's host to the address that the service really has."
 
 
-class MalformedAnswer(WebCollectError):
+class MalformedResponse(WebCollectError):
     """The response is not the JSON that the contract promises: a gateway's page of any status, or broken."""
 
     retryable = True
@@ -163,14 +163,14 @@ class MalformedAnswer(WebCollectError):
     )
 
 
-class AnswerTooLarge(MalformedAnswer):
+class ResponseTooLarge(MalformedResponse):
     """The response is larger than the client's limit."""
 
     retryable = False
     advice = "Ask for fewer rows, or raise the connection extra `max_response_bytes`."
 
 
-class ResponseTooDeep(MalformedAnswer):
+class ResponseTooDeep(MalformedResponse):
     """The JSON of the response is nested deeper than Python reads: some hundred levels."""
 
     retryable = False

@@ -51,7 +51,7 @@ class Timing:
         that used it.
     :param youth: for which a token counts as just obtained; one that is rejected is replaced once.
     :param late_reads: for which a read of the token store may return what has been replaced since.
-    :param slow_answer: that a response must take before prefetching in another thread pays off.
+    :param slow_response: that a response must take before prefetching in another thread pays off.
     :param long_failure: after which a page that may be too large is requested with half of its size at once.
     :param stuck_wait: before a page after which a read could not continue is requested again.
     """
@@ -61,7 +61,7 @@ class Timing:
     adoption: float = 15.0
     youth: float = 60.0
     late_reads: float = 30.0
-    slow_answer: float = 0.05
+    slow_response: float = 0.05
     long_failure: float = 10.0
     stuck_wait: float = 1.0
 

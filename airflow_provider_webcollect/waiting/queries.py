@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
     from airflow_provider_webcollect.service.client.context import ClientContext
-    from airflow_provider_webcollect.service.errors import MalformedAnswer
+    from airflow_provider_webcollect.service.errors import MalformedResponse
     from airflow_provider_webcollect.service.flow import Flow
 
 #: The only key of the account's running counts.
@@ -44,7 +44,7 @@ class Query:
 
 def _task_statuses(
     context: ClientContext, task_ids: Sequence[str]
-) -> Flow[Mapping[str, TaskStatus | MalformedAnswer]]:
+) -> Flow[Mapping[str, TaskStatus | MalformedResponse]]:
     call: Call[Any] = endpoints.get_task_statuses_v2(list(task_ids))
     call = dataclasses.replace(call, result=STATUSES_BY_TASK)
     found = yield from exchange(call, context)
@@ -73,7 +73,7 @@ def all_task_statuses(
     """Return the statuses of any number of tasks; one that the service does not know has none.
 
     :param batch_size: tasks per request.
-    :raises MalformedAnswer: if the status of a task cannot be read.
+    :raises MalformedResponse: if the status of a task cannot be read.
     """
     found: dict[str, TaskStatus] = {}
     for first in range(0, len(task_ids), batch_size):

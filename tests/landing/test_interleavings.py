@@ -196,7 +196,7 @@ class TestRunsThatMeet:
             return answer({**numbers, "data": data})
 
         land(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
-        with serving(respond) as server, client_of(server, Timing(slow_answer=0.0)) as client:
+        with serving(respond) as server, client_of(server, Timing(slow_response=0.0)) as client:
             reader = page_reader.PageReader(client, "t", size=PAGE)
             slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
             held = Held(

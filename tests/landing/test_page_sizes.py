@@ -13,11 +13,11 @@ from airflow_provider_webcollect.service.client import page_reader, retries
 from airflow_provider_webcollect.service.client.context import make_context
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.errors import (
-    AnswerTooLarge,
-    MalformedAnswer,
-    NoAnswer,
+    MalformedResponse,
+    NoResponse,
     NotFound,
     PageTooLarge,
+    ResponseTooLarge,
     ServiceFailure,
 )
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
@@ -113,11 +113,11 @@ def test_more_rows_are_asked_for_again_after_good_pages() -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("failing", MalformedAnswer),
+        ("failing", MalformedResponse),
         ("failing, said as usual", ServiceFailure),
-        ("too large", MalformedAnswer),
+        ("too large", MalformedResponse),
         ("too large, said as usual", PageTooLarge),
-        ("more than is read", AnswerTooLarge),
+        ("more than is read", ResponseTooLarge),
     ],
 )
 def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
@@ -135,7 +135,7 @@ def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -
         with pytest.raises(NotFound):
             pages_of(client, 1000)
         assert sizes(server) == [1000]
-    for trouble, error in ((answer({}, 503), MalformedAnswer), (refusal("Odd", 503), ServiceFailure)):
+    for trouble, error in ((answer({}, 503), MalformedResponse), (refusal("Odd", 503), ServiceFailure)):
         with serving(limited(0, trouble)) as server, client_of(server) as client:
             with pytest.raises(error):
                 pages_of(client, 1000)
@@ -173,7 +173,7 @@ def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
     with (
         serving(limited(0, None)) as server,
         client_of(server, read_timeout=0.1, timing=Timing(long_failure=0.05), deadline=0.25) as client,
-        pytest.raises(NoAnswer),
+        pytest.raises(NoResponse),
     ):
         pages_of(client, 100)
     assert sizes(server) == [100, 50, 25, 12, 6, 3, 1, 1, 1]

@@ -158,7 +158,7 @@ class TestRedirects:
         said = answer(b" " * 60_000, status=307, Location="https://service.example/")
         with serving(lambda _: said) as server:
             driver = drive(base_url=server.url, max_response_bytes=50_000)
-            with pytest.raises(errors.AnswerTooLarge):
+            with pytest.raises(errors.ResponseTooLarge):
                 driver.send(endpoints.get_running_counts())
 
     def test_another_host_gets_nothing(self, driver: Driver, sandbox: Sandbox) -> None:

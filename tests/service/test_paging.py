@@ -75,7 +75,7 @@ class TestRows:
     def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
         self, connect: Callable[..., Client], sandbox: Sandbox
     ) -> None:
-        client = connect(timing=Timing(slow_answer=math.inf))
+        client = connect(timing=Timing(slow_response=math.inf))
         sent: list[None] = []
         reader = page_reader.PageReader(
             client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None)

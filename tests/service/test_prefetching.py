@@ -46,7 +46,7 @@ STANDS_STILL = base64.b64encode(
 
 
 #: Answers take long, however quick the machine is.
-SLOW = Timing(slow_answer=0.0, stuck_wait=0.0)
+SLOW = Timing(slow_response=0.0, stuck_wait=0.0)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ class TestTheNextPage:
     def test_is_not_asked_for_where_answers_come_at_once(
         self, connect: Callable[..., Client], task: str
     ) -> None:
-        client = connect(timing=Timing(slow_answer=math.inf))
+        client = connect(timing=Timing(slow_response=math.inf))
         assert Reader(client, task).sent_by(0) == 1
 
     def test_is_not_asked_for_where_its_offset_follows_the_rows(self) -> None:

@@ -101,29 +101,29 @@ class TestEnvelope:
 
     @pytest.mark.parametrize("wrong", [None, [], [{"taskId": "1"}, {"taskId": "2"}], "text", 5])
     def test_what_is_no_object_is_not_taken_for_one(self, wrong: Any) -> None:
-        with pytest.raises(errors.MalformedAnswer):
+        with pytest.raises(errors.MalformedResponse):
             data(COPY, wrong)
 
     @pytest.mark.parametrize("wrong", [None, [], [{"offset": 1, "total": 1, "restTotal": 0}] * 2, {}])
     def test_what_is_no_page_is_not_taken_for_an_empty_one(self, wrong: Any) -> None:
-        with pytest.raises(errors.MalformedAnswer):
+        with pytest.raises(errors.MalformedResponse):
             data(READ, wrong)
 
     @pytest.mark.parametrize("wrong", ["text", {"a": 1}, [1], 5, {}, 0, False, ""])
     def test_what_is_no_list_of_objects_is_not_taken_for_one(self, wrong: Any) -> None:
-        with pytest.raises(errors.MalformedAnswer):
+        with pytest.raises(errors.MalformedResponse):
             data(STATUSES, wrong)
 
     @pytest.mark.parametrize("row", [None, 5, "text", ["a"], True])
     def test_rows_that_are_no_objects_are_malformed(self, row: Any) -> None:
-        with pytest.raises(errors.MalformedAnswer, match="Expected objects as rows"):
+        with pytest.raises(errors.MalformedResponse, match="Expected objects as rows"):
             data(READ, {"offset": 2, "total": 2, "restTotal": 0, "data": [{"a": 1}, row]})
 
     @pytest.mark.parametrize("absent", [{}, {"data": None}])
     def test_analytics_without_the_rows_that_they_announce_are_malformed(self, absent: Any) -> None:
         call = endpoints.query_analytics(TODAY, TODAY)
         assert data(call, {"total": 0, **absent}).rows == ()
-        with pytest.raises(errors.MalformedAnswer, match="`total` is 3"):
+        with pytest.raises(errors.MalformedResponse, match="`total` is 3"):
             data(call, {"total": 3, **absent})
 
     @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ class TestEnvelope:
     def test_what_is_no_envelope_is_malformed_and_may_be_asked_for_again(self, body: Any) -> None:
         for call in (STATS, READ) if isinstance(body, dict) else (STATS, READ, DELETE):
             error = refusal(call, body, content_type="text/html")
-            assert type(error) is errors.MalformedAnswer
+            assert type(error) is errors.MalformedResponse
             assert error.retryable
             assert "text/html" in str(error)
 
     def test_a_missing_field_that_the_contract_requires_is_malformed(self) -> None:
         error = refusal(STATUSES, {"data": [{"taskId": "t"}]})
-        assert type(error) is errors.MalformedAnswer
+        assert type(error) is errors.MalformedResponse
         assert "status" in str(error)
 
     @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
@@ -173,7 +173,7 @@ class TestEnvelope:
     def test_a_page_with_other_keys_is_malformed(self) -> None:
         page = {"Offset": 1, "Total": 1, "RestTotal": 0, "Data": [{"a": 1}]}
         for body in ({"data": page}, {"Data": page}):
-            assert type(refusal(READ, body)) is errors.MalformedAnswer
+            assert type(refusal(READ, body)) is errors.MalformedResponse
 
     @pytest.mark.parametrize(
         ("said", "shown"), [("broken", "broken"), (["a", 1], "['a', 1]"), (7, "7"), ({}, "no message")]
@@ -193,7 +193,7 @@ class TestEnvelope:
         for body in (b"<html>", b"", {"data": {}}, {"error": None}, problem, b"\xff", b"[" * 3000):
             for call in (READ, STATS, DEPRECATE):
                 error = refusal(call, body, status, retry_after="7")
-                assert type(error) is errors.MalformedAnswer
+                assert type(error) is errors.MalformedResponse
                 assert (error.status, error.retry_after) == (status, 7)
 
     @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class TestEnvelope:
     def test_a_401_without_a_word_rejects_the_token_only_if_it_wants_another(
         self, headers: dict[str, str], body: bytes
     ) -> None:
-        assert type(refusal(STATS, body, 401, **headers)) is errors.MalformedAnswer
+        assert type(refusal(STATS, body, 401, **headers)) is errors.MalformedResponse
         for challenge in ("Bearer", 'bearer realm="a", error="invalid_token"'):
             error = refusal(STATS, b" \n", 401, www_authenticate=challenge)
             assert type(error) is errors.TokenRejected
@@ -399,7 +399,7 @@ class TestValues:
 
     @pytest.mark.parametrize("items", ["abc", {"a": 1}, [["x"]], [{"x": 1}]])
     def test_a_value_of_another_shape_is_malformed_rather_than_bent(self, items: Any) -> None:
-        with pytest.raises(errors.MalformedAnswer):
+        with pytest.raises(errors.MalformedResponse):
             data(ACTIONS, [{"taskId": "t", "actions": [{"loopItems": items}]}])
 
     def test_nulls_in_a_list_are_left_out_and_numbers_are_texts(self) -> None:
@@ -516,7 +516,7 @@ def test_an_answer_that_is_too_large_is_never_in_memory(drive: Drive, sandbox: S
     with serving(lambda _: said) as server:
         driver = drive(base_url=server.url, max_response_bytes=1_000_000)
         tracemalloc.start()
-        with pytest.raises(errors.AnswerTooLarge, match="1,000,000 bytes"):
+        with pytest.raises(errors.ResponseTooLarge, match="1,000,000 bytes"):
             driver.send(STATS)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -544,7 +544,7 @@ def test_an_interim_answer_is_not_the_answer(drive: Drive, status: int) -> None:
 
 def test_what_follows_a_packed_answer_is_not_kept(drive: Drive) -> None:
     said = answer(gzip.compress(b"{}") + b"x" * 1000, Content_Encoding="gzip")
-    with serving(lambda _: said) as server, pytest.raises(errors.NoAnswer, match="follow"):
+    with serving(lambda _: said) as server, pytest.raises(errors.NoResponse, match="follow"):
         drive(base_url=server.url).send(STATS)
 
 
@@ -562,7 +562,7 @@ def test_an_error_that_says_nothing_is_none_beside_a_result(nothing: Any) -> Non
 @pytest.mark.parametrize("status", [300, 304, 307])
 def test_a_redirect_to_nowhere_is_trouble_on_the_way(drive: Drive, status: int) -> None:
     said = f"HTTP/1.1 {status} Elsewhere\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-    with serving(lambda _: said) as server, pytest.raises(errors.MalformedAnswer):
+    with serving(lambda _: said) as server, pytest.raises(errors.MalformedResponse):
         drive(base_url=server.url).send(STATS)
 
 

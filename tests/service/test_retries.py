@@ -170,7 +170,7 @@ class TestSafeCalls:
     def test_a_wrong_base_url_is_explained(self, drive: Drive, sandbox: Sandbox) -> None:
         with serving(lambda _: answer(b"<html>Welcome", Content_Type="text/html")) as server:
             driver = drive(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
-            with pytest.raises(errors.MalformedAnswer, match="probably not the service's base URL"):
+            with pytest.raises(errors.MalformedResponse, match="probably not the service's base URL"):
                 driver.send(endpoints.get_running_counts())
             assert server.connections == 2
 
@@ -364,7 +364,7 @@ class TestTimeouts:
     def test_a_service_that_says_nothing_is_left(self, drive: Drive) -> None:
         with serving(lambda _: None) as server:
             driver = drive(base_url=server.url, read_timeout=0.1, retries=Retries(attempts=2))
-            with pytest.raises(errors.NoAnswer, match="read_timeout") as failure:
+            with pytest.raises(errors.NoResponse, match="read_timeout") as failure:
                 driver.send(endpoints.get_running_counts())
             assert not failure.value.unsent
             assert server.connections == 2
@@ -406,7 +406,7 @@ class TestTimeouts:
     def test_an_answer_that_is_torn_is_no_answer(self, drive: Drive, torn: Callable[[], bytes]) -> None:
         with serving(lambda _: torn()) as server:
             driver = drive(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
-            with pytest.raises(errors.NoAnswer):
+            with pytest.raises(errors.NoResponse):
                 driver.send(endpoints.get_running_counts())
             with pytest.raises(errors.OutcomeUnknown):
                 driver.send(endpoints.copy_task("t"))

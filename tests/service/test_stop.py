@@ -106,7 +106,10 @@ def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Callable[..., Client]
             stop.set()
         return answer({"offset": offset + 1, "total": 9, "restTotal": 8 - offset, "data": [{"n": offset}]})
 
-    with serving(respond) as server, stoppable(base_url=server.url, timing=Timing(slow_answer=0.0)) as client:
+    with (
+        serving(respond) as server,
+        stoppable(base_url=server.url, timing=Timing(slow_response=0.0)) as client,
+    ):
         pages = page_reader.PageReader(client, "t", size=1).pages()
         assert [page.records() for page in (next(pages), next(pages))] == [[{"n": 0}], [{"n": 1}]]
         with pytest.raises(Stopped):

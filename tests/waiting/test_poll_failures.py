@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     GrantRejected,
     InvalidArgument,
-    MalformedAnswer,
+    MalformedResponse,
     NotFound,
     PermissionDenied,
     ProxyUnusable,
@@ -40,7 +40,7 @@ LONGEST_BACKOFF = TIMING.longest_backoff
 KEY_REFUSALS = [NotFound, RequestRejected]
 PASSING = [
     ServiceFailure,
-    MalformedAnswer,
+    MalformedResponse,
     TooManyRequests,
     ServiceUnreachable,
     RuntimeError,
@@ -250,7 +250,7 @@ class TestOthersGoOn:
 
         async def ask(some: list[str]) -> Mapping[str, Any]:
             keys.append(some)
-            return {key: MalformedAnswer("unreadable") if key == "bad" else "Extracting" for key in some}
+            return {key: MalformedResponse("unreadable") if key == "bad" else "Extracting" for key in some}
 
         poll: Poll[Any] = Poll(ask, 100)
         waits = Waits(poll)

@@ -17,7 +17,7 @@ import msgspec
 import pendulum
 
 from airflow_provider_webcollect.service.api.states import LoopType, SubTaskState, TaskState
-from airflow_provider_webcollect.service.errors import MalformedAnswer
+from airflow_provider_webcollect.service.errors import MalformedResponse
 
 R = TypeVar("R", bound="Record")
 
@@ -335,13 +335,13 @@ class DataPage(msgspec.Struct, frozen=True):
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as dicts, field names to values.
 
-        :raises MalformedAnswer: if Python cannot decode a value: a number of thousands of digits, or a value
-            that is nested too deeply.
+        :raises MalformedResponse: if Python cannot decode a value: a number of thousands of digits, or a
+            value that is nested too deeply.
         """
         try:
             return [msgspec.json.decode(row) for row in self.rows]
         except (msgspec.DecodeError, RecursionError) as error:
-            raise MalformedAnswer(f"a row cannot be read: {error}") from error
+            raise MalformedResponse(f"a row cannot be read: {error}") from error
 
 
 def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:

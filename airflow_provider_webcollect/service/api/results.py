@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.api.records import (
     read_record,
     spelling,
 )
-from airflow_provider_webcollect.service.errors import MalformedAnswer
+from airflow_provider_webcollect.service.errors import MalformedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,15 +112,15 @@ class _TaskId(Record, frozen=True):
     task_id: str
 
 
-def _status_apart(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedAnswer]:
+def _status_apart(item: Any, timezone: str | None) -> tuple[str, TaskStatus | MalformedResponse]:
     task_id = read_record(item, _TaskId).task_id
     try:
         return task_id, read_record(item, TaskStatus, timezone)
     except (msgspec.ValidationError, TypeError) as mismatch:
-        return task_id, MalformedAnswer(f"a record is not what the contract promises: {mismatch}")
+        return task_id, MalformedResponse(f"a record is not what the contract promises: {mismatch}")
 
 
-def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus | MalformedAnswer]:
+def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus | MalformedResponse]:
     items = _listed(data)
     try:
         statuses = [read_record(item, TaskStatus, timezone) for item in items]
@@ -131,7 +131,7 @@ def _statuses_by_task(data: Any, timezone: str | None) -> dict[str, TaskStatus |
 
 #: ``data`` is a list of status records; the result has them by task id. A record of which only the id can be
 #: read is replaced by an error.
-STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedAnswer]] = Result(any_data, _statuses_by_task)
+STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedResponse]] = Result(any_data, _statuses_by_task)
 
 
 def _analytics(data: Any, timezone: str | None) -> AnalyticsPage:

@@ -84,7 +84,7 @@ POSTPONEMENT = 60.0
 #: the service then revokes the access token, little is lost.
 LATE_SHARE = 0.9
 #: Seconds before a token is requested again after the response was lost.
-LOST_ANSWER_PAUSE = 1.0
+LOST_RESPONSE_PAUSE = 1.0
 #: The codes by which the service refuses a refresh token (assumptions.md, Tokens), without dots and in lower
 #: case. Whatever else the token endpoint says is temporary.
 REFUSALS = frozenset({"invalidgrant", "invalidtoken"})
@@ -246,7 +246,7 @@ class Tokens:
         if self._renewal is not RenewalState.DOUBTFUL:
             return held if age < share else None
         if age < max(share, LATE_SHARE) or held.expires_at is None:
-            log.warning("The answer to the last renewal was lost; the token is used on and renewed later.")
+            log.warning("The response to the last renewal was lost; the token is used on and renewed later.")
             return held
         return None
 
@@ -498,7 +498,7 @@ class Tokens:
             if refresh := self._unspent(self._claim.outcome):
                 record = yield from self._exchanged(refresh, rejected, send)
                 return (yield from self._keep(record, refresh))
-        except (GrantRejected, _AnswerLost) as error:
+        except (GrantRejected, _ResponseLost) as error:
             if isinstance(error, GrantRejected) and (yield from self._has_successor(generation)):
                 return None
             if not self._has_login:
@@ -524,7 +524,7 @@ class Tokens:
         """Exchange a refresh token, and record the outcome in the claim.
 
         :raises GrantRejected: if the service refuses it.
-        :raises _AnswerLost: if it is not known whether the service accepted it.
+        :raises _ResponseLost: if it is not known whether the service accepted it.
         :raises WebCollectError: any other; the refresh token was not used up.
         """
         if not self._claim.may_send():
@@ -542,7 +542,7 @@ class Tokens:
             self._claim.outcome = before
             raise
         if not self._usable(rejected) and not self._has_login:
-            yield Sleep(LOST_ANSWER_PAUSE)
+            yield Sleep(LOST_RESPONSE_PAUSE)
             if self._claim.may_send():
                 # there is no other way to obtain a token, and no valid token left to lose
                 try:
@@ -551,7 +551,7 @@ class Tokens:
                     raise
                 except WebCollectError as error:
                     lost = error
-        raise _AnswerLost(f"the answer to a renewal was lost: {lost.message}") from lost
+        raise _ResponseLost(f"the response to a renewal was lost: {lost.message}") from lost
 
     def _sent(self, refresh: Call[TokenRecord], send: SendToken) -> Flow[TokenRecord]:
         try:
@@ -645,7 +645,7 @@ class Tokens:
         yield from self._claim.settle()
 
 
-class _AnswerLost(TokenUnavailable):
+class _ResponseLost(TokenUnavailable):
     """A refresh token was sent, but it is unknown whether the service accepted it."""
 
 

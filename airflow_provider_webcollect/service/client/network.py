@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.errors import (
-    AnswerTooLarge,
     InvalidArgument,
     ProxyUnusable,
+    ResponseTooLarge,
     TlsError,
 )
 
@@ -109,16 +109,16 @@ class Body:
     def add(self, piece: bytes) -> None:
         """Add the next piece that was received.
 
-        :raises AnswerTooLarge: if the body exceeds the limit.
+        :raises ResponseTooLarge: if the body exceeds the limit.
         :raises EOFError: if more bytes follow the compressed data.
         """
         if self._unpacking:
             piece = self._unpacking.decompress(piece, self._left + 1)
             if self._unpacking.unused_data:
-                raise EOFError("bytes follow the packed answer")
+                raise EOFError("bytes follow the packed response")
         self._left -= len(piece)
         if self._left < 0:
-            raise AnswerTooLarge(f"the answer holds more than {self._most:,} bytes")
+            raise ResponseTooLarge(f"the response holds more than {self._most:,} bytes")
         self._pieces.append(piece)
 
     def so_far(self) -> bytes:
@@ -131,7 +131,7 @@ class Body:
         :raises EOFError: if the compressed data is incomplete.
         """
         if self._unpacking and self._pieces and not self._unpacking.eof:
-            raise EOFError("the packed answer is cut")
+            raise EOFError("the packed response is cut")
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 

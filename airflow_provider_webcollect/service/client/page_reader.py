@@ -184,7 +184,7 @@ class PageReader:
         # if this page is requested again, the next one may have another offset
         self.forget()
         self._sent()
-        if self._seconds < self._client.context.settings.timing.slow_answer:
+        if self._seconds < self._client.context.settings.timing.slow_response:
             return Send(request)
         return Blocking(functools.partial(self._received, self._client.begin(request)))
 

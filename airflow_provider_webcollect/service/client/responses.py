@@ -20,8 +20,8 @@ from airflow_provider_webcollect.service.api.records import spelling
 from airflow_provider_webcollect.service.api.results import NOTHING, Envelope, any_data, decoded
 from airflow_provider_webcollect.service.errors import (
     DataAppError,
-    MalformedAnswer,
-    NoAnswer,
+    MalformedResponse,
+    NoResponse,
     ProxyUnusable,
     ResponseTooDeep,
     ServiceError,
@@ -114,10 +114,10 @@ def _envelope(call: Call[Any], answer: Response, ok: bool) -> Envelope[Any]:
     return Envelope()
 
 
-def _malformed(answer: Response, why: str) -> MalformedAnswer:
+def _malformed(answer: Response, why: str) -> MalformedResponse:
     kind = answer.headers.get("content-type", "no content type")
-    return MalformedAnswer(
-        f"the answer is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}",
+    return MalformedResponse(
+        f"the response is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}",
         **_facts(answer),
     )
 
@@ -177,7 +177,7 @@ def retry_after(answer: Response) -> float | None:
 def not_answered(error: Exception, address: str) -> TransportError:
     """Return the error for a request without a response; its class says whether the request was sent."""
     if not isinstance(error, NotConnected):
-        return NoAnswer(f"no complete answer: {str(error) or type(error).__name__}")
+        return NoResponse(f"no complete response: {str(error) or type(error).__name__}")
     causes = list(_causes(error))
     said = str(error.__cause__) or type(error.__cause__).__name__
     if any(_is_untrusted(each) for each in causes):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 import tenacity
 
 from airflow_provider_webcollect.service.errors import (
-    AnswerTooLarge,
-    MalformedAnswer,
-    NoAnswer,
+    MalformedResponse,
+    NoResponse,
     PageTooLarge,
     PagingError,
+    ResponseTooLarge,
     ServiceFailure,
     ServiceUnreachable,
     WebCollectError,
@@ -139,11 +139,11 @@ def repeated(
 def may_be_size(error: WebCollectError) -> bool:
     """Return whether fewer rows may help."""
     match error:
-        case NoAnswer() | AnswerTooLarge() | PageTooLarge():
+        case NoResponse() | ResponseTooLarge() | PageTooLarge():
             return True
         case ServiceFailure(code=str(code)) if code.lower() == "servererror":
             # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
             return True
-        case MalformedAnswer() | ServiceFailure() if error.status in {200, 500}:
+        case MalformedResponse() | ServiceFailure() if error.status in {200, 500}:
             return True
     return error.status in {413, 504}

@@ -396,7 +396,7 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the answer takes too long")
+            raise TimeoutError("the response takes too long")
         if left < (self._sock.gettimeout() or left):
             self._sock.settimeout(left)
         return self._raw.readinto(buffer)
