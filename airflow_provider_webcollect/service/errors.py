@@ -304,6 +304,8 @@ def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
 
     An interruption (a signal's exception, a cancellation) keeps its type, so the call that it interrupted
     makes the unknown outcome its cause.
+
+    :param error: what ended the call.
     """
     for each in (error, error.__cause__):
         if isinstance(each, OutcomeUnknown):
