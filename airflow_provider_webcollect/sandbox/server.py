@@ -43,7 +43,6 @@ class Sandbox:
     username = demo.USERNAME
     password = demo.PASSWORD
     access_token = demo.ACCESS_TOKEN
-    refresh_token = demo.REFRESH_TOKEN
     api_key = demo.API_KEY
     datahub_api_key = demo.DATAHUB_API_KEY
 
@@ -73,6 +72,11 @@ class Sandbox:
     def datahub_url(self) -> str:
         """Base URL of the data-app service."""
         return self.url + DATAHUB_PREFIX
+
+    @property
+    def refresh_token(self) -> str:
+        """A refresh token that no other sandbox has; it works once."""
+        return self._state.tokens.first_refresh
 
     @property
     def control(self) -> Control:

@@ -24,9 +24,15 @@ class _Family:
 
 @dataclass
 class Tokens:
-    """The existing tokens; times are those of :meth:`Clock.wall`."""
+    """
+    The existing tokens; times are those of :meth:`Clock.wall`.
+
+    :param first_refresh: a refresh token that works at first, beside the demo account's. No other sandbox has
+        it: a client that stores what it got for a refresh token must not take one sandbox for another.
+    """
 
     clock: Clock
+    first_refresh: str = field(default_factory=lambda: f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}")
     _access: dict[str, tuple[_Family, float]] = field(default_factory=dict)
     _refresh: dict[str, _Family] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
@@ -35,7 +41,7 @@ class Tokens:
         """Make the demo account's first tokens valid."""
         family = _Family(demo.USERNAME)
         self._access[demo.ACCESS_TOKEN] = (family, self.clock.wall() + settings.token_lifetime)
-        self._refresh[demo.REFRESH_TOKEN] = family
+        self._refresh[demo.REFRESH_TOKEN] = self._refresh[self.first_refresh] = family
 
     def user_of(self, access_token: str) -> str | None:
         """Return the owner of a valid access token; ``None`` if it is unknown, expired or revoked."""

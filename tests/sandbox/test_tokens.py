@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import Sandbox, demo
 from tests.sandbox.plain_client import Client, data, refusal
 
 if TYPE_CHECKING:
@@ -126,3 +127,12 @@ def test_refresh_tokens_can_be_ended_too(client: Client) -> None:
         400,
         "Invalid.Grant",
     )
+
+
+def test_each_sandbox_has_a_first_refresh_token_of_its_own() -> None:
+    with Sandbox() as one, Sandbox() as other:
+        assert one.refresh_token != other.refresh_token
+        for sandbox in (one, other):
+            client = Client(sandbox)
+            for token in (sandbox.refresh_token, demo.REFRESH_TOKEN):
+                assert data(client.token(grant_type="refresh_token", refresh_token=token))["access_token"]
