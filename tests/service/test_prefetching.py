@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_webcollect.service.api.results import offset_before_rows
 from airflow_provider_webcollect.service.auth.renewal import Tokens
 from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import network, page_reader
+from airflow_provider_webcollect.service.client import page_reader, sync
 from airflow_provider_webcollect.service.client.context import ClientContext
 from airflow_provider_webcollect.service.client.rate_limit import (
     RateLimiter,
@@ -77,7 +77,7 @@ def rows_of(pages: Iterator[DataPage]) -> list[dict[str, Any]]:
 def body_at(offset: int, size: int = SIZE) -> dict[str, Any]:
     """Return the page at ``offset``, whose cursor counts rows; it is longer than what shows the cursor."""
     end = min(ROWS, offset + size)
-    rows = [{"n": number, "text": "t" * network.HEAD_BYTES} for number in range(offset, end)]
+    rows = [{"n": number, "text": "t" * sync.HEAD_BYTES} for number in range(offset, end)]
     return {"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows}
 
 

@@ -315,12 +315,12 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     assert checked.size == 4_000 * len(line)
     assert pieces < 3_000_000
 
-    from airflow_provider_webcollect.service.client.network import content_of
+    from airflow_provider_webcollect.service.client.network import upload_of
     from airflow_provider_webcollect.service.flow import Request
 
     def stream() -> None:
         request = Request("POST", "http://a.example", {}, 1.0, form={"taskId": "t"}, file=checked)
-        with content_of(request) as (headers, form):
+        with upload_of(request) as (headers, form):
             read: Any = form
             pieces = iter(lambda: read.read(65536), b"")
             assert sum(map(len, pieces)) == int(headers["Content-Length"]) > 20_000_000

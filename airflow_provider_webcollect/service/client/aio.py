@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.client import network
 from airflow_provider_webcollect.service.client.exchange import exchange
-from airflow_provider_webcollect.service.client.responses import NotConnected, Response
+from airflow_provider_webcollect.service.client.responses import Body, NotConnected, Response, base_of
 from airflow_provider_webcollect.service.client.sync import Client
 from airflow_provider_webcollect.service.flow import (
     Authorize,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Bytes of a file that are sent at a time.
+SENT_BYTES = 64 * 1024
 #: Seconds that closing waits for a renewal of the token that is in progress.
 RENEWAL_PATIENCE = 10.0
 
@@ -154,7 +156,7 @@ class AsyncClient:
             response = await self._begun(request, headers, content)
             try:
                 answer_headers = {name.lower(): value for name, value in response.headers.items()}
-                body = network.Body(answer_headers, self.context.settings.max_response_bytes)
+                body = Body(answer_headers, self.context.settings.max_response_bytes)
                 async for piece in response.aiter_raw():
                     body.add(piece)
             finally:
@@ -192,7 +194,7 @@ class AsyncClient:
             raise NotConnected from error
 
     async def _transport(self, url: str) -> httpx.AsyncHTTPTransport:
-        base = network.base_of(url)
+        base = base_of(url)
         if base not in self._transports:
             async with self._opening:
                 if base not in self._transports:
@@ -217,11 +219,11 @@ def _transport(base: str, settings: Settings) -> httpx.AsyncHTTPTransport:
 async def _content_of(
     request: Request,
 ) -> AsyncIterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
-    """Do the same as :func:`content_of`; a file is opened in a thread."""
+    """Do the same as :func:`upload_of`; a file is opened in a thread."""
     if request.file is None:
         yield {}, request.content
         return
-    content = network.content_of(request)
+    content = network.upload_of(request)
     given = await asyncio.to_thread(content.__enter__)
     try:
         yield given
@@ -230,5 +232,5 @@ async def _content_of(
 
 
 async def _pieces(form: MultipartEncoder) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(form.read, network.SENT_BYTES):
+    while piece := await asyncio.to_thread(form.read, SENT_BYTES):
         yield piece

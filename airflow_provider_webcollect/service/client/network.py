@@ -1,4 +1,4 @@
-"""Functions of both drivers for sending a request and reading its response."""
+"""Functions of both drivers: certificate authorities, proxies, and the upload of a file."""
 
 from __future__ import annotations
 
@@ -6,36 +6,24 @@ import contextlib
 import importlib.util
 import os
 import ssl
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     ProxyUnusable,
-    ResponseTooLarge,
     TlsError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from requests_toolbelt import MultipartEncoder
 
     from airflow_provider_webcollect.service.flow import Request
     from airflow_provider_webcollect.service.settings import Settings
 
-#: Bytes of a file that are sent, and of a response that are read, at a time.
-SENT_BYTES = 64 * 1024
-READ_BYTES = 1024 * 1024
-#: Bytes of a response that a caller can read before the rest has arrived.
-HEAD_BYTES = 1024
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
-
-
-def base_of(url: str) -> str:
-    """Return scheme, host and port of ``url``, the key for connections that are kept open."""
-    return "/".join(url.split("/", 3)[:3])
 
 
 def trust(url: str, settings: Settings) -> ssl.SSLContext:
@@ -92,57 +80,16 @@ def proxy_for(url: str, socks_library: str) -> str | None:
     return proxy
 
 
-class Body:
-    """The body of a response, decompressed while it arrives.
-
-    :param headers: of the response, with names in lower case.
-    :param most: size limit of the decompressed body, in bytes.
-    """
-
-    def __init__(self, headers: Mapping[str, str], most: int) -> None:
-        packed = headers.get("content-encoding", "").strip().lower() in {"gzip", "x-gzip", "deflate"}
-        # 32: detect gzip or zlib by the header
-        self._unpacking = zlib.decompressobj(32 + zlib.MAX_WBITS) if packed else None
-        self._most = self._left = most
-        self._pieces: list[bytes] = []
-
-    def add(self, piece: bytes) -> None:
-        """Add the next piece that was received.
-
-        :raises ResponseTooLarge: if the body exceeds the limit.
-        :raises EOFError: if more bytes follow the compressed data.
-        """
-        if self._unpacking:
-            piece = self._unpacking.decompress(piece, self._left + 1)
-            if self._unpacking.unused_data:
-                raise EOFError("bytes follow the packed response")
-        self._left -= len(piece)
-        if self._left < 0:
-            raise ResponseTooLarge(f"the response holds more than {self._most:,} bytes")
-        self._pieces.append(piece)
-
-    def so_far(self) -> bytes:
-        """Return the bytes that have arrived so far."""
-        return b"".join(self._pieces)
-
-    def read(self) -> bytes:
-        """Return the whole body.
-
-        :raises EOFError: if the compressed data is incomplete.
-        """
-        if self._unpacking and self._pieces and not self._unpacking.eof:
-            raise EOFError("the packed response is cut")
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-
-
 @contextlib.contextmanager
-def content_of(request: Request) -> Iterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
-    """Yield the headers of a request's content, and the content; a file is streamed as multipart."""
-    if request.file is None:
-        yield {}, request.content
-        return
+def upload_of(request: Request) -> Iterator[tuple[dict[str, str], MultipartEncoder]]:
+    """Yield the headers and the content of a request with a file, which is streamed as multipart.
+
+    The libraries' own multipart does not do: requests reads the whole file into memory, and httpx reads it
+    in the event loop and leaves out its length.
+    """
     from requests_toolbelt import MultipartEncoder
 
+    assert request.file is not None
     with contextlib.ExitStack() as opened:
         try:
             file = opened.enter_context(request.file.open())

@@ -10,6 +10,7 @@ import email.utils
 import re
 import ssl
 import time
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ from airflow_provider_webcollect.service.errors import (
     NoResponse,
     ProxyUnusable,
     ResponseTooDeep,
+    ResponseTooLarge,
     ServiceError,
     ServiceUnreachable,
     TlsError,
@@ -61,6 +63,54 @@ class Response:
     # the response of the token endpoint is a secret
     body: bytes = field(repr=False)
     seconds: float = 0.0
+
+
+def base_of(url: str) -> str:
+    """Return scheme, host and port of ``url``, the key for connections that are kept open."""
+    return "/".join(url.split("/", 3)[:3])
+
+
+class Body:
+    """The body of a response, decompressed while it arrives.
+
+    :param headers: of the response, with names in lower case.
+    :param most: size limit of the decompressed body, in bytes.
+    """
+
+    def __init__(self, headers: Mapping[str, str], most: int) -> None:
+        packed = headers.get("content-encoding", "").strip().lower() in {"gzip", "x-gzip", "deflate"}
+        # 32: detect gzip or zlib by the header
+        self._unpacking = zlib.decompressobj(32 + zlib.MAX_WBITS) if packed else None
+        self._most = self._left = most
+        self._pieces: list[bytes] = []
+
+    def add(self, piece: bytes) -> None:
+        """Add the next piece that was received.
+
+        :raises ResponseTooLarge: if the body exceeds the limit.
+        :raises EOFError: if more bytes follow the compressed data.
+        """
+        if self._unpacking:
+            piece = self._unpacking.decompress(piece, self._left + 1)
+            if self._unpacking.unused_data:
+                raise EOFError("bytes follow the packed response")
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ResponseTooLarge(f"the response holds more than {self._most:,} bytes")
+        self._pieces.append(piece)
+
+    def so_far(self) -> bytes:
+        """Return the bytes that have arrived so far."""
+        return b"".join(self._pieces)
+
+    def read(self) -> bytes:
+        """Return the whole body.
+
+        :raises EOFError: if the compressed data is incomplete.
+        """
+        if self._unpacking and self._pieces and not self._unpacking.eof:
+            raise EOFError("the packed response is cut")
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
 def read_response(

@@ -23,7 +23,7 @@ from airflow_provider_webcollect.service.client.exchange import (
     token_sender,
     with_current_credential,
 )
-from airflow_provider_webcollect.service.client.responses import NotConnected, Response
+from airflow_provider_webcollect.service.client.responses import Body, NotConnected, Response, base_of
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
 from airflow_provider_webcollect.service.flow import (
     Authorize,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import requests
+    from requests_toolbelt import MultipartEncoder
 
     from airflow_provider_webcollect.service.api.call import Call
     from airflow_provider_webcollect.service.auth.token import StoredToken
@@ -52,6 +53,10 @@ T = TypeVar("T")
 #: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
 #: attempts to store what came of it.
 INTERRUPTED_RENEWAL = 60.0
+#: Bytes of a response that are read at a time.
+READ_BYTES = 1024 * 1024
+#: Bytes of a response that a caller can read before the rest has arrived.
+HEAD_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Client:
         # opened first, since the rate limit counts from when a request may be sent; sending shows a failure
         with contextlib.suppress(Exception):
             settings = self.context.settings
-            self._session(network.base_of(settings.base_url), settings.total_timeout)
+            self._session(base_of(settings.base_url), settings.total_timeout)
         try:
             effect = effect or next(flow)
             while True:
@@ -243,22 +248,40 @@ class Client:
                 receiving.head.set_result(b"")
 
     def _exchange_bytes(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
-        import requests
-
         began = time.monotonic()
         settings = self.context.settings
         try:
-            session = self._session(network.base_of(request.url), request.total_timeout)
+            session = self._session(base_of(request.url), request.total_timeout)
         except WebCollectError:
             raise
         except Exception as error:
             raise NotConnected from error
-        with network.content_of(request) as (headers, content):
+        with self._begun(request, session) as response:
+            response_headers = {name.lower(): value for name, value in response.headers.items()}
+            body = Body(response_headers, settings.max_response_bytes)
+            # not by iter_content, which decompresses a piece whatever its size
+            if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
+                body.add(piece)
+                on_head(body.so_far())
+            while piece := response.raw.read(READ_BYTES, decode_content=False):
+                body.add(piece)
+        return Response(response.status_code, response_headers, body.read(), time.monotonic() - began)
+
+    def _begun(self, request: Request, session: requests.Session) -> requests.Response:
+        """Send a request; return the response as soon as it begins."""
+        import requests
+
+        settings = self.context.settings
+        with contextlib.ExitStack() as uploading:
+            headers: dict[str, str] = {}
+            content: bytes | MultipartEncoder | None = request.content
+            if request.file:
+                headers, content = uploading.enter_context(network.upload_of(request))
             prepared = requests.Request(
                 request.method, request.url, headers={**request.headers, **headers}, data=content
             ).prepare()
             self._stop.check()
-            response = session.send(
+            return session.send(
                 prepared,
                 stream=True,
                 allow_redirects=False,
@@ -267,16 +290,6 @@ class Client:
                     min(settings.read_timeout, request.total_timeout),
                 ),
             )
-        with response:
-            response_headers = {name.lower(): value for name, value in response.headers.items()}
-            body = network.Body(response_headers, settings.max_response_bytes)
-            # not by iter_content, which decompresses a piece whatever its size
-            if on_head and (piece := response.raw.read(network.HEAD_BYTES, decode_content=False)):
-                body.add(piece)
-                on_head(body.so_far())
-            while piece := response.raw.read(network.READ_BYTES, decode_content=False):
-                body.add(piece)
-        return Response(response.status_code, response_headers, body.read(), time.monotonic() - began)
 
     def _connect(self) -> None:
         settings = self.context.settings
