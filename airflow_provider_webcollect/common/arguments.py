@@ -26,10 +26,11 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     :param names: the arguments that it reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
-    for name, value in list(vars(operator).items()):
-        if isinstance(value, Iterator):
+    names = operator.template_fields if names is None else tuple(names)
+    # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
+    for name in {*operator.template_fields, *names}:
+        if isinstance(value := getattr(operator, name, None), Iterator):
             setattr(operator, name, list(value))
-    names = operator.template_fields if names is None else names
     if not is_unmapped(operator) and all(_is_literal(getattr(operator, name, None)) for name in names):
         check()
 
