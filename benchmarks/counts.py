@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from benchmarks.report import table
 from benchmarks.server import sandbox
 

@@ -24,11 +24,11 @@ from airflow_provider_webcollect.landing.many import land_all
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.page_reader import PageReader
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from benchmarks.measured import measured
 
 PAGE_ROWS = 1000

@@ -25,13 +25,13 @@ from airflow_provider_webcollect.sandbox import Control, demo
 from airflow_provider_webcollect.sandbox.errors import ServiceError
 from airflow_provider_webcollect.sandbox.limits import Limits
 from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.rate_limit import GENERAL_SHARE, RateLimiter
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.limits import GENERAL_SHARE, RateLimiter
 from airflow_provider_webcollect.service.settings import GENERAL_RATE, Credentials, Retries, Settings
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from benchmarks.report import machine, table
 from benchmarks.server import sandbox
 

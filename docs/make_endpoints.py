@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_webcollect.service.api.call import Credential, Endpoint, Retry
-from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
+from airflow_provider_webcollect.service.endpoints import ENDPOINTS, Credential, Endpoint, Retry
 
 PAGE = Path(__file__).parent / "reference" / "endpoints.md"
 
@@ -36,7 +35,7 @@ APPENDING = {"update_loop_items", "update_task_parameters"}
 
 HEAD = """# The twenty endpoints
 
-Made from the declarations in `service/api/endpoints.py` by `make docs`.
+Made from the declarations in `service/endpoints.py` by `make docs`.
 
 "Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
 a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken

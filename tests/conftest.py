@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.auth import renewal
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import rate_limit
-from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import limits
+from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens import renewal
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.stop import Stop
+    from airflow_provider_webcollect.service.pauses import Stop
     from tests.landing.storages import Storage
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
@@ -96,7 +96,7 @@ def sandbox(
 
     # a process remembers tokens and rates by the service's address, which another test's sandbox may have had
     monkeypatch.setattr(MemoryTokenStore, "_shared", {})
-    for module, memory in ((renewal, "_unsaved"), (rate_limit, "_general"), (rate_limit, "_status")):
+    for module, memory in ((renewal, "_unsaved"), (limits, "_general"), (limits, "_status")):
         monkeypatch.setattr(module, memory, {})
     if request.node.get_closest_marker("beyond_the_contract"):
         yield webcollect_sandbox

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.pauses import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progres
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
 from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
+from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from airflow_provider_webcollect.triggers import webcollect as triggers
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.auth.store import TokenStore
-    from airflow_provider_webcollect.service.client.context import ClientContext
-    from airflow_provider_webcollect.service.client.sync import Client
-    from airflow_provider_webcollect.service.stop import Stop
+    from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.pauses import Stop
+    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -51,7 +51,7 @@ class ServiceAccess:
 
         :raises ServiceUnreachable: if it does not.
         """
-        from airflow_provider_webcollect.service.client.sync import Client
+        from airflow_provider_webcollect.service.sync import Client
 
         client = Client(self.context, stop=stop)
         client.reach()
@@ -158,8 +158,8 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
 
 def _without_airflow(url: str, origin: str) -> ServiceAccess:
     from airflow_provider_webcollect.hooks.connection import Extras, read_connection
-    from airflow_provider_webcollect.service.auth.store import FileTokenStore
-    from airflow_provider_webcollect.service.client.context import make_context
+    from airflow_provider_webcollect.service.call import make_context
+    from airflow_provider_webcollect.service.tokens.store import FileTokenStore
 
     given: Any = types.SimpleNamespace(
         conn_id=url,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from airflow_provider_webcollect.service.api.records import SubTask, TaskStatus
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.models import SubTask, TaskStatus
+    from airflow_provider_webcollect.service.sync import Client
     from airflow_provider_webcollect.waiting.wait import Wait
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def follow(
 
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute.
     """
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
     from airflow_provider_webcollect.waiting.outcome import Outcome
     from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
@@ -113,7 +113,7 @@ def _errors_that_may_pass(display: _Display) -> Iterator[None]:
 
 def _subtasks(client: Client, task_id: str, status: TaskStatus | None) -> list[SubTask]:
     """Return the sub-tasks of a run that has some."""
-    from airflow_provider_webcollect.service.api.states import TaskState
+    from airflow_provider_webcollect.service.models import TaskState
     from airflow_provider_webcollect.waiting.queries import SUBTASKS
 
     if status is None or status.status == TaskState.UNEXECUTED:
@@ -153,7 +153,7 @@ class _Display:
 
     def show(self, task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask]) -> None:
         """Show the state of a task; None if the service left it out."""
-        from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES
+        from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES
 
         done = sum(subtask.status not in ACTIVE_SUBTASK_STATES for subtask in subtasks)
         rows = (status and status.current_total_extract_count) or 0

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.landing.job import Job, Landed
-    from airflow_provider_webcollect.service.api.records import DataPage
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.models import DataPage
+    from airflow_provider_webcollect.service.sync import Client
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
 SHOW_CURSOR = b"\x1b[?25h"
@@ -95,8 +95,8 @@ def _interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterato
 
 
 def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int | None) -> Iterator[DataPage]:
-    from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE
-    from airflow_provider_webcollect.service.client.page_reader import PageReader
+    from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
+    from airflow_provider_webcollect.service.pages import PageReader
 
     if rows is None:
         yield from PageReader(client, task, lotno).pages(offset)
@@ -165,7 +165,7 @@ def land(
     WebCollectToObjectStorageOperator: interrupt it, and the same command goes on after the last finished
     part. The rows count once _manifest.json is there, which is written last.
     """
-    from airflow_provider_webcollect.service.stop import Stop
+    from airflow_provider_webcollect.service.pauses import Stop
 
     stop = Stop()
     location = storage_location(destination, options.pop("storage_conn_id"))
@@ -210,8 +210,8 @@ def _job(
     from airflow_provider_webcollect.landing.location import locate
     from airflow_provider_webcollect.landing.manifest import Run, Source
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service.api import endpoints, validation
-    from airflow_provider_webcollect.service.client.page_reader import PageReader
+    from airflow_provider_webcollect.service import endpoints, validation
+    from airflow_provider_webcollect.service.pages import PageReader
 
     check_mode(mode, on_reset, if_exists)
     reader = PageReader(client, task, lotno, size=page_size)

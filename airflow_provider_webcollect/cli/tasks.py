@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_provider_webcollect.cli.connecting import ServiceAccess
-    from airflow_provider_webcollect.service.api.records import AnalyticsRow, TaskStatus
+    from airflow_provider_webcollect.service.models import AnalyticsRow, TaskStatus
 
 #: The days of analytics in which `status` looks for the account's tasks.
 RECENT_DAYS = 30
@@ -92,7 +92,7 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
 @output_option
 def capacity(conn_id: str | None, url: str | None, output: str) -> None:
     """Count the running and waiting tasks and sub-tasks of the account."""
-    from airflow_provider_webcollect.service.api.endpoints import get_running_counts
+    from airflow_provider_webcollect.service.endpoints import get_running_counts
 
     with connect(conn_id, url).client() as client:
         counts = client.send(get_running_counts())
@@ -144,7 +144,7 @@ def analytics(
 
 
 def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[AnalyticsRow]:
-    from airflow_provider_webcollect.service.client.paging import all_analytics
+    from airflow_provider_webcollect.service.pages import all_analytics
 
     rows: list[AnalyticsRow] = client.run(all_analytics(client.context, start=start, end=end, **query))
     return rows

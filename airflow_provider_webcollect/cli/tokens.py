@@ -14,7 +14,7 @@ from airflow_provider_webcollect.cli.output import output_option, show
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.service.auth.token import StoredToken
+    from airflow_provider_webcollect.service.tokens.state import StoredToken
 
 F = TypeVar("F", bound="Callable[..., Any]")
 FACTS = ("connection", "stored", "age_seconds", "expires", "seconds_left", "stored_by")

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_provider_webcollect.hooks.token_store import make_token_store
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     MalformedResponse,
@@ -29,6 +27,8 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection

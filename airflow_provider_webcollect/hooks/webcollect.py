@@ -14,20 +14,19 @@ from airflow_provider_webcollect.hooks import form
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_check import check_connection
 from airflow_provider_webcollect.hooks.token_store import make_token_store, one_at_a_time
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.states import ActionType
-from airflow_provider_webcollect.service.api.url_file import url_file, url_list
-from airflow_provider_webcollect.service.client import page_reader, paging
-from airflow_provider_webcollect.service.client.aio import AsyncClient, in_thread
-from airflow_provider_webcollect.service.client.context import ClientContext, make_context
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import endpoints, pages
+from airflow_provider_webcollect.service.aio import AsyncClient, in_thread
+from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.models import ActionType
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.url_file import url_file, url_list
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_provider_webcollect.service.api.records import (
+    from airflow_provider_webcollect.service.models import (
         AnalyticsPage,
         CopiedTask,
         CopyResult,
@@ -327,7 +326,7 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         """
-        return self.client.run(paging.all_subtasks(self.client.context, task_id))
+        return self.client.run(pages.all_subtasks(self.client.context, task_id))
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
         """Start sub-tasks of a task (contract.md, endpoint 15).
@@ -373,7 +372,7 @@ class WebCollectHook(BaseHook):
         :raises PagingError: if the service's cursor does not advance.
         """
         assets.report_read(self, task_id, lotno)
-        for page in page_reader.PageReader(self.client, task_id, lotno).pages():
+        for page in pages.PageReader(self.client, task_id, lotno).pages():
             yield from page.records()
 
     def mark_exported(self, task_id: str) -> None:

@@ -23,7 +23,7 @@ from airflow_provider_webcollect.landing.manifest import (
 )
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -16,13 +16,13 @@ from airflow_provider_webcollect.landing.manifest import (
     Run,
     Source,
 )
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.pauses import Stop
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
 
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full"]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service.stop import Stop
+    from airflow_provider_webcollect.service.pauses import Stop
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ import msgspec
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.job import intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint
-from airflow_provider_webcollect.service.client.paging import RowCount
 from airflow_provider_webcollect.service.errors import PagingError
+from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.pauses import Notice
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.manifest import Progress
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
 
 log = logging.getLogger(__name__)
 #: Seconds between two reads of a source that may not show all of its rows yet.

@@ -14,16 +14,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.operators.base import WebCollectOperator
-from airflow_provider_webcollect.service.api import endpoints, validation
-from airflow_provider_webcollect.service.api.records import (
+from airflow_provider_webcollect.service import endpoints, pages, validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import (
     AnalyticsRow,
     DataVolumeMetrics,
     ExecutionMetrics,
     ResourceUsageMetrics,
+    TimeGranularity,
 )
-from airflow_provider_webcollect.service.api.states import TimeGranularity
-from airflow_provider_webcollect.service.client import paging
-from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -114,7 +113,7 @@ class _AnalyticsOperator(WebCollectOperator):
         self, hook: WebCollectHook, start: Day, end: Day, granularity: str = TimeGranularity.DAY
     ) -> list[AnalyticsRow]:
         return hook.client.run(
-            paging.all_analytics(
+            pages.all_analytics(
                 hook.client.context,
                 start=start,
                 end=end,

@@ -10,7 +10,7 @@ from airflow_provider_webcollect.common.errors import fail_if_permanent, fail_wi
 from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import unknown_outcome
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 
 if TYPE_CHECKING:
     import datetime

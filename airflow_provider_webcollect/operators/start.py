@@ -18,14 +18,14 @@ from airflow_provider_webcollect.common.waits import (
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import store_task_link
 from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
-from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.api.states import ACTIVE_SUBTASK_STATES, TaskState
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     InvalidArgument,
     OutcomeUnknown,
     unknown_outcome,
 )
+from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.service.api.records import SubTask
+    from airflow_provider_webcollect.service.models import SubTask
 
 ALL = "all"
 #: Seconds between two checks of whether an earlier attempt has started the run.

@@ -8,16 +8,16 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_provider_webcollect.common.arguments import check_now
 from airflow_provider_webcollect.operators.base import WebCollectOperator, WebCollectTaskOperator
-from airflow_provider_webcollect.service.api import endpoints, validation
-from airflow_provider_webcollect.service.api.states import ActionType
+from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import ActionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.api.call import Call
-    from airflow_provider_webcollect.service.api.records import CopyResult
+    from airflow_provider_webcollect.service.endpoints import Call
+    from airflow_provider_webcollect.service.models import CopyResult
 
 OnPartialFailure = Literal["fail", "skip", "ignore"]
 JSON_RENDERER = "json"

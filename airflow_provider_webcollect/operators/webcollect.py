@@ -28,9 +28,9 @@ from airflow_provider_webcollect.operators.tasks import (
     WebCollectUpdateTaskParametersOperator,
 )
 from airflow_provider_webcollect.operators.tokens import WebCollectRefreshTokenOperator
-from airflow_provider_webcollect.service.api import endpoints, validation
-from airflow_provider_webcollect.service.api.url_file import url_list
+from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

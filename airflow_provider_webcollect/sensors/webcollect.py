@@ -17,8 +17,8 @@ from airflow_provider_webcollect.sensors.capacity import (
     WebCollectCapacitySensor as WebCollectCapacitySensor,  # a public name of this module
 )
 from airflow_provider_webcollect.sensors.from_trigger import NotFromTrigger, start_trigger_args
-from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import SubTaskState, TaskState
 from airflow_provider_webcollect.waiting.arguments import (
     NOW,
     one_or_all,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.api.url_file import UrlFile
+    from airflow_provider_webcollect.service.url_file import UrlFile
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pendulum
 
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 
 #: The lowest accepted number of requests per second; with fewer, calls would wait practically for ever.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.job import Landed
     from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part, Source
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.transfers.sources import Place
 
 #: Seconds between two progress lines in the log.

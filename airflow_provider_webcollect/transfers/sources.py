@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.common.storage import check_destination
 from airflow_provider_webcollect.landing.manifest import Source
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:

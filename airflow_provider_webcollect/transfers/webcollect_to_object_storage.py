@@ -29,12 +29,12 @@ from airflow_provider_webcollect.links import (
     store_export_link,
     store_task_link,
 )
-from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.api.endpoints import MAX_DATA_SIZE, mark_exported
-from airflow_provider_webcollect.service.client.page_reader import PageReader
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, mark_exported
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.pages import PageReader
+from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.transfers import lineage, reporting
 from airflow_provider_webcollect.transfers.redshift import refuse_other_storage, write_redshift_manifest
 from airflow_provider_webcollect.transfers.reporting import LandingReport

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.client.aio import AsyncClient
-    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.aio import AsyncClient
+    from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.flow import Flow
 
 log = logging.getLogger(__name__)

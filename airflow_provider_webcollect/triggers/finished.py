@@ -15,9 +15,9 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_webcollect.common import waits
-from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState
 from airflow_provider_webcollect.triggers.feeds import SharedFeed, read_with_retries
 from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.baseline import LONGEST_CONTRADICTION
@@ -38,7 +38,7 @@ else:
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem
 
-    from airflow_provider_webcollect.service.api.records import TaskStatus
+    from airflow_provider_webcollect.service.models import TaskStatus
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from sqlalchemy import select
 from airflow_provider_webcollect.assets import stored_tasks
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.service.api.endpoints import get_running_counts
-from airflow_provider_webcollect.service.client.paging import all_analytics
+from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.landings import collection_tasks, is_landing, newest_events
 from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_webcollect.service.api.records import AnalyticsRow, TaskStatus
+    from airflow_provider_webcollect.service.models import AnalyticsRow, TaskStatus
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.api import validation
-from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import SubTaskState, TaskState
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import Capacity, SubTaskStates, TaskStates
 from airflow_provider_webcollect.waiting.outcome import Records

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.service.api.states import ACTIVE_STATES, FINAL_STATES, TaskState
+from airflow_provider_webcollect.service.models import ACTIVE_STATES, FINAL_STATES, TaskState, TaskStatus
 
 #: Seconds for which a status may still be that of the previous run.
 SETTLE = 90.0

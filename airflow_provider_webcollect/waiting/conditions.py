@@ -6,8 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
-from airflow_provider_webcollect.service.api.states import SubTaskState, TaskState
+from airflow_provider_webcollect.service.models import (
+    RunningCounts,
+    SubTask,
+    SubTaskState,
+    TaskState,
+    TaskStatus,
+)
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
 from airflow_provider_webcollect.waiting.outcome import Outcome
 from airflow_provider_webcollect.waiting.queries import (

@@ -10,7 +10,7 @@ from airflow_provider_webcollect.waiting.poller import TIMING, Judge, Poll, Timi
 from airflow_provider_webcollect.waiting.queries import RUNNING_COUNTS, SUBTASKS, TASK_STATUSES, Query
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.flow import Flow
 
 T = TypeVar("T")

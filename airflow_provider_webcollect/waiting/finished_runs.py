@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import TaskStatus
-from airflow_provider_webcollect.service.api.states import FINAL_STATES, TaskState
+from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
 from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline, is_end
 
 

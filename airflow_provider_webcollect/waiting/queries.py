@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.results import STATUSES_BY_TASK
-from airflow_provider_webcollect.service.client import paging
-from airflow_provider_webcollect.service.client.exchange import exchange
+from airflow_provider_webcollect.service import endpoints, pages
+from airflow_provider_webcollect.service.call import exchange
+from airflow_provider_webcollect.service.results import STATUSES_BY_TASK
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.api.call import Call
-    from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
-    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.endpoints import Call
     from airflow_provider_webcollect.service.errors import MalformedResponse
     from airflow_provider_webcollect.service.flow import Flow
+    from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
 
 #: The only key of the account's running counts.
 ACCOUNT = "account"
@@ -57,7 +56,7 @@ def _subtasks(context: ClientContext, task_ids: Sequence[str]) -> Flow[Mapping[s
     found = {}
     for task_id in task_ids:
         # an empty batch counts as missing
-        if batch := (yield from paging.all_subtasks(context, task_id)):
+        if batch := (yield from pages.all_subtasks(context, task_id)):
             found[task_id] = batch
     return found
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import Record, TaskStatus
+from airflow_provider_webcollect.service.models import Record, TaskStatus
 from airflow_provider_webcollect.waiting.baseline import Baseline, RunEnd
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
 from airflow_provider_webcollect.waiting.queries import Query

@@ -65,7 +65,7 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     after it other pauses still: the fields of ``Timing``.
     """
     from airflow_provider_webcollect.common import waits
-    from airflow_provider_webcollect.service.client.rate_limit import STATUS_INTERVALS
+    from airflow_provider_webcollect.service.limits import STATUS_INTERVALS
     from airflow_provider_webcollect.waiting.poller import Timing
 
     usual: dict[str, Any] = {

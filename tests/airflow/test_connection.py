@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, TokenStore
-from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.tokens.state import StoredToken
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, TokenStore
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection

@@ -14,8 +14,7 @@ from asgiref.sync import async_to_sync
 from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.api import endpoints, records
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import endpoints, records
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     InvalidArgument,
@@ -24,6 +23,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Blocking
+from airflow_provider_webcollect.service.sync import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMoveTaskOperator,
     WebCollectUpdateTaskParametersOperator,
 )
-from airflow_provider_webcollect.service.api.endpoints import ENDPOINTS
+from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
-from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
@@ -88,7 +88,7 @@ class TestQuery:
     def test_all_pages_are_read(
         self, sandbox: Sandbox, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("airflow_provider_webcollect.service.api.endpoints.MAX_ANALYTICS_SIZE", 20)
+        monkeypatch.setattr("airflow_provider_webcollect.service.endpoints.MAX_ANALYTICS_SIZE", 20)
         start = TODAY.subtract(days=34).isoformat()
         rows = query(start=start)
         monkeypatch.undo()

@@ -24,8 +24,8 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectStartSubTasksOperator,
 )
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.token import StoredToken
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.tokens.state import StoredToken
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
 

@@ -16,10 +16,10 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Timing
-from airflow_provider_webcollect.service.stop import Stop
 from airflow_provider_webcollect.transfers.redshift import write_redshift_manifest
 from tests.airflow.landings import landed, manifest, transfer
 from tests.interruption import signalled_when

@@ -15,7 +15,7 @@ import pytest
 
 import tests.airflow.conftest  # noqa: F401  # gives Airflow a home before anything imports it
 from airflow_provider_webcollect.cli.main import main
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.pauses import Stop
 from tests.cli.processes import Started
 
 if TYPE_CHECKING:

@@ -25,15 +25,15 @@ from airflow_provider_webcollect.landing.manifest import (
 )
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from airflow_provider_webcollect.service.api.records import DataPage
-from airflow_provider_webcollect.service.client.page_reader import PageReader
+from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.pages import PageReader
 from tests.interruption import Pauses
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
 
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")

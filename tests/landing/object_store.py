@@ -18,8 +18,8 @@ from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import LandingDamaged
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import ServiceFailure
+from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.all_formats import read
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed

@@ -10,7 +10,7 @@ import msgspec
 from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.models import DataPage
 from tests.interruption import Pauses
 
 #: Rows in a page of :class:`Rows`.

@@ -20,7 +20,7 @@ from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashi
 from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import FormatChanged
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
 from airflow_provider_webcollect.landing.lease import Lease
-from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import FORMATS, named, read
 from tests.landing.conftest import OTHER_RUN, Crash, Folder, Landed, crashing_at, listed
 from tests.landing.pages import page, rows_of, widening

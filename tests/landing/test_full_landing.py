@@ -16,10 +16,10 @@ from airflow_provider_webcollect.landing.errors import (
     RowsMissing,
 )
 from airflow_provider_webcollect.service import pauses
-from airflow_provider_webcollect.service.api.endpoints import read_data
-from airflow_provider_webcollect.service.api.records import DataPage
-from airflow_provider_webcollect.service.client.responses import Response, read_response
+from airflow_provider_webcollect.service.endpoints import read_data
 from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.responses import Response, read_response
 from tests.landing.conftest import (
     RUN,
     Folder,

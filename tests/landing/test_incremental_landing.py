@@ -13,9 +13,9 @@ from airflow_provider_webcollect.landing import lease, source
 from airflow_provider_webcollect.landing.errors import PartsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run
-from airflow_provider_webcollect.service.api.endpoints import mark_exported
-from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import read
 from tests.landing.conftest import (
     OTHER_RUN,
@@ -31,7 +31,7 @@ from tests.landing.pages import rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -22,8 +22,8 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from airflow_provider_webcollect.service.api.records import DataPage
-from airflow_provider_webcollect.service.client import page_reader
+from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Timing
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import Pauses
@@ -197,7 +197,7 @@ class TestRunsThatMeet:
 
         land(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
         with serving(respond) as server, client_of(server, Timing(slow_response=0.0)) as client:
-            reader = page_reader.PageReader(client, "t", size=PAGE)
+            reader = PageReader(client, "t", size=PAGE)
             slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
             held = Held(
                 lambda place: land(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.api.endpoints import mark_exported
+from airflow_provider_webcollect.service.endpoints import mark_exported
 from tests.landing.conftest import (
     OTHER_RUN,
     RUN,
@@ -17,7 +17,7 @@ from tests.landing.conftest import (
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 

@@ -23,8 +23,8 @@ from airflow_provider_webcollect.landing.manifest import (
     RecordedPart,
     Source,
 )
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import (
     OTHER_RUN,
     Crash,

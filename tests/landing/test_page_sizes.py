@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import page_reader, retries
-from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, make_context
 from airflow_provider_webcollect.service.errors import (
     MalformedResponse,
     NoResponse,
@@ -20,13 +17,16 @@ from airflow_provider_webcollect.service.errors import (
     ResponseTooLarge,
     ServiceFailure,
 )
+from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.service.servers import Server, answer, refusal, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
 
 ROWS = 300
 
@@ -53,7 +53,7 @@ def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callab
 
 
 def pages_of(client: Client, size: int) -> list[DataPage]:
-    return list(page_reader.PageReader(client, "t", size=size).pages())
+    return list(PageReader(client, "t", size=size).pages())
 
 
 def client_of(
@@ -127,7 +127,7 @@ def test_a_service_that_sends_nothing_at_all_ends_in_its_last_error(
         with pytest.raises(error):
             pages_of(client, 1000)
         assert sizes(server)[-1] == 1
-        assert len(sizes(server)) <= 9 * retries.TRIES_PER_SIZE + 7
+        assert len(sizes(server)) <= 9 * TRIES_PER_SIZE + 7
 
 
 def test_what_has_nothing_to_do_with_size_is_not_answered_with_smaller_pages() -> None:
@@ -180,7 +180,7 @@ def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
 
 
 def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:
-    size = page_reader.PageSize(1000)
+    size = PageSize(1000)
     for _ in range(6):
         size.halve()
     failed_after = []
@@ -193,16 +193,16 @@ def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> No
 
 
 def test_a_size_that_holds_is_soon_doubled_again() -> None:
-    size = page_reader.PageSize(1000)
+    size = PageSize(1000)
     for _ in range(3):
         size.halve()
-    for _ in range(3 * page_reader.GOOD_PAGES):
+    for _ in range(3 * GOOD_PAGES):
         size.worked()
     assert size.now == 1000
 
 
 def test_trouble_of_another_kind_in_between_does_not_keep_pages_from_becoming_smaller() -> None:
-    answers = [answer({}, 503)] * (retries.TRIES_PER_SIZE + 1)
+    answers = [answer({}, 503)] * (TRIES_PER_SIZE + 1)
     respond = limited(30, REFUSALS["failing"])
     with (
         serving(lambda request: answers.pop() if answers else respond(request)) as server,

@@ -26,8 +26,8 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import ExtraMissing, make_format, reading
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import FORMATS, named
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
 from tests.landing.object_store import big_pages

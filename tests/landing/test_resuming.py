@@ -13,8 +13,8 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
 )
 from airflow_provider_webcollect.landing.lease import Lease
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
+from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.conftest import (
     OTHER_RUN,

@@ -15,7 +15,7 @@ from tests.landing.object_store import LandingsOnAnObjectStore, big_pages
 from tests.landing.storages import Storage
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
     from tests.landing.conftest import Folder, Landed
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

@@ -13,11 +13,11 @@ import pytest
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Progress, Source
 from airflow_provider_webcollect.landing.run import land
-from airflow_provider_webcollect.service.api.endpoints import mark_exported
-from airflow_provider_webcollect.service.client.page_reader import PageReader
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import Stopped
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.pages import PageReader
+from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.sync import Client
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
 from tests.landing.interleaving import Held
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.landing.errors import RowsMissing
-from airflow_provider_webcollect.service.api.records import DataPage
 from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.conftest import Folder, Landed, in_order, listed
 from tests.landing.pages import counted_page

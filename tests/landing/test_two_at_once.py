@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost
 from airflow_provider_webcollect.landing.job import Timing
-from airflow_provider_webcollect.service.api.records import DataPage
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.conftest import (
     OTHER_RUN,
     Crash,

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
-from airflow_provider_webcollect.service.auth.renewal import Tokens
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client.aio import AsyncClient
-from airflow_provider_webcollect.service.client.context import ClientContext
-from airflow_provider_webcollect.service.client.rate_limit import (
+from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.call import ClientContext
+from airflow_provider_webcollect.service.limits import (
     RateLimiter,
     RateLimiters,
     shared_rate_limiters,
     status_rate_limiters,
 )
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.conftest import RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.endpoints import Call
     from airflow_provider_webcollect.service.flow import Flow
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client.context import make_context
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Settings, Timing
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,11 +11,10 @@ import httpx
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
-from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.call import Credential
-from airflow_provider_webcollect.service.client.aio import AsyncClient
-from airflow_provider_webcollect.service.client.exchange import REPLACEMENTS
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.call import REPLACEMENTS
+from airflow_provider_webcollect.service.endpoints import Credential
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from tests.service.servers import answer, make_authority, serving
 from tests.service.test_endpoints import one_call_of_each
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
     from tests.service.conftest import Clock, Drive, Driver
 
 pytestmark = [

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.url_file import url_list
+from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.settings import Credentials
+from airflow_provider_webcollect.service.url_file import url_list
 from tests.conftest import CONTRACT
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.endpoints import Call
     from tests.service.conftest import Drive, Driver
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

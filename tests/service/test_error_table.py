@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api.call import Retry
-from airflow_provider_webcollect.service.api.results import NOTHING
+from airflow_provider_webcollect.service.endpoints import Retry
+from airflow_provider_webcollect.service.results import NOTHING
 from airflow_provider_webcollect.service.settings import Retries
 from tests.service.servers import answer, make_authority, refusal, serving
 from tests.service.test_endpoints import one_call_of_each
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.endpoints import Call
     from tests.service.conftest import Drive
     from tests.service.servers import Server
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.url_file import url_file
+from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.flow import Request, Send
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
+from airflow_provider_webcollect.service.url_file import url_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +155,7 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
 
 
 def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
-    from airflow_provider_webcollect.service.auth.token import StoredToken
+    from airflow_provider_webcollect.service.tokens.state import StoredToken
 
     credentials = Credentials(
         refresh_token="SECRET1",

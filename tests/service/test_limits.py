@@ -9,10 +9,10 @@ import pendulum
 import pytest
 import time_machine
 
-from airflow_provider_webcollect.service.api import endpoints, validation
-from airflow_provider_webcollect.service.api.url_file import url_list
+from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.settings import Settings
+from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable

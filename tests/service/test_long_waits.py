@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.api import endpoints
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import GrantRejected, ServiceUnreachable
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import Credentials, Retries

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.client import page_reader, paging, retries
+from airflow_provider_webcollect.service.call import STUCK_TRIES
 from airflow_provider_webcollect.service.errors import PagingError
+from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks, read_page
 from airflow_provider_webcollect.service.settings import TIMING, Timing
 from tests.service.servers import answer, serving
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.records import DataPage
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.models import DataPage
+    from airflow_provider_webcollect.service.sync import Client
     from tests.service.conftest import Clock, Drive, Driver
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -30,7 +31,7 @@ def read_all(driver: Driver, task_id: str, lotno: str | None = None, size: int =
     """Read page by page as ``PageReader`` does, on either driver."""
     pages, offset = [], 0
     while not pages or pages[-1].rest_total:
-        pages.append(driver.run(page_reader.read_page(driver.context, task_id, lotno, offset, size)))
+        pages.append(driver.run(read_page(driver.context, task_id, lotno, offset, size)))
         offset = pages[-1].offset
     return pages
 
@@ -77,16 +78,14 @@ class TestRows:
     ) -> None:
         client = connect(timing=Timing(slow_response=math.inf))
         sent: list[None] = []
-        reader = page_reader.PageReader(
-            client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None)
-        )
+        reader = PageReader(client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None))
         first = reader.read(0)
         assert len(first.rows) == 100
         assert len(sandbox.control.requests()) == len(sent) == 1
         assert [len(page.rows) for page in reader.pages(first.offset)] == [100, 40]
         assert reader.read(0) == first
         assert len(sandbox.control.requests()) == len(sent) == 4
-        (batch,) = page_reader.PageReader(client, demo.FINISHED_TASK_ID, "000001").pages(-3)
+        (batch,) = PageReader(client, demo.FINISHED_TASK_ID, "000001").pages(-3)
         assert batch.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000001")
 
 
@@ -120,17 +119,17 @@ class TestCursorThatStandsStill:
         with serving(lambda _: stuck) as server:
             driver = drive(base_url=server.url)
             with pytest.raises(PagingError, match=f"stands still at offset {offset}") as failure:
-                driver.run(page_reader.read_page(driver.context, "t", None, offset, 10))
+                driver.run(read_page(driver.context, "t", None, offset, 10))
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
-            assert len(server.received) == retries.STUCK_TRIES
-        assert clock.slept == [TIMING.stuck_wait] * (retries.STUCK_TRIES - 1)
+            assert len(server.received) == STUCK_TRIES
+        assert clock.slept == [TIMING.stuck_wait] * (STUCK_TRIES - 1)
 
     def test_is_passed_over_if_it_moves_again(self, drive: Drive, clock: Clock) -> None:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
             driver = drive(base_url=server.url)
-            came = driver.run(page_reader.read_page(driver.context, "t", None, 0, 10))
+            came = driver.run(read_page(driver.context, "t", None, 0, 10))
         assert (came.offset, len(came.rows)) == (1024, 5)
         assert len(clock.slept) == 2
 
@@ -138,7 +137,7 @@ class TestCursorThatStandsStill:
     def test_is_the_end_if_nothing_is_left(self, drive: Drive, rest: int) -> None:
         with serving(lambda _: page(0, rest, 3)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(page_reader.read_page(driver.context, "t", None, 0, 10)).rows) == 3
+            assert len(driver.run(read_page(driver.context, "t", None, 0, 10)).rows) == 3
 
 
 def counted(offset: int, total: int, rest: int, rows: list[Any] | None) -> bytes:
@@ -160,14 +159,14 @@ class TestCountsThatContradictTheRows:
         self, connect: Callable[..., Client], pages: list[bytes], said: str
     ) -> None:
         with serving(lambda _: pages.pop(0)) as server:
-            reader = page_reader.PageReader(connect(base_url=server.url), "t")
+            reader = PageReader(connect(base_url=server.url), "t")
             with pytest.raises(PagingError, match=said) as failure:
                 list(reader.pages())
         assert failure.value.endpoint == "read_data"
 
     def test_cannot_be_told_from_the_middle_on(self, connect: Callable[..., Client]) -> None:
         with serving(lambda _: counted(9, 9, 0, [{"a": 1}])) as server:
-            reader = page_reader.PageReader(connect(base_url=server.url), "t")
+            reader = PageReader(connect(base_url=server.url), "t")
             assert len(list(reader.pages(8))) == 1
 
 
@@ -175,7 +174,7 @@ class TestLists:
     @pytest.mark.parametrize("count", [1, 20, 40, 47])
     def test_all_subtasks_come(self, driver: Driver, sandbox: Sandbox, count: int) -> None:
         task = sandbox.control.add_task(subtasks=count)
-        found = driver.run(paging.all_subtasks(driver.context, task["task_id"]))
+        found = driver.run(all_subtasks(driver.context, task["task_id"]))
         assert [subtask.sub_task_id for subtask in found] == [
             subtask["subtask_id"] for subtask in task["subtasks"]
         ]
@@ -186,7 +185,7 @@ class TestLists:
         ).encode()
         with serving(lambda _: answer(same)) as server:
             driver = drive(base_url=server.url)
-            assert len(driver.run(paging.all_subtasks(driver.context, "t"))) == 20
+            assert len(driver.run(all_subtasks(driver.context, "t"))) == 20
             assert len(server.received) == 2
 
     def test_all_analytics_come(
@@ -196,7 +195,7 @@ class TestLists:
         start = today - datetime.timedelta(days=60)
         for _ in range(12):
             sandbox.control.add_task()
-        rows = driver.run(paging.all_analytics(driver.context, start=start, end=today))
+        rows = driver.run(all_analytics(driver.context, start=start, end=today))
         assert len(rows) > 500
         assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
         assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
@@ -210,5 +209,5 @@ class TestLists:
         with serving(lambda _: answers.pop(0)) as server:
             driver = drive(base_url=server.url)
             with pytest.raises(PagingError, match="announced 9 rows, and 1 came") as failure:
-                driver.run(paging.all_analytics(driver.context, start=today, end=today))
+                driver.run(all_analytics(driver.context, start=today, end=today))
         assert failure.value.endpoint == "query_analytics"

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.api.results import offset_before_rows
-from airflow_provider_webcollect.service.auth.renewal import Tokens
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.client import page_reader, sync
-from airflow_provider_webcollect.service.client.context import ClientContext
-from airflow_provider_webcollect.service.client.rate_limit import (
+from airflow_provider_webcollect.service import sync
+from airflow_provider_webcollect.service.call import ClientContext
+from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.limits import (
     RateLimiter,
     RateLimiters,
     status_rate_limiters,
 )
-from airflow_provider_webcollect.service.client.sync import Client
-from airflow_provider_webcollect.service.errors import RequestRejected
+from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
+from airflow_provider_webcollect.service.results import offset_before_rows
 from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.service.conftest import Clock
 from tests.service.servers import answer, client_of, query_number, refusal, serving
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.records import DataPage
+    from airflow_provider_webcollect.service.models import DataPage
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -54,7 +55,7 @@ def client(connect: Callable[..., Client]) -> Client:
     return connect(timing=SLOW)
 
 
-class Reader(page_reader.PageReader):
+class Reader(PageReader):
     """One that counts the requests of each read."""
 
     def __init__(self, client: Client, task_id: str = "t", size: int = SIZE) -> None:
@@ -173,7 +174,7 @@ class TestAPageThatWasAskedForInVain:
         for _ in reader.pages(first.offset):
             sent.append(reader.sent)
         steps = [after - before for before, after in itertools.pairwise([3, *sent])]
-        without = page_reader.GOOD_PAGES - 1
+        without = GOOD_PAGES - 1
         assert steps[: without + 2] == [1] * without + [2, 1]
 
     def test_is_read_once_more_after_as_long_as_the_service_wants(

@@ -16,9 +16,9 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.errors import ServiceError
 from airflow_provider_webcollect.sandbox.limits import Limits
 from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.call import RateLimit
-from airflow_provider_webcollect.service.client.rate_limit import (
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.endpoints import RateLimit
+from airflow_provider_webcollect.service.limits import (
     LEAST_SHARE,
     STATUS_INTERVALS,
     RateLimiter,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
     from tests.service.conftest import Drive
 
 

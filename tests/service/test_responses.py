@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.records import (
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.models import (
     Record,
     TaskStatus,
     TokenRecord,
@@ -26,12 +25,12 @@ from airflow_provider_webcollect.service.api.records import (
     parse_time,
     read_record,
 )
-from airflow_provider_webcollect.service.client.responses import Response, read_response
+from airflow_provider_webcollect.service.responses import Response, read_response
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.endpoints import Call
     from tests.service.conftest import Drive
 
 text = st.text(st.characters(exclude_categories=["Cs"]))

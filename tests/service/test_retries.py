@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import errors
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.call import Retry
-from airflow_provider_webcollect.service.api.url_file import url_list
-from airflow_provider_webcollect.service.client.aio import AsyncClient
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import endpoints, errors
+from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.endpoints import Retry
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.url_file import url_list
 from tests.interruption import Pauses, Signalled, signalled_when
 from tests.service.servers import answer, serving
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.api.call import Call
+    from airflow_provider_webcollect.service.endpoints import Call
     from tests.service.conftest import Clock, Drive, Driver
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

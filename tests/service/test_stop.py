@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
-from airflow_provider_webcollect.service.client import page_reader
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.pages import PageReader
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.interruption import Pauses
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
 
@@ -110,10 +110,10 @@ def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Callable[..., Client]
         serving(respond) as server,
         stoppable(base_url=server.url, timing=Timing(slow_response=0.0)) as client,
     ):
-        pages = page_reader.PageReader(client, "t", size=1).pages()
-        assert [page.records() for page in (next(pages), next(pages))] == [[{"n": 0}], [{"n": 1}]]
+        rows = PageReader(client, "t", size=1).pages()
+        assert [page.records() for page in (next(rows), next(rows))] == [[{"n": 0}], [{"n": 1}]]
         with pytest.raises(Stopped):
-            next(pages)
+            next(rows)
     assert sorted(map(query_number, server.received)) == [0, 1]
 
 

@@ -15,9 +15,9 @@ import pytest
 from fsspec.spec import AbstractBufferedFile
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.url_file import MAX_LINE_BYTES, url_file, url_list
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.url_file import MAX_LINE_BYTES, url_file, url_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -315,8 +315,8 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     assert checked.size == 4_000 * len(line)
     assert pieces < 3_000_000
 
-    from airflow_provider_webcollect.service.client.network import upload_of
     from airflow_provider_webcollect.service.flow import Request
+    from airflow_provider_webcollect.service.sync import upload_of
 
     def stream() -> None:
         request = Request("POST", "http://a.example", {}, 1.0, form={"taskId": "t"}, file=checked)

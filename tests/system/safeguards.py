@@ -56,7 +56,7 @@ SAFEGUARDS = {
         "test_24_tasks_on_both_workers_share_one_token",
         (
             Edit(
-                "service/auth/claim.py",
+                "service/tokens/claim.py",
                 "        began, bound = self._clock(), self._store.write_bound\n",
                 "        self._began = self._checked_at = self._clock()\n        return True\n",
             ),

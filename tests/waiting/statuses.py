@@ -7,7 +7,7 @@ from typing import Any
 
 import pendulum
 
-from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Condition
 from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
 from airflow_provider_webcollect.waiting.wait import Wait

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.service.api.records import RunningCounts, SubTask, TaskStatus
+from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import Capacity, Condition, SubTaskStates, TaskStates
 from airflow_provider_webcollect.waiting.outcome import Outcome

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.api.records import TaskStatus
+from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.arguments import task_states
 from airflow_provider_webcollect.waiting.baseline import Baseline
 from airflow_provider_webcollect.waiting.conditions import TaskStates

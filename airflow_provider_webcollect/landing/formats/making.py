@@ -9,7 +9,7 @@ from airflow_provider_webcollect.landing.formats import casts
 from airflow_provider_webcollect.landing.formats.csv import Csv
 from airflow_provider_webcollect.landing.formats.jsonl import JsonLines
 from airflow_provider_webcollect.landing.formats.parquet import OnCastError, Parquet
-from airflow_provider_webcollect.service.api import validation
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:

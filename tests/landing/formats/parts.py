@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import zstandard
 
 from airflow_provider_webcollect.landing.formats import Columns, FileFormat
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.client.responses import Response, read_response
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.responses import Response, read_response
 
 Pages = Iterable[Sequence[msgspec.Raw]]
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
-from airflow_provider_webcollect.service.auth.token import RenewalNote
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, digest
+from airflow_provider_webcollect.service.tokens.state import RenewalNote
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
+    from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
 
 CALL = endpoints.get_running_counts()
 

@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
-from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
 from airflow_provider_webcollect.service.errors import (
     CredentialError,
     GrantRejected,
@@ -20,13 +18,15 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials
+from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.service.tokens.cases import CALL, Full, Hiccup, changed, note, refreshes, with_refresh_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
     from tests.service.conftest import Clock
 
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.service.auth.renewal import Tokens
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore
-from airflow_provider_webcollect.service.auth.token import StoredToken
-from airflow_provider_webcollect.service.client import page_reader
-from airflow_provider_webcollect.service.client.context import make_context
+from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.errors import TokenUnavailable
+from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from airflow_provider_webcollect.service.tokens.state import StoredToken
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.service.tokens.cases import CALL, changed, refreshes, with_refresh_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.sync import Client
 
 
 def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once(
@@ -141,7 +141,7 @@ def test_a_token_that_ends_in_the_middle_of_a_read_costs_no_page(
     task_id = sandbox.control.add_task(rows=300, lots=1)["task_id"]
     client = connect()
     rows = []
-    for number, page in enumerate(page_reader.PageReader(client, task_id, size=10).pages()):
+    for number, page in enumerate(PageReader(client, task_id, size=10).pages()):
         rows += page.records()
         if number == 10:
             sandbox.control.expire_tokens()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.auth.renewal import Tokens
-from airflow_provider_webcollect.service.auth.store import MemoryTokenStore, Register
-from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState
-from airflow_provider_webcollect.service.client.aio import AsyncClient
+from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Timing
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from airflow_provider_webcollect.service.tokens.state import RenewalNote, RenewalState
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.interruption import Signalled, signalled_when
 from tests.service.tokens.cases import CALL, Unreachable, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.client.context import ClientContext
-    from airflow_provider_webcollect.service.client.sync import Client
+    from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.sync import Client
     from tests.service.conftest import Clock
 
 

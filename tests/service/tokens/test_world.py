@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_webcollect.service.auth import renewal
+from airflow_provider_webcollect.service.tokens import renewal
 from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.world import World
 

@@ -16,11 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import TokenRecord
-from airflow_provider_webcollect.service.auth import renewal
-from airflow_provider_webcollect.service.auth.renewal import Tokens
-from airflow_provider_webcollect.service.auth.store import Register, TokenStore
-from airflow_provider_webcollect.service.auth.token import StoredToken
 from airflow_provider_webcollect.service.errors import (
     OutcomeUnknown,
     RequestRejected,
@@ -30,7 +25,12 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
+from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials
+from airflow_provider_webcollect.service.tokens import renewal
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
+from airflow_provider_webcollect.service.tokens.state import StoredToken
+from airflow_provider_webcollect.service.tokens.store import Register, TokenStore
 
 #: Seconds of a history; a token lives for LIFE.
 LENGTH, LIFE = 9000.0, 3600.0

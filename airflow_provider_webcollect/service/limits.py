@@ -24,7 +24,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from airflow_provider_webcollect.service.api.call import RateLimit
+from airflow_provider_webcollect.service.endpoints import RateLimit
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import GENERAL_RATE
 

@@ -8,10 +8,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_webcollect.service.client import network
-from airflow_provider_webcollect.service.client.exchange import exchange
-from airflow_provider_webcollect.service.client.responses import Body, NotConnected, Response, base_of
-from airflow_provider_webcollect.service.client.sync import Client
+from airflow_provider_webcollect.service.call import exchange
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -21,6 +18,8 @@ from airflow_provider_webcollect.service.flow import (
     Send,
     Sleep,
 )
+from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
+from airflow_provider_webcollect.service.sync import Client, proxy_for, trust, upload_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     import httpx
     from requests_toolbelt import MultipartEncoder
 
-    from airflow_provider_webcollect.service.api.call import Call
-    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.endpoints import Call
+    from airflow_provider_webcollect.service.pauses import Stop
     from airflow_provider_webcollect.service.settings import Settings
-    from airflow_provider_webcollect.service.stop import Stop
 
 T = TypeVar("T")
 
@@ -205,10 +204,10 @@ class AsyncClient:
 def _transport(base: str, settings: Settings) -> httpx.AsyncHTTPTransport:
     import httpx
 
-    proxy = network.proxy_for(base, "socksio")
-    proxy_trust = network.trust(proxy, settings) if proxy and proxy.startswith("https:") else None
+    proxy = proxy_for(base, "socksio")
+    proxy_trust = trust(proxy, settings) if proxy and proxy.startswith("https:") else None
     return httpx.AsyncHTTPTransport(
-        verify=network.trust(base, settings),
+        verify=trust(base, settings),
         trust_env=False,
         proxy=httpx.Proxy(proxy, ssl_context=proxy_trust) if proxy else None,
         limits=httpx.Limits(max_connections=32, max_keepalive_connections=8),
@@ -223,7 +222,7 @@ async def _content_of(
     if request.file is None:
         yield {}, request.content
         return
-    content = network.upload_of(request)
+    content = upload_of(request)
     given = await asyncio.to_thread(content.__enter__)
     try:
         yield given

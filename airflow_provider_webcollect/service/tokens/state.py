@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import TokenRecord
+from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import digest
 
 

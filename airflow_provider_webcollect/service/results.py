@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.records import (
+from airflow_provider_webcollect.service.errors import MalformedResponse
+from airflow_provider_webcollect.service.models import (
     AnalyticsPage,
     DataPage,
     Record,
@@ -20,7 +21,6 @@ from airflow_provider_webcollect.service.api.records import (
     read_record,
     spelling,
 )
-from airflow_provider_webcollect.service.errors import MalformedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,48 +6,137 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
+import tenacity
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.api.call import Call, Credential, Retry
-from airflow_provider_webcollect.service.client.responses import (
-    NotConnected,
-    Response,
-    not_answered,
-    read_response,
-)
-from airflow_provider_webcollect.service.client.retries import Policy, repeated
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.endpoints import Call, Credential, Retry
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
+    MalformedResponse,
+    NoResponse,
     OutcomeUnknown,
+    PageTooLarge,
+    PagingError,
     RedirectRefused,
+    ResponseTooLarge,
+    ServiceFailure,
+    ServiceUnreachable,
     TokenRejected,
     TokenUnavailable,
     TooManyRequests,
     WebCollectError,
 )
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Request, Send, Sleep
+from airflow_provider_webcollect.service.limits import RateLimiters, shared_rate_limiters
+from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.responses import (
+    NotConnected,
+    Response,
+    not_answered,
+    read_response,
+)
+from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.service.api.records import TokenRecord
-    from airflow_provider_webcollect.service.client.context import ClientContext
-    from airflow_provider_webcollect.service.settings import Credentials
+    from airflow_provider_webcollect.service.models import TokenRecord
+    from airflow_provider_webcollect.service.settings import Credentials, Settings
+    from airflow_provider_webcollect.service.tokens.store import TokenStore
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Attempts at a page that may be too large, before half of it is requested.
+TRIES_PER_SIZE = 3
+#: Attempts at a page before a cursor that does not advance is an error.
+STUCK_TRIES = 5
 #: How often a rejected access token is replaced within one attempt of a call: the token that replaces it may
 #: come from another process and be rejected too.
 REPLACEMENTS = 3
 #: Attempts of a token call, seconds after which none is made, and seconds for its response.
 TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT = 5, 5.0, 20.0
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Settings and credentials, the address's rate limiters, and the token.
+
+    :ivar is_outdated: returns whether the connection has changed since settings and credentials were read
+        from it; it may block.
+    """
+
+    settings: Settings
+    credentials: Credentials
+    rate_limiters: RateLimiters
+    tokens: Tokens
+    is_outdated: Callable[[], bool] = lambda: False
+
+    def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
+        """Return this context with fewer attempts per call, and none after ``deadline`` seconds."""
+        retries = self.settings.retries
+        return self._with_retries(
+            attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
+        )
+
+    def impatient(self, seconds: float) -> ClientContext:
+        """Return this context with no attempt after ``seconds`` if there is no connection to the service."""
+        return self._with_retries(unreachable=seconds)
+
+    def _with_retries(self, **changes: Any) -> ClientContext:
+        retries = dataclasses.replace(self.settings.retries, **changes)
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, retries=retries))
+
+
+def make_context(
+    settings: Settings,
+    credentials: Credentials,
+    name: str,
+    store: TokenStore,
+    learned: Callable[[str], None] = lambda secret: None,
+    is_outdated: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    reads_only: bool = False,
+) -> ClientContext:
+    """Create the context of a client.
+
+    :param name: names the connection.
+    :param store: where the processes share the token.
+    :param learned: called with every token obtained, for masking it in logs.
+    :param is_outdated: returns whether the connection has changed since it was read; it may block.
+    :param clock: a monotonic clock, in seconds, for the waits of the token's renewal.
+    :param reads_only: only use the token that is stored, and neither renew it nor wait for another.
+    """
+    return ClientContext(
+        settings=settings,
+        credentials=credentials,
+        rate_limiters=shared_rate_limiters(settings.base_url, settings.requests_per_second),
+        tokens=Tokens(
+            credentials,
+            name,
+            store,
+            base_url=settings.base_url,
+            keeper_only=settings.token_refresh == "keeper",
+            reads_only=reads_only,
+            timing=settings.timing,
+            learned=learned,
+            clock=clock,
+        ),
+        is_outdated=is_outdated,
+    )
 
 
 def exchange(
@@ -297,3 +386,113 @@ def _redirected(request: Request, answer: Response) -> Request:
             status=answer.status,
         )
     return dataclasses.replace(request, url=target)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often, and after which pauses, an attempt is repeated; its error decides.
+
+    :ivar can_halve: whether the call is for a page of which half can be requested.
+    :ivar is_part: whether this is a token call: attempts at it are not logged, since those at the call that
+        waits for the token are.
+    """
+
+    settings: Settings
+    can_halve: bool = False
+    is_part: bool = False
+
+    def limits(self, error: BaseException | None) -> tuple[int, float]:
+        """Return the attempts in all, and the seconds after which none is made."""
+        retries, timing = self.settings.retries, self.settings.timing
+        match error:
+            case PagingError():
+                return STUCK_TRIES, retries.deadline
+            case ServiceUnreachable():
+                return retries.attempts, min(retries.deadline, retries.unreachable)
+            case WebCollectError(retryable=True) if self.can_halve and may_be_size(error):
+                return min(TRIES_PER_SIZE, retries.attempts), min(timing.long_failure, retries.deadline)
+            case WebCollectError(retryable=True):
+                return retries.attempts, retries.deadline
+        return 1, 0.0
+
+    def requested_pause(self, error: WebCollectError) -> float:
+        """Return the seconds that the service asks to wait, up to the longest wait."""
+        return min(error.retry_after or 0.0, self.settings.retries.longest_wait)
+
+    def tenacity(self, sleep: Callable[[float], None]) -> tenacity.Retrying:
+        """Return the policy as tenacity runs it.
+
+        :param sleep: is given the seconds of each pause.
+        """
+        retries, notice = self.settings.retries, Notice(log)
+        backoff = tenacity.wait_random_exponential(multiplier=retries.first_wait, max=retries.longest_wait)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            error = _error(state)
+            if isinstance(error, PagingError):
+                return self.settings.timing.stuck_wait
+            return max(backoff(state), self.requested_pause(error))
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            attempts, seconds = self.limits(_error(state))
+            return (tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(seconds))(state)
+
+        def announce(state: tenacity.RetryCallState) -> None:
+            pause, error = state.upcoming_sleep, _error(state)
+            notice.give(
+                max(pause, notice.lasted),
+                "Attempt %d of at most %d follows in %.1f s. %s",
+                state.attempt_number + 1,
+                self.limits(error)[0],
+                pause,
+                error,
+                level=logging.WARNING,
+            )
+
+        return tenacity.Retrying(
+            sleep=sleep,
+            before_sleep=None if self.is_part else announce,
+            stop=stop,
+            wait=wait,
+            retry=tenacity.retry_if_exception(lambda error: self.limits(error)[0] > 1),
+            reraise=True,
+        )
+
+
+def _error(state: tenacity.RetryCallState) -> WebCollectError:
+    error = state.outcome and state.outcome.exception()
+    assert isinstance(error, WebCollectError), "only such an error is repeated"
+    return error
+
+
+def repeated(
+    attempt_once: Callable[[], Flow[T]],
+    policy: Policy,
+    check: Callable[[T], object] = lambda result: None,
+) -> Flow[T]:
+    """Make attempts until one succeeds or ``policy`` ends them; the driver does the waiting.
+
+    :param check: is given the result of each attempt, and raises if it is not good enough.
+    """
+    pauses: list[float] = []
+    for attempt in policy.tenacity(pauses.append):
+        if pauses:
+            yield Sleep(pauses.pop())
+        with attempt:
+            result = yield from attempt_once()
+            check(result)
+            return result
+    raise AssertionError("tenacity ends with a result or an error")
+
+
+def may_be_size(error: WebCollectError) -> bool:
+    """Return whether fewer rows may help."""
+    match error:
+        case NoResponse() | ResponseTooLarge() | PageTooLarge():
+            return True
+        case ServiceFailure(code=str(code)) if code.lower() == "servererror":
+            # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
+            return True
+        case MalformedResponse() | ServiceFailure() if error.status in {200, 500}:
+            return True
+    return error.status in {413, 504}

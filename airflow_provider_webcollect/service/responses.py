@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.api.call import Call, Credential
-from airflow_provider_webcollect.service.api.records import spelling
-from airflow_provider_webcollect.service.api.results import NOTHING, Envelope, any_data, decoded
+from airflow_provider_webcollect.service.endpoints import Call, Credential
 from airflow_provider_webcollect.service.errors import (
     DataAppError,
     MalformedResponse,
@@ -35,6 +33,8 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
     service_error_type,
 )
+from airflow_provider_webcollect.service.models import spelling
+from airflow_provider_webcollect.service.results import NOTHING, Envelope, any_data, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -33,15 +33,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.service.auth.token import RenewalNote, RenewalState
 from airflow_provider_webcollect.service.errors import Stopped, TokenStoreUnavailable
 from airflow_provider_webcollect.service.flow import Blocking, Flow, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.tokens.state import RenewalNote, RenewalState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.service.auth.store import TokenStore
+    from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 log = logging.getLogger(__name__)
 

@@ -47,9 +47,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.service.api import endpoints
-from airflow_provider_webcollect.service.auth.claim import CLAIMING, RenewalClaim
-from airflow_provider_webcollect.service.auth.token import RenewalState, StoredToken
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
@@ -66,12 +64,14 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import TIMING, digest
+from airflow_provider_webcollect.service.tokens.claim import CLAIMING, RenewalClaim
+from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.api.call import Call
-    from airflow_provider_webcollect.service.api.records import TokenRecord
-    from airflow_provider_webcollect.service.auth.store import TokenStore
+    from airflow_provider_webcollect.service.endpoints import Call
+    from airflow_provider_webcollect.service.models import TokenRecord
     from airflow_provider_webcollect.service.settings import Credentials, Timing
+    from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 log = logging.getLogger(__name__)
 

@@ -6,25 +6,33 @@ import contextlib
 import contextvars
 import http.client
 import http.cookiejar
+import importlib.util
 import io
+import os
 import socket
+import ssl
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_provider_webcollect.service.client import network
-from airflow_provider_webcollect.service.client.exchange import (
+from airflow_provider_webcollect.service.call import (
     exchange,
     is_accepted,
     reached,
     token_sender,
     with_current_credential,
 )
-from airflow_provider_webcollect.service.client.responses import Body, NotConnected, Response, base_of
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    InvalidArgument,
+    ProxyUnusable,
+    TlsError,
+    WebCollectError,
+)
 from airflow_provider_webcollect.service.flow import (
     Authorize,
     Blocking,
@@ -34,19 +42,21 @@ from airflow_provider_webcollect.service.flow import (
     Send,
     Sleep,
 )
-from airflow_provider_webcollect.service.stop import Stop
+from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     import requests
     from requests_toolbelt import MultipartEncoder
 
-    from airflow_provider_webcollect.service.api.call import Call
-    from airflow_provider_webcollect.service.auth.token import StoredToken
-    from airflow_provider_webcollect.service.client.context import ClientContext
+    from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.endpoints import Call
+    from airflow_provider_webcollect.service.flow import Request
     from airflow_provider_webcollect.service.settings import Settings
+    from airflow_provider_webcollect.service.tokens.state import StoredToken
 
 T = TypeVar("T")
 
@@ -276,7 +286,7 @@ class Client:
             headers: dict[str, str] = {}
             content: bytes | MultipartEncoder | None = request.content
             if request.file:
-                headers, content = uploading.enter_context(network.upload_of(request))
+                headers, content = uploading.enter_context(upload_of(request))
             prepared = requests.Request(
                 request.method, request.url, headers={**request.headers, **headers}, data=content
             ).prepare()
@@ -294,7 +304,7 @@ class Client:
     def _connect(self) -> None:
         settings = self.context.settings
         parts = urlsplit(settings.base_url)
-        if network.proxy_for(settings.base_url, "socks") is not None:
+        if proxy_for(settings.base_url, "socks") is not None:
             return
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -330,18 +340,18 @@ def _new_session(
         def cert_verify(self, *_: Any) -> None:
             """Do nothing: requests would add its own certificate authorities to the context."""
 
-    proxy = network.proxy_for(base, "socks")
+    proxy = proxy_for(base, "socks")
     # without a tunnel, the connection is to the proxy
     end = proxy if proxy and base.startswith("http:") else base
     adapter = Adapter(pool_maxsize=connections)
-    tls: dict[str, Any] = {"ssl_context": network.trust(end, settings)}
+    tls: dict[str, Any] = {"ssl_context": trust(end, settings)}
     manager: Any
     if proxy is None:
         adapter.init_poolmanager(1, connections, **tls)
         manager = adapter.poolmanager
     else:
         if not proxy.startswith("socks"):
-            tls["proxy_ssl_context"] = network.trust(proxy, settings)
+            tls["proxy_ssl_context"] = trust(proxy, settings)
         manager = adapter.proxy_manager_for(proxy, **tls)
     manager.pool_classes_by_scheme = {
         scheme: type("Pool", (pool,), {"ConnectionCls": _watched(pool.ConnectionCls, total_timeout, stop)})
@@ -417,3 +427,79 @@ class _TimedReader(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
+
+
+_PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+
+
+def trust(url: str, settings: Settings) -> ssl.SSLContext:
+    """Return the context that verifies TLS connections to ``url``; for http it trusts no certificates.
+
+    :raises InvalidArgument: if the file or folder of certificate authorities does not exist.
+    :raises TlsError: if it has no certificate authorities.
+    """
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH
+
+    chosen = settings.ca_file or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+    bundle = Path(chosen or DEFAULT_CA_BUNDLE_PATH)
+    if not bundle.exists():
+        raise InvalidArgument("ca_file", chosen, "there must be such a file on this machine")
+    if not url.startswith("https:"):
+        # loading the certificate authorities takes tens of milliseconds
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    cafile, capath = (None, bundle) if bundle.is_dir() else (bundle, None)
+    try:
+        return ssl.create_default_context(cafile=cafile, capath=capath)
+    except OSError as error:
+        raise TlsError(f"{bundle} holds no certificate authorities: {error}") from error
+
+
+def proxy_for(url: str, socks_library: str) -> str | None:
+    """Return the URL of the proxy that the environment names for ``url``, or None for a direct connection.
+
+    :param socks_library: the module that the driver's HTTP library needs for a SOCKS proxy.
+    :raises ProxyUnusable: if the URL is not a proxy's address, or that of a SOCKS proxy without that module.
+        The message does not show the URL, which may have a password.
+    """
+    import urllib3.util
+    from requests.utils import get_environ_proxies, select_proxy
+
+    given = select_proxy(url, get_environ_proxies(url))
+    if not given:
+        return None
+    variable = f"{url.partition(':')[0].upper()}_PROXY (or ALL_PROXY)"
+    scheme, _, rest = given.rpartition("://")
+    proxy = f"{scheme.lower() or 'http'}://{rest}"
+    try:
+        parts = urllib3.util.parse_url(proxy)
+        usable = parts.scheme in _PROXY_SCHEMES and bool((parts.host or "").encode("idna"))
+    except ValueError:
+        usable = False
+    if not usable:
+        rule = f"it must be a URL with a host and one of the schemes {', '.join(_PROXY_SCHEMES)}"
+        raise ProxyUnusable(f"{variable} is not the address of a proxy: {rule}.")
+    if proxy.startswith("socks") and importlib.util.find_spec(socks_library) is None:
+        raise ProxyUnusable(
+            f"{variable} names a SOCKS proxy, which takes libraries that are missing: "
+            "pip install 'requests[socks]' 'httpx[socks]'."
+        )
+    return proxy
+
+
+@contextlib.contextmanager
+def upload_of(request: Request) -> Iterator[tuple[dict[str, str], MultipartEncoder]]:
+    """Yield the headers and the content of a request with a file, which is streamed as multipart.
+
+    The libraries' own multipart does not do: requests reads the whole file into memory, and httpx reads it
+    in the event loop and leaves out its length.
+    """
+    from requests_toolbelt import MultipartEncoder
+
+    assert request.file is not None
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(request.file.open())
+        except OSError as error:
+            raise InvalidArgument("file", request.file.name, f"it must be readable ({error})") from None
+        form = MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
+        yield {"Content-Type": form.content_type, "Content-Length": str(form.len)}, form

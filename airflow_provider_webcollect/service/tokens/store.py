@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.auth.token import RenewalNote, StoredToken
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+from airflow_provider_webcollect.service.tokens.state import RenewalNote, StoredToken
 
 if TYPE_CHECKING:
     from pathlib import Path
