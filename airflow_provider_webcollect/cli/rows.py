@@ -236,11 +236,10 @@ def _job(
 
 def _until_interrupted(job: Job) -> Landed:
     """Land; an interrupt ends the landing where the next command can go on at once."""
-    from concurrent.futures import wait
-
     from airflow_provider_webcollect.landing.background import in_background
     from airflow_provider_webcollect.landing.run import land as land_rows
     from airflow_provider_webcollect.service.errors import Stopped
+    from airflow_provider_webcollect.service.pauses import first_done
 
     def end() -> None:
         job.stop.set()
@@ -248,7 +247,7 @@ def _until_interrupted(job: Job) -> Landed:
 
     with contextlib.suppress(KeyboardInterrupt), _interrupt_put_off(end):
         landing = in_background(functools.partial(land_rows, job), "webcollect-land")
-        wait([landing])
+        first_done([landing])
     try:
         return landing.result()  # also after an interrupt, if all was committed already
     except Stopped as stopped:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_webcollect.landing.background import in_background
 from airflow_provider_webcollect.landing.errors import SomeFailed
+from airflow_provider_webcollect.service.pauses import first_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:
         while waiting and len(running) < at_once:
             name = waiting.popleft()
             running[in_background(jobs[name], "webcollect-land")] = name
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
+        for future in first_done(running):
             name = running.pop(future)
             try:
                 results[name] = future.result()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.landing.background import drop, in_background
+from airflow_provider_webcollect.service.pauses import first_done
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ class WriteBehind:
     def settle(self) -> None:
         """Wait until no write is in flight, and ignore its result."""
         if self._writing is not None:
-            wait([self._writing])
+            first_done([self._writing])
 
     def _hand_over(self) -> None:
         self._wait()
@@ -77,6 +77,7 @@ class WriteBehind:
 
     def _wait(self) -> None:
         if self._writing is not None:
+            first_done([self._writing])
             self._writing.result()
 
     def _write_at_once(self, pieces: Sequence[bytes]) -> None:

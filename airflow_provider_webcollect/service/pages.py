@@ -12,7 +12,7 @@ from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import Policy, exchange, may_be_size
 from airflow_provider_webcollect.service.errors import PagingError, WebCollectError
 from airflow_provider_webcollect.service.flow import Blocking, Effect, Flow, Request, Send, Sleep
-from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.service.pauses import Notice, first_done
 from airflow_provider_webcollect.service.responses import Response
 from airflow_provider_webcollect.service.results import offset_before_rows
 
@@ -188,8 +188,10 @@ class PageReader:
         return Blocking(functools.partial(self._received, self._client.begin(request)))
 
     def _received(self, receiving: Receiving) -> Response:
+        first_done([receiving.head])
         self._prefetch(offset_before_rows(receiving.head.result()))
-        return receiving.answer.result()
+        first_done([receiving.response])
+        return receiving.response.result()
 
     def _prefetch(self, offset: int | None) -> None:
         """Prefetch the page at ``offset``, if the rate limit allows it now."""

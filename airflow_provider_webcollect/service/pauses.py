@@ -1,4 +1,4 @@
-"""Log messages about long waits."""
+"""Waits: announced in the log, ended by a stop, and interrupted by a signal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import logging
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_webcollect.service.errors import Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
+
+T = TypeVar("T")
 
 #: Seconds that a wait may last without a log message, and seconds between two messages of one wait.
 SHORT, LINES_APART = 2.0, 15.0
+#: Seconds after which a wait for other threads lets Python run the handlers of signals.
+SIGNALS_APART = 1.0
 
 
 class Notice:
@@ -83,3 +88,14 @@ class Stop:
         """
         self._is_set.wait(seconds)
         self.check()
+
+
+def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
+    """Wait until at least one of the futures is done, and return those that are.
+
+    What the handler of a signal raises, such as a task's timeout, is raised within a second. One wait without
+    an end would miss a signal that comes right before it begins, or that the kernel hands to another thread.
+    """
+    while not (done := wait(futures, SIGNALS_APART, FIRST_COMPLETED).done):
+        pass
+    return done

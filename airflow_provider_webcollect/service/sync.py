@@ -42,7 +42,7 @@ from airflow_provider_webcollect.service.flow import (
     Send,
     Sleep,
 )
-from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.pauses import Stop, first_done
 from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class Receiving:
     """A response that another thread receives.
 
     :ivar head: its first bytes, decompressed; empty if the request fails before they arrive.
-    :ivar answer: the response, or the error.
+    :ivar response: the response, or the error.
     """
 
     head: Future[bytes] = field(default_factory=Future)
-    answer: Future[Response] = field(default_factory=Future)
+    response: Future[Response] = field(default_factory=Future)
 
 
 class Client:
@@ -242,6 +242,7 @@ class Client:
         thread = threading.Thread(target=_resolve, args=(result, contextvars.copy_context(), renewed))
         thread.start()
         try:
+            first_done([result])
             return result.result()
         except BaseException:
             interrupted.set()
@@ -250,9 +251,9 @@ class Client:
 
     def _receive(self, request: Request, receiving: Receiving) -> None:
         try:
-            receiving.answer.set_result(self._exchange_bytes(request, receiving.head.set_result))
+            receiving.response.set_result(self._exchange_bytes(request, receiving.head.set_result))
         except BaseException as error:  # raised where the response is used
-            receiving.answer.set_exception(error)
+            receiving.response.set_exception(error)
         finally:
             if not receiving.head.done():
                 receiving.head.set_result(b"")

@@ -65,15 +65,21 @@ def test_after_an_interruption_no_other_begins() -> None:
     assert begun == ["a"]
 
 
-def test_a_process_that_is_interrupted_ends_though_a_landing_hangs() -> None:
-    script = """
-import os, signal, threading
+@pytest.mark.parametrize(
+    "interrupt",
+    ["os.kill(os.getpid(), signal.SIGINT)", "signal.pthread_kill(threading.get_ident(), signal.SIGINT)"],
+    ids=["it", "another of its threads"],
+)
+def test_a_process_that_is_interrupted_ends_though_a_landing_hangs(interrupt: str) -> None:
+    script = f"""
+import os, signal, threading, time
 from airflow_provider_webcollect.landing.many import land_all
 
 def hang():
-    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)  # until the main thread waits
+    {interrupt}
     threading.Event().wait()
 
-land_all({"a": hang}, 1)
+land_all({{"a": hang}}, 1)
 """
     assert ended_by(script) == "KeyboardInterrupt"
