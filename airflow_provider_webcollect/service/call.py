@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -42,7 +42,7 @@ from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.responses import (
     NotConnected,
     Response,
-    not_answered,
+    no_response,
     read_response,
 )
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
@@ -193,7 +193,7 @@ def _connected(context: ClientContext, connect: Callable[[], object]) -> Flow[No
     try:
         yield Blocking(connect)
     except NotConnected as error:
-        raise not_answered(error, context.settings.address_of(datahub=False)) from error
+        raise no_response(error, context.settings.address_of(datahub=False)) from error
 
 
 def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
@@ -290,13 +290,12 @@ def _sendable(name: str, secret: str) -> str:
 def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
     try:
         request = _request(call, context, token)
-        came = yield from _rate_limited(call, context, request)
-        if _is_redirect(came):
-            came = yield from _rate_limited(call, context, _redirected(request, came))
-        if _is_redirect(came):
-            raise RedirectRefused("the service redirects time and again", status=came.status)
-        address = context.settings.address_of(call.endpoint.credential is Credential.DATAHUB_KEY)
-        return read_response(call, came, context.settings.timezone, address)
+        response = yield from _rate_limited(call, context, request)
+        if _is_redirect(response):
+            response = yield from _rate_limited(call, context, _redirected(request, response))
+        if _is_redirect(response):
+            raise RedirectRefused("the service redirects time and again", status=response.status)
+        return read_response(call, response, context.settings.timezone)
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
@@ -314,8 +313,11 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
         raise
 
 
-def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response | Exception]:
-    """Send a request when the rate limit allows it; return the response, or the driver's exception."""
+def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response]:
+    """Send a request when the rate limit allows it.
+
+    :raises WebCollectError: of the matching class, if there is no response.
+    """
     # token calls are rare, and the claim could expire while one waits for the rate limit
     is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
     for limiter in () if is_token_call else context.rate_limiters.of(call.endpoint.rate_limit):
@@ -324,8 +326,11 @@ def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> 
             yield Sleep(wait)
     try:
         return (yield Send(request))  # type: ignore[no-any-return]
+    except WebCollectError:
+        raise
     except Exception as failure:
-        return failure
+        address = context.settings.address_of(call.endpoint.credential is Credential.DATAHUB_KEY)
+        raise no_response(failure, address) from failure
     except BaseException as interruption:
         # the renewal of the token handles its own interruptions; they do not concern the caller
         if call.retry is not Retry.ONLY_IF_UNSENT or is_token_call:
@@ -337,10 +342,8 @@ def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> 
         )
 
 
-def _is_redirect(came: Response | Exception) -> TypeGuard[Response]:
-    if not isinstance(came, Response):
-        return False
-    return came.status in {301, 302, 303, 307, 308} and "location" in came.headers
+def _is_redirect(response: Response) -> bool:
+    return response.status in {301, 302, 303, 307, 308} and "location" in response.headers
 
 
 def _request(call: Call[Any], context: ClientContext, token: str | None) -> Request:
@@ -364,26 +367,26 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
     )
 
 
-def _redirected(request: Request, answer: Response) -> Request:
+def _redirected(request: Request, response: Response) -> Request:
     """Return the redirected request, if it goes to the same service and keeps its method.
 
     :raises RedirectRefused: otherwise; the credential must not go elsewhere, nor a POST become a GET.
     """
-    location = answer.headers.get("location", "")
+    location = response.headers.get("location", "")
     try:
         target = urljoin(request.url, location)
         here, there = urlsplit(request.url), urlsplit(target)
     except ValueError:
-        raise RedirectRefused("the service redirects to no valid address", status=answer.status) from None
+        raise RedirectRefused("the service redirects to no valid address", status=response.status) from None
     same_place = (here.scheme, here.netloc) == (there.scheme, there.netloc)
     if (
         not same_place
         or target == request.url
-        or (request.method != "GET" and answer.status not in {307, 308})
+        or (request.method != "GET" and response.status not in {307, 308})
     ):
         raise RedirectRefused(
             f"the service redirects to {there.scheme}://{there.netloc}{there.path}, which is not followed",
-            status=answer.status,
+            status=response.status,
         )
     return dataclasses.replace(request, url=target)
 

@@ -113,108 +113,94 @@ class Body:
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
-def read_response(
-    call: Call[T], came: Response | Exception, timezone: str | None = None, address: str = "the service"
-) -> T:
+def read_response(call: Call[T], response: Response, timezone: str | None = None) -> T:
     """Return the result in a response.
 
-    :param came: the response, or the driver's exception.
     :param timezone: the zone of the service's times; None leaves them naive.
-    :param address: what the request was sent to, for a message.
     :raises WebCollectError: of the matching class, if there is no result.
     """
-    if isinstance(came, WebCollectError):
-        raise came
-    if isinstance(came, Exception):
-        raise not_answered(came, address) from came
-    ok = 200 <= came.status < 300
-    if came.status == 204 and call.result is NOTHING:
+    ok = 200 <= response.status < 300
+    if response.status == 204 and call.result is NOTHING:
         return None  # type: ignore[return-value]  # which is the T of NOTHING
-    envelope = _envelope(call, came, ok)
+    envelope = _envelope(call, response, ok)
     if envelope.error is not None and (envelope.error or not ok):
-        raise _service_error(call, came, envelope)
+        raise _service_error(call, response, envelope)
     if not ok:
-        raise _no_envelope(came)
+        raise _no_envelope(response)
     if envelope.data is msgspec.UNSET and call.result is not NOTHING:
-        raise _malformed(came, "`data` is missing")
+        raise _malformed(response, "`data` is missing")
     try:
         return call.result.read(envelope.data, timezone)
     except Exception as mismatch:
-        raise _malformed(came, str(mismatch)) from mismatch
+        raise _malformed(response, str(mismatch)) from mismatch
 
 
-def _envelope(call: Call[Any], answer: Response, ok: bool) -> Envelope[Any]:
+def _envelope(call: Call[Any], response: Response, ok: bool) -> Envelope[Any]:
     """Return the response's envelope; an empty one if there is none and the status is an error."""
     try:
-        return decoded(call.result.decode if ok else any_data, answer.body)
-    except Exception as undecodable:
-        mismatch = undecodable
-    # an error under HTTP 200 has no rows, so the decoder for pages may fail on it
-    try:
-        envelope = decoded(any_data, answer.body)
-        if envelope.error is not None:
-            return envelope
+        return decoded(call.result.decode if ok else any_data, response.body)
     except RecursionError as too_deep:
         if ok:
-            raise ResponseTooDeep("the JSON is nested too deeply to be read", **_facts(answer)) from too_deep
+            raise ResponseTooDeep(
+                "the JSON is nested too deeply to be read", **_facts(response)
+            ) from too_deep
     except Exception as undecodable:
-        mismatch = undecodable
-    if ok:
-        raise _malformed(answer, str(mismatch)) from mismatch
+        if ok:
+            raise _malformed(response, str(undecodable)) from undecodable
     return Envelope()
 
 
-def _malformed(answer: Response, why: str) -> MalformedResponse:
-    kind = answer.headers.get("content-type", "no content type")
+def _malformed(response: Response, why: str) -> MalformedResponse:
+    kind = response.headers.get("content-type", "no content type")
     return MalformedResponse(
-        f"the response is not what the contract promises ({kind}, {len(answer.body)} bytes): {why}",
-        **_facts(answer),
+        f"the response is not what the contract promises ({kind}, {len(response.body)} bytes): {why}",
+        **_facts(response),
     )
 
 
-def _no_envelope(answer: Response) -> WebCollectError:
+def _no_envelope(response: Response) -> WebCollectError:
     """Return the error for an error response without the service's envelope."""
-    challenge = answer.headers.get("www-authenticate", "").lower()
-    if answer.status == 407:
-        return ProxyUnusable("the proxy wants a login, or another one", **_facts(answer))
-    if answer.status == 429:
-        return TooManyRequests("there is no error envelope", **_facts(answer))
-    if answer.status == 401 and challenge.startswith("bearer") and not answer.body.strip():
-        return TokenRejected("the credential is rejected, without a word", **_facts(answer))
-    return _malformed(answer, "there is no error envelope")
+    challenge = response.headers.get("www-authenticate", "").lower()
+    if response.status == 407:
+        return ProxyUnusable("the proxy wants a login, or another one", **_facts(response))
+    if response.status == 429:
+        return TooManyRequests("there is no error envelope", **_facts(response))
+    if response.status == 401 and challenge.startswith("bearer") and not response.body.strip():
+        return TokenRejected("the credential is rejected, without a word", **_facts(response))
+    return _malformed(response, "there is no error envelope")
 
 
-def _service_error(call: Call[Any], answer: Response, envelope: Envelope[Any]) -> ServiceError:
+def _service_error(call: Call[Any], response: Response, envelope: Envelope[Any]) -> ServiceError:
     error = {"message": envelope.error}
     if isinstance(envelope.error, dict):
         error = {spelling(key): value for key, value in envelope.error.items()}
     code, can_retry = _text(error.get("code")), error.get("retryable")
     message = _text(error.get("message")) or "no message"
     facts = {
-        **_facts(answer),
+        **_facts(response),
         "code": code,
         "request_id": _text(envelope.request_id),
         "category": _text(error.get("category")),
     }
     if call.endpoint.credential is Credential.DATAHUB_KEY:
-        if answer.status == 404:
+        if response.status == 404:
             message = f"{message} (the caller is not the author, or there is no such app)"
-        elif isinstance(can_retry, bool) and answer.status not in {401, 429}:
+        elif isinstance(can_retry, bool) and response.status not in {401, 429}:
             return DataAppError(message, can_retry=can_retry, **facts)
-    return service_error_type(answer.status, code)(message, **facts)
+    return service_error_type(response.status, code)(message, **facts)
 
 
-def _facts(answer: Response) -> dict[str, Any]:
-    return {"status": answer.status, "retry_after": retry_after(answer)}
+def _facts(response: Response) -> dict[str, Any]:
+    return {"status": response.status, "retry_after": retry_after(response)}
 
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def retry_after(answer: Response) -> float | None:
+def retry_after(response: Response) -> float | None:
     """Return ``Retry-After`` in seconds; the header may have seconds or an HTTP date."""
-    value = answer.headers.get("retry-after", "").strip()
+    value = response.headers.get("retry-after", "").strip()
     try:
         if value.isdecimal():
             return min(float(value), LONGEST_RETRY_AFTER)
@@ -224,7 +210,7 @@ def retry_after(answer: Response) -> float | None:
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER)
 
 
-def not_answered(error: Exception, address: str) -> TransportError:
+def no_response(error: Exception, address: str) -> TransportError:
     """Return the error for a request without a response; its class says whether the request was sent."""
     if not isinstance(error, NotConnected):
         return NoResponse(f"no complete response: {str(error) or type(error).__name__}")

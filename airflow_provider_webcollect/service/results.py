@@ -158,8 +158,14 @@ def _page_on_lines(body: bytes) -> Envelope[Any]:
         # pretty-printed: in JSON, raw line ends can only be white space between tokens
         text = msgspec.json.format(text, indent=-1)
     _check_utf_8(text)
-    page = _PAGE(text)
-    # without a page it may be an error, with keys in any spelling
+    # what has no page may be an error, with keys in any spelling
+    try:
+        page = _PAGE(text)
+    except msgspec.ValidationError:
+        envelope = any_data(text)
+        if envelope.error is None:
+            raise
+        return envelope
     return page if page.data else any_data(text)
 
 
