@@ -295,7 +295,8 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
             response = yield from _rate_limited(call, context, _redirected(request, response))
         if _is_redirect(response):
             raise RedirectRefused("the service redirects time and again", status=response.status)
-        return read_response(call, response, context.settings.timezone)
+        of_data_app = call.endpoint.credential is Credential.DATAHUB_KEY
+        return read_response(call.result, response, context.settings.timezone, of_data_app=of_data_app)
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):

@@ -33,13 +33,13 @@ from airflow_provider_webcollect.service.models import (
     TimeGranularity,
     TokenRecord,
 )
-from airflow_provider_webcollect.service.results import ANALYTICS, NOTHING, PAGE, many, one
+from airflow_provider_webcollect.service.responses import ANALYTICS, NOTHING, PAGE, many, one
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Mapping
 
-    from airflow_provider_webcollect.service.results import Result
+    from airflow_provider_webcollect.service.responses import Result
     from airflow_provider_webcollect.service.url_file import UrlFile
 
 T = TypeVar("T", covariant=True)

@@ -13,8 +13,7 @@ from airflow_provider_webcollect.service.call import Policy, exchange, may_be_si
 from airflow_provider_webcollect.service.errors import PagingError, WebCollectError
 from airflow_provider_webcollect.service.flow import Blocking, Effect, Flow, Request, Send, Sleep
 from airflow_provider_webcollect.service.pauses import Notice, first_done
-from airflow_provider_webcollect.service.responses import Response
-from airflow_provider_webcollect.service.results import offset_before_rows
+from airflow_provider_webcollect.service.responses import Response, offset_before_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.service import endpoints, pages
 from airflow_provider_webcollect.service.call import exchange
-from airflow_provider_webcollect.service.results import STATUSES_BY_TASK
+from airflow_provider_webcollect.service.responses import STATUSES_BY_TASK
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import ClientContext

@@ -195,7 +195,7 @@ class TestLanding:
         rows = [{"a": "x\ny", "b": [1, {"c": "\u2028"}]}, {}, {"d": "\r"}, {"e": 1}]
         page = {"data": {"offset": 9, "total": 4, "restTotal": 0, "data": rows}}
         pretty = json.dumps(page, indent=2, ensure_ascii=False).replace("\n", "\r\n").encode()
-        pages = [read_response(read_data(task), Response(200, {}, pretty))]
+        pages = [read_response(read_data(task).result, Response(200, {}, pretty))]
         landing(task, fetch=listed(pages))
         assert folder.rows() == rows
 

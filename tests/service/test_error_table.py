@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.endpoints import Retry
-from airflow_provider_webcollect.service.results import NOTHING
+from airflow_provider_webcollect.service.responses import NOTHING
 from airflow_provider_webcollect.service.settings import Retries
 from tests.service.servers import answer, make_authority, refusal, serving
 from tests.service.test_endpoints import one_call_of_each

@@ -24,7 +24,7 @@ from airflow_provider_webcollect.service.limits import (
     status_rate_limiters,
 )
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
-from airflow_provider_webcollect.service.results import offset_before_rows
+from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
 from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.renewal import Tokens

@@ -71,7 +71,8 @@ def read(call: Call[Any], body: Any, status: int = 200, timezone: str | None = N
     """Read an answer; ``body`` is JSON to be, or bytes as they are."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return read_response(call, Response(status, headers, raw), timezone)
+    of_data_app = call is DEPRECATE
+    return read_response(call.result, Response(status, headers, raw), timezone, of_data_app=of_data_app)
 
 
 def data(call: Call[Any], data: Any, timezone: str | None = None) -> Any:
@@ -555,7 +556,7 @@ def test_a_success_without_content_is_one_where_there_is_no_result(drive: Drive)
 @pytest.mark.parametrize("nothing", [False, {}, ""])
 def test_an_error_that_says_nothing_is_none_beside_a_result(nothing: Any) -> None:
     body = {"data": {"taskId": "new"}, "error": nothing}
-    assert read_response(COPY, Response(200, {}, json.dumps(body).encode())).task_id == "new"
+    assert read_response(COPY.result, Response(200, {}, json.dumps(body).encode())).task_id == "new"
 
 
 @pytest.mark.parametrize("status", [300, 304, 307])
@@ -569,5 +570,5 @@ def test_a_redirect_to_nowhere_is_trouble_on_the_way(drive: Drive, status: int) 
 def test_a_wait_without_end_is_asked_for_in_vain(given: str) -> None:
     answered = Response(429, {"retry-after": given}, b"")
     with pytest.raises(errors.TooManyRequests) as refusal:
-        read_response(STATS, answered)
+        read_response(STATS.result, answered)
     assert (refusal.value.retry_after or 0) <= 86_400

@@ -26,7 +26,7 @@ def page(*rows: Any) -> list[msgspec.Raw]:
     """A page of rows as the client gives it: what is no text of JSON yet becomes it."""
     texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     body = f'{{"data":{{"offset":1,"total":1,"restTotal":0,"data":[{",".join(texts)}]}}}}'
-    return read_response(endpoints.read_data("t"), Response(200, {}, body.encode())).rows
+    return read_response(endpoints.read_data("t").result, Response(200, {}, body.encode())).rows
 
 
 def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], known: Sequence[str] = ()) -> list[bytes]:
