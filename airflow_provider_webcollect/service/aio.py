@@ -48,8 +48,8 @@ _in_threads: set[asyncio.Task[Any]] = set()
 def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
     """Run ``function`` in a thread that knows this event loop: triggerers of Airflow 3.0 to 3.2 need that.
 
-    It runs to its end also if its caller is cancelled: these triggerers would take the answer to an abandoned
-    request for the answer to the next one.
+    It runs to its end also if its caller is cancelled: these triggerers would take the response to an
+    abandoned request for that to the next one.
     """
     from asgiref.sync import sync_to_async
 
@@ -154,13 +154,12 @@ class AsyncClient:
         ):
             response = await self._begun(request, headers, content)
             try:
-                answer_headers = {name.lower(): value for name, value in response.headers.items()}
-                body = Body(answer_headers, self.context.settings.max_response_bytes)
+                body = Body(response.headers, self.context.settings.max_response_bytes)
                 async for piece in response.aiter_raw():
                     body.add(piece)
             finally:
                 await response.aclose()
-        return Response(response.status_code, answer_headers, body.read(), time.monotonic() - began)
+        return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
 
     async def _begun(
         self, request: Request, headers: dict[str, str], content: bytes | MultipartEncoder | None
@@ -223,9 +222,9 @@ async def _content_of(
         yield {}, request.content
         return
     content = upload_of(request)
-    given = await asyncio.to_thread(content.__enter__)
+    headers_and_content = await asyncio.to_thread(content.__enter__)
     try:
-        yield given
+        yield headers_and_content
     finally:
         await asyncio.to_thread(content.__exit__, None, None, None)
 

@@ -345,11 +345,11 @@ def update_task_parameters(
         raise InvalidArgument("actions", actions, "`actions` or `loop_items` must hold at least one entry")
     body: dict[str, Any] = {"taskId": validation.text("task_id", task_id)}
     if actions:
-        given = validation.items("actions", actions)
-        body["actions"] = [_action_entry(f"actions[{i}]", entry) for i, entry in enumerate(given)]
+        entries = validation.items("actions", actions)
+        body["actions"] = [_action_entry(f"actions[{i}]", entry) for i, entry in enumerate(entries)]
     if loop_items:
-        given = validation.items("loop_items", loop_items)
-        body["loopItems"] = [_loop_item_entry(f"loop_items[{i}]", entry) for i, entry in enumerate(given)]
+        entries = validation.items("loop_items", loop_items)
+        body["loopItems"] = [_loop_item_entry(f"loop_items[{i}]", entry) for i, entry in enumerate(entries)]
     appends = any(entry["isAppend"] for entry in body.get("loopItems", ()))
     return Call(
         UPDATE_TASK_PARAMETERS,

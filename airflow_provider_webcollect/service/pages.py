@@ -329,15 +329,15 @@ class RowCount:
 
 def all_subtasks(context: ClientContext, task_id: str) -> Flow[list[SubTask]]:
     """Read all sub-tasks of the task's latest batch."""
-    found: dict[str, SubTask] = {}
+    by_id: dict[str, SubTask] = {}
     page = 1
     while True:
         subtasks = yield from exchange(endpoints.get_subtasks(task_id, page), context)
-        known = len(found)
-        found.update((subtask.sub_task_id, subtask) for subtask in subtasks)
+        known = len(by_id)
+        by_id.update((subtask.sub_task_id, subtask) for subtask in subtasks)
         # if the service ignored `page`, the loop would not end
-        if len(subtasks) < endpoints.MAX_SUBTASK_SIZE or len(found) == known:
-            return list(found.values())
+        if len(subtasks) < endpoints.MAX_SUBTASK_SIZE or len(by_id) == known:
+            return list(by_id.values())
         page += 1
 
 

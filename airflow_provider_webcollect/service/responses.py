@@ -249,7 +249,7 @@ def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[A
         # collected text may contain half an emoji, as an escape that the decoder refuses
         if not _SURROGATE.search(body):
             raise
-        mended = _ESCAPES.sub(lambda found: found[0] if found[1] else b"\\ufffd", body)
+        mended = _ESCAPES.sub(lambda escape: escape[0] if escape[1] else b"\\ufffd", body)
         if mended == body:
             raise
         return decode(mended)
@@ -267,7 +267,7 @@ class NotConnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP response, read to its end. Header names are in lower case.
+    """An HTTP response, read to its end. Headers are found by their names in lower case.
 
     :ivar seconds: from sending the request to the end of the response.
     """
@@ -287,7 +287,7 @@ def base_of(url: str) -> str:
 class Body:
     """The body of a response, decompressed while it arrives.
 
-    :param headers: of the response, with names in lower case.
+    :param headers: of the response, found by their names in lower case.
     :param most: size limit of the decompressed body, in bytes.
     """
 

@@ -268,15 +268,14 @@ class Client:
         except Exception as error:
             raise NotConnected from error
         with self._begun(request, session) as response:
-            response_headers = {name.lower(): value for name, value in response.headers.items()}
-            body = Body(response_headers, settings.max_response_bytes)
+            body = Body(response.headers, settings.max_response_bytes)
             # not by iter_content, which decompresses a piece whatever its size
             if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
                 body.add(piece)
                 on_head(body.so_far())
             while piece := response.raw.read(READ_BYTES, decode_content=False):
                 body.add(piece)
-        return Response(response.status_code, response_headers, body.read(), time.monotonic() - began)
+        return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
 
     def _begun(self, request: Request, session: requests.Session) -> requests.Response:
         """Send a request; return the response as soon as it begins."""
@@ -465,11 +464,11 @@ def proxy_for(url: str, socks_library: str) -> str | None:
     import urllib3.util
     from requests.utils import get_environ_proxies, select_proxy
 
-    given = select_proxy(url, get_environ_proxies(url))
-    if not given:
+    chosen = select_proxy(url, get_environ_proxies(url))
+    if not chosen:
         return None
     variable = f"{url.partition(':')[0].upper()}_PROXY (or ALL_PROXY)"
-    scheme, _, rest = given.rpartition("://")
+    scheme, _, rest = chosen.rpartition("://")
     proxy = f"{scheme.lower() or 'http'}://{rest}"
     try:
         parts = urllib3.util.parse_url(proxy)
