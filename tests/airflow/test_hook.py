@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.service import endpoints, records
+from airflow_provider_webcollect.service import endpoints, models
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     InvalidArgument,
@@ -58,7 +58,7 @@ def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, san
     hook.get_running_counts()
     token = hook.refresh_token()
 
-    assert isinstance(token, records.TokenRecord)
+    assert isinstance(token, models.TokenRecord)
     assert token.expires_in == pytest.approx(86399, abs=5)
     assert len(sandbox.control.requests("/token")) == 2
     hook.get_running_counts()
@@ -70,7 +70,7 @@ def test_query_analytics_returns_a_page_of_rows(hook: WebCollectHook) -> None:
         TODAY - datetime.timedelta(days=3), TODAY, page_size=5, task_ids=[demo.FINISHED_TASK_ID]
     )
 
-    assert isinstance(page, records.AnalyticsPage)
+    assert isinstance(page, models.AnalyticsPage)
     assert page.total >= len(page.rows) > 0
     assert {row.task_id for row in page.rows} == {demo.FINISHED_TASK_ID}
 
@@ -96,7 +96,7 @@ def test_update_task_parameters_returns_what_was_updated(hook: WebCollectHook, t
         ],
     )
 
-    assert isinstance(update, records.ParameterUpdate)
+    assert isinstance(update, models.ParameterUpdate)
     assert update.updated_parameters is not None
     assert update.updated_parameters.actions is not None
     assert update.updated_parameters.actions[0].action_id == text_step(task)
@@ -105,7 +105,7 @@ def test_update_task_parameters_returns_what_was_updated(hook: WebCollectHook, t
 def test_get_actions_returns_the_steps_of_each_task(hook: WebCollectHook, task: dict[str, Any]) -> None:
     (steps,) = hook.get_actions([task["task_id"]])
 
-    assert isinstance(steps, records.TaskActions)
+    assert isinstance(steps, models.TaskActions)
     assert {step.action_id for step in steps.actions} == {step["action_id"] for step in task["actions"]}
 
 
@@ -138,14 +138,14 @@ def test_replace_urls_takes_either_a_file_or_a_list(
 def test_copy_task_returns_the_new_task(hook: WebCollectHook, sandbox: Sandbox, task: dict[str, Any]) -> None:
     copy = hook.copy_task(task["task_id"], group_id=2)
 
-    assert isinstance(copy, records.CopiedTask)
+    assert isinstance(copy, models.CopiedTask)
     assert sandbox.control.task(copy.task_id)["group_id"] == 2
 
 
 def test_copy_tasks_returns_counts_and_failures(hook: WebCollectHook, task: dict[str, Any]) -> None:
     result = hook.copy_tasks([task["task_id"], demo.TASK_ID], [2, 3])
 
-    assert isinstance(result, records.CopyResult)
+    assert isinstance(result, models.CopyResult)
     assert (result.request_count, result.success_count, result.failed_tasks) == (4, 4, ())
 
 
@@ -170,8 +170,8 @@ def test_both_versions_of_the_task_status_return_records(hook: WebCollectHook, t
     (first,) = hook.get_task_statuses([task["task_id"]])
     (second,) = hook.get_task_statuses_v2([task["task_id"]])
 
-    assert isinstance(first, records.TaskStatus)
-    assert isinstance(second, records.TaskStatus)
+    assert isinstance(first, models.TaskStatus)
+    assert isinstance(second, models.TaskStatus)
     assert (first.status, first.task_name) == ("Finished", task["name"])
     assert (second.status, second.executed_times, second.sub_task_count) == ("Finished", 1, 3)
 
@@ -181,7 +181,7 @@ def test_get_subtasks_returns_a_page_and_get_all_subtasks_all(hook: WebCollectHo
     page = hook.get_subtasks(task["task_id"], page=3)
     everything = hook.get_all_subtasks(task["task_id"])
 
-    assert all(isinstance(subtask, records.SubTask) for subtask in page)
+    assert all(isinstance(subtask, models.SubTask) for subtask in page)
     assert len(page) == 5
     assert [subtask.sub_task_id for subtask in everything] == [
         subtask["subtask_id"] for subtask in task["subtasks"]
@@ -198,7 +198,7 @@ def test_get_running_counts_returns_the_counts(hook: WebCollectHook, sandbox: Sa
     sandbox.control.add_task(state="Extracting")
     counts = hook.get_running_counts()
 
-    assert isinstance(counts, records.RunningCounts)
+    assert isinstance(counts, models.RunningCounts)
     assert counts.extracting_count == 1
 
 
@@ -207,8 +207,8 @@ def test_read_data_and_read_batch_data_return_pages(hook: WebCollectHook, sandbo
     page = hook.read_data(task["task_id"], size=25)
     batch = hook.read_batch_data(task["task_id"], "000002", size=15)
 
-    assert isinstance(page, records.DataPage)
-    assert isinstance(batch, records.DataPage)
+    assert isinstance(page, models.DataPage)
+    assert isinstance(batch, models.DataPage)
     assert (len(page.rows), page.total, page.rest_total) == (25, 30, 5)
     assert (len(batch.rows), batch.total, batch.rest_total) == (15, 20, 5)
     assert batch.records() == sandbox.control.true_rows(task["task_id"], "000002")[:15]
@@ -232,7 +232,7 @@ def test_mark_exported_confirms_the_export(
 def test_deprecate_data_app_returns_the_app(hook: WebCollectHook) -> None:
     app = hook.deprecate_data_app(demo.APP_ID)
 
-    assert isinstance(app, records.DeprecatedApp)
+    assert isinstance(app, models.DeprecatedApp)
     assert (app.app_name, app.status) == ("Price watch", "deprecated")
     with pytest.raises(NotFound):
         hook.deprecate_data_app(demo.OTHERS_APP_ID)
