@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_webcollect.hooks import form
+from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIOUR, conn_fields
 
 INTEGRATION = "Web Data Collection"
 
@@ -65,8 +65,10 @@ def get_provider_info() -> dict[str, Any]:
                 "connection-type": "webcollect",
                 "hook-name": INTEGRATION,
                 "hook-class-name": "airflow_provider_webcollect.hooks.webcollect.WebCollectHook",
-                "conn-fields": form.conn_fields(),
-                "ui-field-behaviour": form.METADATA_BEHAVIOUR,
+                "conn-fields": conn_fields(),
+                "ui-field-behaviour": {
+                    name.replace("_", "-"): value for name, value in UI_FIELD_BEHAVIOUR.items()
+                },
             }
         ],
     }

@@ -157,7 +157,8 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
 
 
 def _without_airflow(url: str, origin: str) -> ServiceAccess:
-    from airflow_provider_webcollect.hooks.connection import Extras, read_connection
+    from airflow_provider_webcollect.hooks.connection import read_connection
+    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
     from airflow_provider_webcollect.service.call import make_context
     from airflow_provider_webcollect.service.tokens.store import FileTokenStore
 
@@ -169,7 +170,7 @@ def _without_airflow(url: str, origin: str) -> ServiceAccess:
         login=os.environ.get(f"{PREFIX}USERNAME"),
         password=os.environ.get(f"{PREFIX}PASSWORD"),
     )
-    extras = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in Extras.__struct_fields__}
+    extras = {field.name: os.environ.get(f"{PREFIX}{field.name.upper()}") for field in FIELDS}
     connection = read_connection(given, extras, origin)
     name = connection.credentials.lineage_at(connection.settings.base_url)
     # a refresh token works once: without its successor, the next command would be locked out

@@ -1,70 +1,58 @@
-"""Reading an Airflow connection of the type ``webcollect``."""
+"""Reading, checking and testing an Airflow connection of the type ``webcollect``.
+
+The command line reads connections without Airflow, which only the functions of the test import.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+import secrets
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from airflow_provider_webcollect.hooks import form
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
-from airflow_provider_webcollect.service.settings import GENERAL_RATE, TIMING, Credentials, Settings
+from airflow_provider_webcollect.hooks.connection_fields import FIELDS, MASKS, PREFIX, Field, read_boolean
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    CredentialError,
+    InvalidArgument,
+    MalformedResponse,
+    NotFound,
+    PermissionDenied,
+    ServiceUnreachable,
+    TlsError,
+    TokenRejected,
+    WebCollectError,
+)
+from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings
+from airflow_provider_webcollect.service.sync import Client
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.providers.common.compat.sdk import Connection
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of tasks in one status query (assumptions.md, Errors).
-MAX_STATUS_BATCH_SIZE = 100
-
-# The description is the rule that the error message states.
-Text = Annotated[str | None, msgspec.Meta(description="it must be a string")]
-Number = Annotated[float, msgspec.Meta(description="it must be a number")]
-Integer = Annotated[int, msgspec.Meta(description="it must be an integer")]
-Boolean = Annotated[bool, msgspec.Meta(description="it must be true or false")]
-BatchSize = Annotated[
-    int,
-    msgspec.Meta(
-        ge=1, le=MAX_STATUS_BATCH_SIZE, description=f"it must be an integer from 1 to {MAX_STATUS_BATCH_SIZE}"
-    ),
-]
-TokenRefresh = Annotated[
-    Literal["auto", "keeper"], msgspec.Meta(description="it must be one of auto, keeper")
-]
+#: What a value must be, by the kind of its field.
+_RULES = {str: "a string", float: "a number", int: "an integer", bool: "true or false"}
+#: A token that the service does not know.
+NO_TOKEN = "connection-test"
+UNTRIED = (
+    "The refresh token itself was not tried, since that would spend it: the first task that needs an access "
+    "token proves it."
+)
+MASKED = (
+    "Airflow's form sent only its mask of what is stored for {}, so that took no part in the test; enter it "
+    "again to test it."
+)
 
 
-class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """The extras of a connection; strings that contain numbers or booleans are converted."""
-
-    refresh_token: Text = None
-    access_token: Text = None
-    api_key: Text = None
-    api_key_everywhere: Boolean = False
-    datahub_url: Text = None
-    datahub_api_key: Text = None
-    token_refresh: TokenRefresh = "auto"
-    connect_timeout: Number = 10.0
-    read_timeout: Number = 60.0
-    total_timeout: Number = 300.0
-    max_response_bytes: Integer = 64 * 1024 * 1024
-    ca_file: Text = None
-    requests_per_second: Number = GENERAL_RATE
-    status_batch_size: BatchSize = MAX_STATUS_BATCH_SIZE
-    timezone: Text = None
-    task_url_template: Text = None
-    export_url_template: Text = None
-
-    def __repr__(self) -> str:
-        return "Extras(...)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WebCollectConnection:
     """The checked values of a connection. Its repr shows no secret.
 
@@ -82,7 +70,7 @@ class WebCollectConnection:
     status_batch_size: int
     task_url_template: str | None
     export_url_template: str | None
-    masked: tuple[str, ...] = field(default=(), compare=False)
+    masked: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
 
 def read_connection(connection: Connection, extra: Any, origin: str = "") -> WebCollectConnection:
@@ -93,78 +81,91 @@ def read_connection(connection: Connection, extra: Any, origin: str = "") -> Web
     :raises ConnectionIncomplete: if it has no host.
     :raises InvalidArgument: naming the field, if a field is invalid.
     """
-    cleaned = _cleaned(extra)
-    extras = _extras(cleaned)
-    fields = {**cleaned, "login": connection.login, "password": connection.password}
-    masked = tuple(sorted(name for name, value in fields.items() if value in form.MASKS))
+    extras = _without_prefix(extra)
+    values = _values(extras)
+    standard_fields = {"login": connection.login, "password": connection.password}
+    masked = tuple(sorted(name for name, value in {**extras, **standard_fields}.items() if value in MASKS))
     if masked:
         log.warning(
             "The connection holds Airflow's mask in place of a value, which counts as not set: %s",
             ", ".join(masked),
         )
+    values |= {name: None if name in masked else value or None for name, value in standard_fields.items()}
+    credentials = Credentials(**_take(values, Credentials))
+    settings = Settings(
+        base_url=_base_url(connection),
+        timing=TIMING,  # tests replace the name in this module
+        origin=origin or f"the connection {connection.conn_id}",
+        **_take(values, Settings),
+    )
+    # the values that are left are its own: a field without an attribute is a TypeError
     return WebCollectConnection(
-        conn_id=str(connection.conn_id),
-        settings=Settings(
-            base_url=_base_url(connection),
-            datahub_url=extras.datahub_url,
-            connect_timeout=extras.connect_timeout,
-            read_timeout=extras.read_timeout,
-            total_timeout=extras.total_timeout,
-            max_response_bytes=extras.max_response_bytes,
-            ca_file=extras.ca_file,
-            requests_per_second=extras.requests_per_second,
-            timezone=extras.timezone,
-            token_refresh=extras.token_refresh,
-            timing=TIMING,  # tests replace the name in this module
-            origin=origin or f"the connection {connection.conn_id}",
-        ),
-        credentials=Credentials(
-            refresh_token=extras.refresh_token,
-            access_token=extras.access_token,
-            login=None if "login" in masked else connection.login or None,
-            password=None if "password" in masked else connection.password or None,
-            api_key=extras.api_key,
-            api_key_everywhere=extras.api_key_everywhere,
-            datahub_api_key=extras.datahub_api_key,
-        ),
-        status_batch_size=extras.status_batch_size,
-        task_url_template=_link_template("task_url_template", extras.task_url_template),
-        export_url_template=_link_template("export_url_template", extras.export_url_template),
-        masked=masked,
+        conn_id=str(connection.conn_id), settings=settings, credentials=credentials, masked=masked, **values
     )
 
 
-def _cleaned(extra: Any) -> dict[str, Any]:
+def _take(values: dict[str, Any], kind: type[Settings | Credentials]) -> dict[str, Any]:
+    """Take out of ``values`` those that are attributes of ``kind``, and return them."""
+    names = {attribute.name for attribute in dataclasses.fields(kind)}
+    return {name: values.pop(name) for name in names & values.keys()}
+
+
+def _without_prefix(extra: Any) -> dict[str, Any]:
+    """Return the extras by their names, with texts stripped."""
     if extra is None:
         return {}
     if not isinstance(extra, dict):
         raise InvalidArgument("extra", extra, "it must be a JSON object", shown=_in_words(extra))
     # values pasted into a form often end with a blank or a newline
     return {
-        name.removeprefix(form.PREFIX): value.strip() if isinstance(value, str) else value
+        name.removeprefix(PREFIX): value.strip() if isinstance(value, str) else value
         for name, value in extra.items()
     }
 
 
-def _extras(cleaned: Mapping[str, Any]) -> Extras:
-    """Read the extras; fields left empty in the form count as not set."""
-    given = {name: value for name, value in cleaned.items() if value not in (None, "", *form.MASKS)}
-    if store := given.pop("token_store", None):
+def _values(extras: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of every field; one that is empty or masked counts as not set."""
+    entered = {name: value for name, value in extras.items() if value not in (None, "", *MASKS)}
+    if store := entered.pop("token_store", None):
         # set in a connection, it would let anyone who can edit connections choose which code runs
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
-    kinds = get_type_hints(Extras, include_extras=True)
-    if unknown := sorted(given.keys() - kinds.keys()):
+    if unknown := sorted(entered.keys() - {field.name for field in FIELDS}):
         log.warning("The connection has unknown extras: %s", ", ".join(unknown))
-    return Extras(**{name: _value(name, given[name], kind) for name, kind in kinds.items() if name in given})
+    return {field.name: _value(field, entered.get(field.name, field.default)) for field in FIELDS}
 
 
-def _value(name: str, value: Any, kind: Any) -> Any:
+def _value(field: Field, value: Any) -> Any:
+    """Return ``value`` as one of the field's kind; a text that spells a number or a boolean is converted."""
+    if value is None:
+        return None
     try:
-        return msgspec.convert(form.read_boolean(value) if kind is Boolean else value, kind, strict=False)
+        spelled = read_boolean(value) if field.kind is bool else value
+        converted: Any = msgspec.convert(spelled, field.kind, strict=False)
     except msgspec.ValidationError:
-        (meta,) = kind.__metadata__
-        shown = None if kind is not Text and isinstance(value, int | float) else _in_words(value)
-        raise InvalidArgument(f"extra {name}", value, meta.description, shown=shown) from None
+        converted = None
+    if converted is None or not _is_allowed(field, converted):
+        may_be_secret = isinstance(value, str | list | dict) or (field.kind is str and not field.choices)
+        shown = _in_words(value) if may_be_secret else None
+        raise InvalidArgument(f"extra {field.name}", value, _rule(field), shown=shown)
+    if field.web_page and not _is_web_page(converted):
+        raise InvalidArgument(f"extra {field.name}", converted, "it must be an http(s) URL")
+    return converted
+
+
+def _is_allowed(field: Field, value: Any) -> bool:
+    """Return whether a value of the field's kind is one of its choices, or within its limits."""
+    if field.limits:
+        lowest, highest = field.limits
+        return bool(lowest <= value <= highest)
+    return not field.choices or value in field.choices
+
+
+def _rule(field: Field) -> str:
+    """Return what a value of the field must be, for an error message."""
+    if field.choices:
+        return f"it must be one of {', '.join(field.choices)}"
+    limits = " from {} to {}".format(*field.limits) if field.limits else ""
+    return f"it must be {_RULES[field.kind]}{limits}"
 
 
 def _in_words(value: Any) -> str:
@@ -181,18 +182,13 @@ def _in_words(value: Any) -> str:
     return "an object"
 
 
-def _link_template(name: str, template: str | None) -> str | None:
-    """Return ``template`` if its links are web pages and not, for example, scripts."""
-    if template is None:
-        return None
+def _is_web_page(url: str) -> bool:
+    """Return whether a link to ``url`` opens a web page and does not, for example, run a script."""
     try:
-        parts = urlsplit(template)
-        usable = parts.scheme in {"http", "https"} and parts.hostname
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname)
     except ValueError:
-        usable = False
-    if not usable:
-        raise InvalidArgument(f"extra {name}", template, "it must be an http(s) URL")
-    return template
+        return False
 
 
 def _base_url(connection: Connection) -> str:
@@ -209,3 +205,80 @@ def _base_url(connection: Connection) -> str:
     if connection.port and urlsplit(f"//{place}").port is None:
         place = f"{place}:{connection.port}"
     return f"{scheme}://{place}{slash}{path}"
+
+
+def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
+    """Test a connection with a harmless call; return whether it works, and a message for the user.
+
+    Airflow tests a connection under a random id, so a token obtained here cannot be shared with workers. A
+    refresh token works only once: exchanging it here would lock the workers out. So it is never sent.
+    """
+    try:
+        passed, message = True, _prove(connection)
+    except WebCollectError as error:
+        passed, message = _judged(error, connection.credentials)
+    if connection.masked:
+        message = f"{message} {MASKED.format(', '.join(connection.masked))}"
+    return passed, message
+
+
+def _prove(connection: WebCollectConnection) -> str:
+    credentials = _without_refresh_token(connection)
+    has_refresh_token = bool(connection.credentials.refresh_token)
+    with _client(connection, credentials) as client:
+        if credentials.key_only:
+            return _prove_key(client, has_refresh_token)
+        try:
+            counts = client.send(endpoints.get_running_counts())
+        except TokenRejected:
+            if not has_refresh_token:
+                raise
+            # the refresh token may still give a valid access token
+            return f"The service answers. {UNTRIED}"
+    return f"Connected; {counts.extracting_count} tasks are extracting, {counts.waiting_count} waiting."
+
+
+def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
+    """Return credentials that can be tried without using up the refresh token."""
+    from airflow_provider_webcollect.hooks.token_store import make_token_store
+
+    credentials = dataclasses.replace(connection.credentials, refresh_token=None)
+    if not connection.credentials.refresh_token or credentials.can_get_tokens or credentials.api_key:
+        return credentials
+    stored = make_token_store(connection.conn_id).load()
+    lineage = connection.credentials.lineage_at(connection.settings.base_url)
+    token = stored.access_token if stored is not None and stored.descends_from(lineage) else None
+    return dataclasses.replace(credentials, access_token=token or NO_TOKEN)
+
+
+def _client(connection: WebCollectConnection, credentials: Credentials) -> Client:
+    from airflow.providers.common.compat.sdk import mask_secret
+
+    # few retries, since a person waits for the result
+    settings = dataclasses.replace(connection.settings, retries=Retries(attempts=2), token_refresh="auto")
+    name = f"test-{secrets.token_hex(8)}"
+    return Client(make_context(settings, credentials, name, MemoryTokenStore(name), learned=mask_secret))
+
+
+def _prove_key(client: Client, has_refresh_token: bool) -> str:
+    with contextlib.suppress(NotFound):
+        # only five endpoints accept a key, and of these only this one changes nothing
+        client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
+    rest = UNTRIED if has_refresh_token else "Operations that take an access token will not work with it."
+    return f"Connected; the API key is accepted. {rest}"
+
+
+def _judged(error: WebCollectError, credentials: Credentials) -> tuple[bool, str]:
+    match error:
+        case MalformedResponse():
+            return False, f"Something answered, but not the service; is the host right? {error}"
+        case PermissionDenied():
+            plan = f"the plan does not include the test's call ({error.message})."
+            return True, f"The credential works; {plan}"
+        case TlsError():
+            return False, f"No trusted connection (TLS): {error}"
+        case ServiceUnreachable():
+            return False, f"The service cannot be reached: {error}"
+        case CredentialError():
+            return False, f"The service refused the {'API key' if credentials.key_only else 'token'}: {error}"
+    return False, str(error)

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
 from airflow_provider_webcollect import assets
-from airflow_provider_webcollect.hooks import form
-from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
-from airflow_provider_webcollect.hooks.connection_check import check_connection
+from airflow_provider_webcollect.hooks import connection_fields
+from airflow_provider_webcollect.hooks.connection import (
+    WebCollectConnection,
+    check_connection,
+    read_connection,
+)
 from airflow_provider_webcollect.hooks.token_store import make_token_store, one_at_a_time
 from airflow_provider_webcollect.service import endpoints, pages
 from airflow_provider_webcollect.service.aio import AsyncClient, in_thread
@@ -66,12 +69,12 @@ class WebCollectHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """Return the fields of the connection form, for Airflow before 3.2."""
-        return form.widgets()
+        return connection_fields.widgets()
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Return what the connection form hides, renames and suggests, for Airflow before 3.2."""
-        return form.HOOK_BEHAVIOUR
+        return connection_fields.UI_FIELD_BEHAVIOUR
 
     @cached_property
     def connection(self) -> WebCollectConnection:

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.settings import Settings
 from airflow_provider_webcollect.service.tokens.state import StoredToken
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, TokenStore
 
@@ -140,9 +141,9 @@ def test_numbers_are_read_however_a_form_spells_them(read: Any, number: Any) -> 
 def test_the_mask_of_a_secret_counts_as_not_set(
     read: Any, mask: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from airflow_provider_webcollect.hooks import form
+    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 
-    fields = {field.name: mask for field in form.FIELDS}
+    fields = {field.name: mask for field in FIELDS}
     with caplog.at_level(logging.WARNING):
         masked = read(extra={**fields, "token_store": mask}, login=mask.strip(), password=mask.strip())
 
@@ -174,21 +175,24 @@ def test_extras_may_carry_the_prefix_of_a_form_of_airflow_2(
 
 
 def test_what_the_form_leaves_empty_counts_as_not_set(read: Any) -> None:
-    from airflow_provider_webcollect.hooks import form
+    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 
-    empty = read(extra={field.name: "" for field in form.FIELDS}, login="", password="")
+    empty = read(extra={field.name: "" for field in FIELDS}, login="", password="")
 
-    assert empty == read(extra=dict.fromkeys((field.name for field in form.FIELDS), None))
+    assert empty == read(extra=dict.fromkeys((field.name for field in FIELDS), None))
     assert empty == read(extra={}) == read(extra="null")
     assert not empty.credentials.can_get_tokens
 
 
 def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -> None:
-    from airflow_provider_webcollect.hooks import form
+    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 
-    suggested = {field.name: field.default for field in form.FIELDS if field.default is not None}
+    suggested = {field.name: field.default for field in FIELDS if field.default is not None}
 
     assert read(extra=suggested) == read(extra={})
+    assert read(extra={}).settings == Settings(
+        base_url="https://api.example.com", origin="the connection webcollect_default"
+    )
     assert read(extra={name: str(value) for name, value in suggested.items()}) == read(extra={})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -16,9 +17,9 @@ import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.get_provider_info import get_provider_info
-from airflow_provider_webcollect.hooks import form
-from airflow_provider_webcollect.hooks.connection import Extras
+from airflow_provider_webcollect.hooks.connection import WebCollectConnection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.service.settings import Credentials, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,23 @@ SECRETS = {
     "api_key": "secret-key",
     "datahub_api_key": "secret-datahub",
 }
+#: What a connection holds beside Airflow's own fields, and what no connection sets.
+EXTRAS = {
+    attribute.name
+    for kind in (WebCollectConnection, Settings, Credentials)
+    for attribute in dataclasses.fields(kind)
+} - {
+    "conn_id",
+    "base_url",
+    "login",
+    "password",
+    "settings",
+    "credentials",
+    "masked",
+    "origin",
+    "retries",
+    "timing",
+}
 CONN_ID = "from_the_form"
 PREFIX = "extra__webcollect__"
 only_2 = pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 comes without flask_appbuilder")
@@ -46,7 +64,7 @@ def connection_type() -> dict[str, Any]:
 
 
 def test_the_form_has_every_extra_and_no_other() -> None:
-    assert set(connection_type()["conn-fields"]) == set(Extras.__struct_fields__)
+    assert set(connection_type()["conn-fields"]) == EXTRAS
 
 
 def test_secrets_are_password_fields() -> None:
@@ -80,7 +98,7 @@ def test_airflow_3_shows_the_form() -> None:
 
     (shown,) = [m for m in HookMetaService.hook_meta_data() if m.connection_type == "webcollect"]
 
-    assert set(shown.extra_fields or {}) == set(Extras.__struct_fields__)
+    assert set(shown.extra_fields or {}) == EXTRAS
     # it masks the default of a field whose name looks secret, and the form saves what it shows
     assert "***" not in {field["value"] for field in (shown.extra_fields or {}).values()}
     assert shown.standard_fields is not None
@@ -97,7 +115,7 @@ def test_airflow_2_shows_the_form() -> None:
     widgets = ProvidersManager().connection_form_widgets
     ours = {name.removeprefix(PREFIX): widget for name, widget in widgets.items() if name.startswith(PREFIX)}
 
-    assert set(ours) == set(Extras.__struct_fields__)
+    assert set(ours) == EXTRAS
     assert {name for name, widget in ours.items() if widget.is_sensitive} == SECRETS.keys()
     assert ProvidersManager().field_behaviours["webcollect"]["hidden_fields"] == ["schema", "port"]
 
@@ -128,7 +146,9 @@ def test_the_hooks_behaviour_is_the_metadatas() -> None:
     behaviour = WebCollectHook.get_ui_field_behaviour()
 
     jsonschema.validate(behaviour, schema)
-    assert {name.replace("_", "-"): value for name, value in behaviour.items()} == form.METADATA_BEHAVIOUR
+    assert {name.replace("_", "-"): value for name, value in behaviour.items()} == connection_type()[
+        "ui-field-behaviour"
+    ]
 
 
 @only_3
@@ -155,7 +175,7 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
 
     shown = {name: w.param.dump() for name, w in WebCollectHook.get_connection_form_widgets().items()}
 
-    assert set(shown) == set(Extras.__struct_fields__)
+    assert set(shown) == EXTRAS
     assert {
         name for name, field in shown.items() if field["schema"].get("format") == "password"
     } == SECRETS.keys()

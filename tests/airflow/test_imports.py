@@ -83,3 +83,14 @@ def test_tasks_import_the_plugin_for_next_to_nothing() -> None:
     new = set(imported(*ours, "airflow_provider_webcollect.ui.plugin")) - set(imported(*ours))
 
     assert len(new) <= 5, new
+
+
+def test_the_provider_info_needs_nothing_but_the_standard_library() -> None:
+    module = "airflow_provider_webcollect.get_provider_info"
+    code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    packages = {name.partition(".")[0] for name in done.stdout.split()}
+
+    assert packages - sys.stdlib_module_names == {"airflow_provider_webcollect"}

@@ -1,0 +1,223 @@
+"""The extras of a connection of the type ``webcollect``, declared once, and the form that is made of them.
+
+``hooks/connection.py`` reads and checks a connection by the same declaration, and ``make docs`` writes the
+table in ``docs/reference/connection.md`` from it. Airflow reads the form in all of its processes, without the
+rest of the provider: only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An extra of a connection.
+
+    :param name: of the extra, and of the attribute of ``Settings``, ``Credentials`` or
+        ``WebCollectConnection`` that gets its value.
+    :param label: its name in the form.
+    :param help: what it means, for the form and the documentation.
+    :param kind: the type of its value: ``str``, ``float``, ``int`` or ``bool``.
+    :param default: its value if it is not set.
+    :param secret: whether the form hides its value.
+    :param choices: the values that are accepted; empty for any.
+    :param limits: the lowest and the highest value; None for any.
+    :param web_page: whether it must be an http(s) URL.
+    """
+
+    name: str
+    label: str
+    help: str
+    kind: type = str
+    default: str | float | None = None
+    secret: bool = False
+    choices: tuple[str, ...] = ()
+    limits: tuple[int, int] | None = None
+    web_page: bool = False
+
+    @property
+    def suggestion(self) -> str | float | None:
+        """The default as the form suggests it: that of numbers only.
+
+        Airflow 3 masks the default of a field whose name looks secret, as those of the others do (``token``,
+        ``api_key``), and then saves the mask.
+        """
+        return self.default if self.kind in {float, int} else None
+
+
+FIELDS = (
+    Field(
+        "refresh_token",
+        "Refresh token",
+        "The one that the service gave last. It works once; the provider keeps its successors itself.",
+        secret=True,
+    ),
+    Field(
+        "access_token",
+        "Access token",
+        "Only needed if there is no refresh token. Used until the service rejects it, after a day.",
+        secret=True,
+    ),
+    Field(
+        "api_key",
+        "API key",
+        "From the service's account page (op_sk_…). Five endpoints take it, and then go without a token.",
+        secret=True,
+    ),
+    Field(
+        "api_key_everywhere",
+        "API key everywhere",
+        "Set it if the account's key is taken by every endpoint of the main service.",
+        bool,
+        False,
+    ),
+    Field("datahub_url", "Data-app service URL", "Base URL of the data-app service."),
+    Field("datahub_api_key", "Data-app API key", "API key of the data apps' author.", secret=True),
+    Field(
+        "token_refresh",
+        "Token refresh",
+        "auto (the default): whoever needs it renews the token. keeper: never renew here, wait for the token "
+        "that the token keeper's DAG stores.",
+        default="auto",
+        choices=("auto", "keeper"),
+    ),
+    Field("connect_timeout", "Connect timeout", "Seconds to wait for a connection.", float, 10),
+    Field("read_timeout", "Read timeout", "Seconds to wait for each piece of a response.", float, 60),
+    Field("total_timeout", "Total timeout", "Seconds for a whole response.", float, 300),
+    Field(
+        "max_response_bytes",
+        "Largest response",
+        "Bytes that a response may hold, unpacked; those of the contract hold 8 MB at most.",
+        int,
+        64 * 1024 * 1024,
+    ),
+    Field("ca_file", "CA file", "File of certificate authorities to trust instead of the usual ones."),
+    Field(
+        "requests_per_second",
+        "Requests per second",
+        "The most that each process sends; the service allows 20 per address. 0 disables rate limiting.",
+        float,
+        20,
+    ),
+    Field(
+        "status_batch_size",
+        "Status batch size",
+        "Tasks per status query, at most 100.",
+        int,
+        100,
+        limits=(1, 100),  # assumptions.md, Limits
+    ),
+    Field(
+        "timezone",
+        "Time zone",
+        "Zone of the service's times, such as Asia/Shanghai; empty leaves them without.",
+    ),
+    Field(
+        "task_url_template",
+        "Task URL template",
+        "The service's web page of a task, with {task_id} in it, for links in Airflow's UI: an http(s) URL.",
+        web_page=True,
+    ),
+    Field(
+        "export_url_template",
+        "Export URL template",
+        "The storage's web page of a folder, with {bucket} and {path} in it, for links to landed rows: an "
+        "http(s) URL.",
+        web_page=True,
+    ),
+)
+
+#: What the form hides, renames and suggests of the fields that every connection has.
+UI_FIELD_BEHAVIOUR: dict[str, Any] = {
+    "hidden_fields": ["schema", "port"],
+    "relabeling": {"host": "Base URL", "login": "Login (first token)", "password": "Password (first token)"},
+    "placeholders": {"host": "https://openapi.example.com"},
+}
+
+# What the form of some version of Airflow puts into a connection.
+
+#: Shown by Airflow 2's form instead of a stored secret; Airflow puts the secret back when it saves.
+PLACEHOLDER = "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER"
+#: Values that stand for a stored secret and are not the secret: Airflow 3 shows "***".
+MASKS = ("***", PLACEHOLDER)
+#: Airflow 2 tests a connection with each extra under two names, one of them with this prefix.
+PREFIX = "extra__webcollect__"
+#: Spellings of booleans; a checked checkbox of Airflow 2 is "y".
+_BOOLEANS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+_JSON_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean"}
+
+
+def read_boolean(value: Any) -> Any:
+    """Return the boolean that ``value`` spells; return any other value unchanged."""
+    return _BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def conn_fields() -> dict[str, dict[str, Any]]:
+    """Return the form's fields for the provider's metadata, which Airflow 3.2 and later read."""
+    return {
+        field.name: {"label": field.label, "description": field.help, "schema": _schema(field)}
+        for field in FIELDS
+    }
+
+
+def _schema(field: Field) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": [_JSON_TYPES[field.kind], "null"]}
+    if field.suggestion is not None:
+        schema["default"] = field.suggestion
+    if field.secret:
+        schema["format"] = "password"
+    if field.choices:
+        schema["enum"] = list(field.choices)
+    return schema
+
+
+def widgets() -> dict[str, Any]:
+    """Return the form's fields as widgets, for Airflow before 3.2.
+
+    Airflow before 3.2 knows four kinds of widgets and drops the whole connection type if it meets another, so
+    numbers are strings.
+    """
+    return {field.name: _widget(field) for field in FIELDS}
+
+
+def _widget(field: Field) -> Any:
+    from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
+    from wtforms import BooleanField, PasswordField, StringField
+    from wtforms.validators import Optional, any_of
+
+    if field.kind is bool:
+        return BooleanField(field.label, description=field.help, widget=_checkbox)
+    validators = [Optional(), any_of(list(field.choices))] if field.choices else [Optional()]
+    if field.secret:
+        return PasswordField(field.label, description=field.help, widget=_secret, validators=validators)
+    return StringField(
+        field.label,
+        description=field.help,
+        default=None if field.suggestion is None else str(field.suggestion),
+        widget=BS3TextFieldWidget(),
+        validators=validators,
+    )
+
+
+def _checkbox(field: Any, **attributes: Any) -> Any:
+    """Render a checkbox, checked if the value means true; wtforms also checks it for the text "false"."""
+    from wtforms.widgets import CheckboxInput
+
+    return CheckboxInput()(field, **attributes, checked=read_boolean(field.data) is True)
+
+
+def _secret(field: Any, **attributes: Any) -> Any:
+    """Render a password field; a value that Airflow fills in from the connection is shown as a placeholder.
+
+    When the form is saved, Airflow restores the secret if the field holds the placeholder, and removes it if
+    the field is empty. If the form is shown again after an error, it shows what the user has typed.
+    """
+    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget
+
+    value = field.data if field.raw_data else PLACEHOLDER
+    return BS3PasswordFieldWidget(hide_value=False)(field, **attributes, value=value if field.data else "")
