@@ -94,6 +94,7 @@ format: $(READY) ## fix style and layout in place
 docs: $(READY) ## make the documentation a site in build/docs; dead links and warnings are errors
 	.venv/bin/python docs/make_endpoints.py
 	.venv/bin/python docs/make_command_line.py
+	.venv/bin/python docs/make_connection.py
 	.venv/bin/sphinx-build --fail-on-warning --quiet --fresh-env --builder html docs build/docs
 	@echo 'The site begins at build/docs/index.html'
 
