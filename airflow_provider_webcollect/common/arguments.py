@@ -21,7 +21,7 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
 
     Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
-    Generators and other iterators among the arguments become lists, since they can be read only once.
+    Generators and other iterators among the arguments become lists, see :func:`kept`.
 
     :param names: the arguments that it reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
@@ -29,10 +29,30 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     names = operator.template_fields if names is None else tuple(names)
     # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
     for name in {*operator.template_fields, *names}:
-        if isinstance(value := getattr(operator, name, None), Iterator):
-            setattr(operator, name, list(value))
+        if _holds_iterator(value := getattr(operator, name, None)):
+            setattr(operator, name, kept(value))
     if not is_unmapped(operator) and all(_is_literal(getattr(operator, name, None)) for name in names):
         check()
+
+
+def kept(value: Any) -> Any:
+    """Return an argument with lists in place of iterators, since those can be read only once."""
+    if isinstance(value, Iterator):
+        value = list(value)
+    if not _holds_iterator(value):
+        return value
+    if isinstance(value, dict):
+        return {name: kept(item) for name, item in value.items()}
+    return [kept(item) for item in value]
+
+
+def _holds_iterator(value: Any) -> bool:
+    match value:
+        case dict():
+            return any(_holds_iterator(item) for item in value.values())
+        case list() | tuple():
+            return any(_holds_iterator(item) for item in value)
+    return isinstance(value, Iterator)
 
 
 def is_unmapped(operator: BaseOperator) -> bool:

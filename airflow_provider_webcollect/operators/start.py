@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.arguments import check_now, kept
 from airflow_provider_webcollect.common.waits import (
     baselines,
     default_deferrable,
@@ -99,7 +99,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.wait_for_completion = wait_for_completion
         self.poll_interval = poll_interval
         self.deferrable = default_deferrable() if deferrable is None else deferrable
-        self.failure_states = failure_states
+        self.failure_states = kept(failure_states)
         check_now(self, self._check)
 
     def _check(self) -> None:

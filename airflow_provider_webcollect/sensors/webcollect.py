@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_webcollect.common.arguments import check_now
+from airflow_provider_webcollect.common.arguments import check_now, kept
 from airflow_provider_webcollect.common.waits import baselines, patiently
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -65,8 +65,8 @@ class _StatusSensor(WaitSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.target_states = target_states
-        self.failure_states = failure_states
+        self.target_states = kept(target_states)
+        self.failure_states = kept(failure_states)
         self.missing_timeout = missing_timeout
         self._given: tuple[str, ...] = ()
         self._why_from_worker = ""

@@ -435,6 +435,20 @@ class TestMeaningOfResults:
         (request,) = sandbox.control.requests("/task/deleteTasks")
         assert json.loads(request["body"]) == {"taskIds": tasks}
 
+    def test_values_from_a_generator_within_an_argument_are_sent_too(
+        self, sandbox: Sandbox, task: dict[str, Any]
+    ) -> None:
+        loop = task["actions"][0]["action_id"]
+        entry = {"action_id": loop, "loop_type": "TextList", "loop_items": iter(["a", "b"])}
+        with make_dag():
+            operator = WebCollectUpdateTaskParametersOperator(
+                task_id="update", collection_task_id=task["task_id"], loop_items=iter([entry])
+            )
+
+        assert execute(operator)["loop_items"][0]["count"] == 2
+        (request,) = sandbox.control.requests("/task/updateTaskParameters")
+        assert json.loads(request["body"])["loopItems"][0]["loopItems"] == ["a", "b"]
+
     @pytest.mark.parametrize(
         ("operator", "name"),
         [

@@ -161,8 +161,9 @@ class TestWaiting:
         assert starts(sandbox) == 1
         assert remembered(run) == 0
 
+    @pytest.mark.parametrize("options", [{}, {"failure_states": iter(["Stopped"])}], ids=["usual", "once"])
     def test_a_run_that_is_stopped_fails_it_without_retries(
-        self, sandbox: Sandbox, task: dict[str, Any]
+        self, sandbox: Sandbox, task: dict[str, Any], options: dict[str, Any]
     ) -> None:
         sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
         store = Store()
@@ -170,7 +171,7 @@ class TestWaiting:
             once(lambda: starts(sandbox) > 0, sandbox.control.stop_task, task["task_id"]),
             pytest.raises(AirflowFailException, match=f"{task['task_id']} is Stopped"),
         ):
-            start(task, store=store)
+            start(task, store=store, **options)
 
         assert store == {}
 

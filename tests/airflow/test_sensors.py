@@ -240,6 +240,12 @@ class TestPoking:
         assert logged.count("0/2 Finished, 2 Extracting") == 1
         assert logged.count("2/2 Finished") == 1
 
+    @each_sensor
+    def test_failure_states_from_a_generator_fail_it(self, kind: str, stopped: dict[str, Any]) -> None:
+        waiting = sensor(kind, stopped, failure_states=iter(["Stopped"]), timeout=1)
+        with pytest.raises(AirflowFailException, match="Stopped"):
+            execute(waiting)
+
     def test_called_directly_it_waits_for_the_run_after_now(self, finished: dict[str, Any]) -> None:
         assert not sensor("task", finished, after="now", mode="poke").poke({}).is_done
 
