@@ -96,15 +96,20 @@ def _interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterato
 
 def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int | None) -> Iterator[DataPage]:
     from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
-    from airflow_provider_webcollect.service.pages import PageReader
+    from airflow_provider_webcollect.service.pages import PageReader, RowCount
 
     if rows is None:
         yield from PageReader(client, task, lotno).pages(offset)
         return
+    count, is_from_start = RowCount(), offset <= 0
     while rows > 0:
         page = PageReader(client, task, lotno, size=min(rows, MAX_DATA_SIZE)).read(offset)
+        if is_from_start:
+            count.add(len(page.rows), page.total, more=page.rest_total > 0)
         yield page
         if page.rest_total <= 0:
+            if is_from_start:
+                count.check_end()
             return
         offset, rows = page.offset, rows - len(page.rows)
 

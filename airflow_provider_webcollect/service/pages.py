@@ -127,21 +127,23 @@ class PageReader:
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
         """Yield the pages from ``offset`` to the end; each is read at the offset in the page before.
 
-        :raises PagingError: also if the service's counts contradict the rows. From an ``offset`` above 0 that
-            cannot be checked, since it is not known how many rows are before it.
+        :raises PagingError: also if the service's counts contradict the rows. From an ``offset`` above 0, it
+            is not known how many rows are before it; then only the rows said to be left are checked.
         :raises WebCollectError: as :meth:`read` does.
         """
         endpoint = _page_call(self._task_id, self._lotno, 0, 1).endpoint.name
-        count = RowCount(endpoint=endpoint) if offset <= 0 else None
-        more = True
+        count, is_from_start = RowCount(endpoint=endpoint), offset <= 0
+        more, left = True, 0
         while more:
             page = self.read(offset)
             more = page.rest_total > 0
-            if count:
+            if is_from_start:
                 count.add(len(page.rows), page.total, more=more)
+            else:
+                count.check_left(left, len(page.rows), page.rest_total)
             yield page
-            offset = page.offset
-        if count:
+            offset, left = page.offset, page.rest_total
+        if is_from_start:
             count.check_end()
 
     def _take_prefetched(self, offset: int) -> DataPage | None:
@@ -322,6 +324,15 @@ class RowCount:
         """
         if self.rows != self.total:
             self._refuse(f"announced {self.total} rows, and {self.rows} came")
+
+    def check_left(self, before: int, rows: int, left: int) -> None:
+        """Check that a page has the rows that are not left any more; rows may also have been added.
+
+        :param before: the rows that were left before the page.
+        :raises PagingError: if not.
+        """
+        if rows + max(left, 0) < before:
+            self._refuse(f"had {before} rows left; {rows} came, and {left} are said to be left")
 
     def _refuse(self, what: str) -> NoReturn:
         raise PagingError(f"the service {what}", endpoint=self.endpoint)

@@ -164,6 +164,15 @@ class TestCountsThatContradictTheRows:
                 list(reader.pages())
         assert failure.value.endpoint == "read_data"
 
+    def test_are_an_error_of_a_read_from_the_middle_on_if_rows_that_were_left_do_not_come(
+        self, connect: Callable[..., Client]
+    ) -> None:
+        pages = [counted(10, 20, 10, [{"a": 1}]), counted(20, 20, 0, None)]
+        with serving(lambda _: pages.pop(0)) as server:
+            reader = PageReader(connect(base_url=server.url), "t")
+            with pytest.raises(PagingError, match="had 10 rows left; 0 came"):
+                list(reader.pages(9))
+
     def test_cannot_be_told_from_the_middle_on(self, connect: Callable[..., Client]) -> None:
         with serving(lambda _: counted(9, 9, 0, [{"a": 1}])) as server:
             reader = PageReader(connect(base_url=server.url), "t")
