@@ -78,6 +78,12 @@ class _PageOnWire(msgspec.Struct, rename="camel"):
     data: list[msgspec.Raw] | None = None
 
 
+class _PageEnvelope(Envelope[_PageOnWire | list[_PageOnWire]], rename="camel"):
+    """An envelope whose page is not decoded as a dict; an error beside it decides in PascalCase too."""
+
+    pascal_error: Any = msgspec.field(default=None, name="Error")
+
+
 #: A pair of surrogates, or any other escape that stays as it is (group 1); else a lone surrogate.
 _ESCAPES = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
@@ -88,7 +94,7 @@ _PIECE_BYTES = 16 * 1024
 #: The first byte of a row.
 _OBJECT = ord("{")
 _MEMBERS = msgspec.json.Decoder(dict[str, Any]).decode
-_PAGE = msgspec.json.Decoder(Envelope[_PageOnWire | list[_PageOnWire]], strict=False).decode
+_PAGE = msgspec.json.Decoder(_PageEnvelope, strict=False).decode
 
 
 def any_data(body: bytes) -> Envelope[Any]:
@@ -187,7 +193,7 @@ def _page_on_lines(body: bytes) -> Envelope[Any]:
         if envelope.error is None:
             raise
         return envelope
-    return page if page.data else any_data(text)
+    return page if page.data and not page.pascal_error else any_data(text)
 
 
 def _check_utf_8(text: bytes) -> None:

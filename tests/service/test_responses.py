@@ -165,6 +165,11 @@ class TestEnvelope:
         assert type(error) is errors.NotFound
         assert (error.code, error.message, error.request_id) == ("InvalidTaskId", "No.", "r7")
 
+    @pytest.mark.parametrize("name", ["error", "Error"])
+    def test_an_error_decides_beside_a_page_of_rows_too(self, name: str) -> None:
+        page = {"offset": 1, "total": 1, "restTotal": 0, "data": [{"a": 1}]}
+        assert type(refusal(READ, {"data": page, name: {"Code": "InvalidTaskId"}})) is errors.NotFound
+
     def test_the_keys_of_an_envelope_are_read_in_any_spelling(self) -> None:
         assert read(COPY, {"Data": {"task_id": "n"}, "RequestId": "r"}).task_id == "n"
         statuses = {"Data": [{"TaskId": "t", "Status": "Stopped"}], "Error": None}
