@@ -199,6 +199,11 @@ class CopyResult(Record, frozen=True):
     success_count: int
     failed_tasks: tuple[FailedCopy, ...] = ()
 
+    def __post_init__(self) -> None:
+        # an object may stand for the list, and so an empty one for an empty list
+        named = tuple(failed for failed in self.failed_tasks if failed != FailedCopy())
+        msgspec.structs.force_setattr(self, "failed_tasks", named)
+
 
 class TaskStatus(Record, frozen=True):
     """State of a task's cloud extraction (contract.md, endpoints 12 and 13).

@@ -412,7 +412,7 @@ class TestValues:
         assert actions[0].task_id == "5"
         assert actions[0].actions[0].loop_items == ("x", "7")
 
-    @pytest.mark.parametrize("failed", [{}, {"failedTasks": None}, {"failedTasks": []}])
+    @pytest.mark.parametrize("failed", [{}, {"failedTasks": None}, {"failedTasks": []}, {"failedTasks": {}}])
     def test_no_failed_copies_is_an_empty_list(self, failed: dict[str, Any]) -> None:
         call = endpoints.copy_tasks(["t"], [1])
         assert data(call, {"requestCount": 1, "successCount": "1", **failed}).failed_tasks == ()
