@@ -73,7 +73,7 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
     """
     template = hook.connection.task_url_template
     linked = template and isinstance(collection_task_id, str | int) and str(collection_task_id).strip()
-    url = _filled(str(template), {"task_id": str(collection_task_id)}) if linked else ""
+    url = _filled(str(template), {"task_id": str(collection_task_id).strip()}) if linked else ""
     WebCollectTaskLink.store(context, url)
 
 

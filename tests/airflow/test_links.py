@@ -19,6 +19,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
     WebCollectStartSubTasksOperator,
 )
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
@@ -58,6 +59,16 @@ def serialized(dag: Any) -> Any:
 @pytest.mark.usefixtures("airflow_database", "connected")
 @pytest.mark.webcollect_sandbox(speed=1000, enforce_limits=False)
 class TestTaskLink:
+    def test_it_has_the_id_without_the_white_space_of_a_template(
+        self, sandbox: Sandbox, set_connection: Callable[..., None]
+    ) -> None:
+        set_connection(extra={"refresh_token": sandbox.refresh_token, "task_url_template": TEMPLATE})
+        finished = sandbox.control.add_task(lots=[1])["task_id"]
+        sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=f" {finished} \n", timeout=60)
+        execute(sensor)
+
+        assert WebCollectTaskLink().get_link(sensor, ti_key=None) == TEMPLATE.format(task_id=finished)
+
     @pytest.mark.parametrize("template", [TEMPLATE, None])
     def test_it_leads_to_the_tasks_page_if_the_connection_knows_it(
         self,
