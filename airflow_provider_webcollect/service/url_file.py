@@ -162,7 +162,9 @@ def _opened(source: Any) -> Iterator[BinaryIO]:
     with contextlib.ExitStack() as opened:
         try:
             file = opened.enter_context(_file_of(source))
-        except OSError as error:
+        except InvalidArgument:
+            raise
+        except (OSError, ValueError) as error:  # the latter for a closed file, or for no path
             raise InvalidArgument("file", _name(source), f"it must be readable ({error})") from error
         yield file
 

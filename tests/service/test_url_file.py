@@ -157,7 +157,16 @@ def test_a_url_is_sent_without_the_white_space_around_it(
 
 def test_a_file_that_cannot_be_read_is_a_wrong_argument(tmp_path: Path) -> None:
     missing = fsspec.open(f"file://{tmp_path}/none.txt", "rb")
-    for source in (tmp_path / "none.txt", str(tmp_path), object_storage_path(tmp_path / "none.txt"), missing):
+    closed = io.BytesIO(b"https://a.example")
+    closed.close()
+    for source in (
+        tmp_path / "none.txt",
+        str(tmp_path),
+        object_storage_path(tmp_path / "none.txt"),
+        missing,
+        closed,
+        "urls\0.txt",
+    ):
         with pytest.raises(InvalidArgument, match=r"`file` is .*; it must be readable"):
             url_file(source)
 
