@@ -176,6 +176,30 @@ class TestSeveralTasks:
         assert [record["status"] for record in run.xcoms["wait"]] == ["Finished", "Finished"]
 
 
+@pytest.mark.parametrize("way", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=str)
+@pytest.mark.parametrize("sensor", [WebCollectTaskStatusSensor, WebCollectSubTaskStatusSensor])
+def test_a_state_in_other_letters_ends_a_wait(
+    way: dict[str, Any], sensor: type[BaseSensorOperator], sandbox: Sandbox, odd: Oddities
+) -> None:
+    finished = sandbox.control.add_task(lots=[1], subtasks=2)
+
+    def in_capitals(target: str, status: int, body: Any) -> tuple[int, Any]:
+        records = [{**each, "status": f"{each['status'].upper()} "} for each in body["data"]]
+        return status, {**body, "data": records}
+
+    odd.edit = in_capitals
+    run = run_tasks(
+        lambda: sensor(
+            task_id="wait", collection_task_id=finished["task_id"], poke_interval=0.1, timeout=10, **way
+        )
+    )
+
+    assert run.states == {"wait": "success"}
+    result = run.xcoms["wait"]
+    records = result if isinstance(result, list) else [result]
+    assert {record["status"] for record in records} == {"Finished"}
+
+
 class TestMissing:
     @pytest.mark.parametrize("make", [for_task, for_subtasks])
     async def test_what_is_missing_for_a_moment_does_not_end_a_long_wait(
