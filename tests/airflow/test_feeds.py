@@ -122,7 +122,7 @@ class TestChangedConnection:
     ) -> AsyncIterator[asyncio.Task[Any]]:
         """A wait that has polled once, with a credential of its own."""
         timing(first_backoff=0.05)
-        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.2))
+        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.2, youth=3.0))
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         task = sandbox.control.add_task(state="Extracting")
         waiting = asyncio.create_task(wait_for(task["task_id"]))
@@ -153,6 +153,19 @@ class TestChangedConnection:
         sandbox.control.advance(20_000)
         assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
         assert await asyncio.to_thread(work)
+
+    async def test_a_token_that_is_dropped_again_and_again_ends_no_wait(
+        self, sandbox: Sandbox, waiting: asyncio.Task[Any]
+    ) -> None:
+        for _ in range(3):
+            sandbox.control.expire_tokens()
+            sandbox.control.clear_requests()
+            while not any(request["status"] == 401 for request in sandbox.control.requests(STATUS)):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        sandbox.control.advance(20_000)
+        assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
 
     async def test_a_new_credential_is_taken_up_while_a_refusal_is_being_confirmed(
         self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
