@@ -132,6 +132,50 @@ def test_a_store_that_seems_empty_for_a_moment_costs_no_refresh_token(
     assert refreshes(sandbox) == [200]
 
 
+class Late(MemoryTokenStore):
+    """Shows a token that was replaced since, for a number of reads."""
+
+    def __init__(self, name: str, text: str, reads: int) -> None:
+        super().__init__(name)
+        self._text, self._reads = text, reads
+
+    def read(self, register: Register) -> str | None:
+        if register is Register.TOKEN and self._reads:
+            self._reads -= 1
+            return self._text
+        return super().read(register)
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_token_that_is_shown_late_costs_no_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    name = f"late:{sandbox.url}"
+    store = MemoryTokenStore(name)
+    connect(store=store).send(CALL)
+    replaced = str(store.read(Register.TOKEN))
+    sandbox.control.expire_tokens()
+    connect(store=store).send(CALL)
+    assert connect(store=Late(name, replaced, 10)).send(CALL)
+    assert refreshes(sandbox) == [200, 200]
+
+
+@pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
+def test_a_login_that_gives_no_refresh_token_does_not_lead_back_to_a_spent_one(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"led back:{sandbox.url}")
+    credentials = with_refresh_token(sandbox, login=sandbox.username, password=sandbox.password)
+    connect(credentials=credentials, store=store).send(CALL)
+    sandbox.control.expire_tokens()
+    sandbox.control.fail("/token", status=400, code="Invalid.Grant", message="no")
+    body = json.dumps({"data": {"access_token": "rejected"}, "requestId": "1"}).encode()
+    sandbox.control.fail("/token", kind="raw", body=body, headers={"Content-Type": "application/json"})
+    assert connect(credentials=credentials, store=store).send(CALL)
+    bodies = [json.loads(request["body"]) for request in sandbox.control.requests("/token")]
+    assert [each["grant_type"] for each in bodies] == ["refresh_token"] * 2 + ["password"] * 2
+
+
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
 def test_a_lost_answer_to_an_early_renewal_does_not_end_the_token_that_still_works(
     connect: Callable[..., Client], sandbox: Sandbox
