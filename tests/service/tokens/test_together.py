@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from airflow_provider_webcollect.service.aio import AsyncClient
-from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
 from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Timing
@@ -44,23 +47,33 @@ class Alone:
         class Shared(MemoryTokenStore):
             write_bound = 2.0
             shows, writes = True, 0
+            #: What another process has noted, given the seconds since this process last wrote.
+            rival: Callable[[float], RenewalNote | None] | None = None
+            wrote_at = -math.inf
 
             def read(self, register: Register) -> str | None:
                 world.read_at.append(world.now)
+                if self.rival is not None and register is Register.RENEWAL:
+                    note = self.rival(world.now - self.wrote_at)
+                    return note and msgspec.json.encode(note).decode()
                 return super().read(register) if self.shows else None
 
             def write(self, register: Register, text: str) -> None:
                 self.writes += 1
+                self.wrote_at = world.now
                 super().write(register, text)
 
         self.store = Shared(name)
         self._tokens = Tokens(Credentials(refresh_token="x"), name, self.store, clock=lambda: self.now)
 
-    def run(self, until: float, stands_still: float = 0.0, read_takes: float = 0.0) -> None:
+    def run(
+        self, until: float, stands_still: float = 0.0, read_takes: float = 0.0, write_takes: float = 0.0
+    ) -> None:
         """Let it try to get a token.
 
         :param stands_still: seconds that it is suspended for when it has written its claim.
         :param read_takes: seconds that a read of the store takes.
+        :param write_takes: seconds that a write takes.
         """
         flow, outcome = self._tokens.obtain(Authorize(None, self._tokens.failures), self._send), None
         while self.now < until and not self.sent_at:
@@ -71,9 +84,10 @@ class Alone:
                     if self.store.load_note() is not None:
                         self.now, stands_still = self.now + stands_still, 0.0
                 case Blocking(function):
-                    reads = len(self.read_at)
+                    reads, writes = len(self.read_at), self.store.writes
                     outcome = function()
                     self.now += read_takes * (len(self.read_at) - reads)
+                    self.now += write_takes * (self.store.writes - writes)
         flow.close()
 
     def _send(self, call: Any) -> Any:
@@ -106,6 +120,26 @@ def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for
     assert world.store.load_note() is None
     world.run(until=120)
     assert len(world.sent_at) == 1
+
+
+@pytest.mark.parametrize(
+    ("at_the_same_time", "said"),
+    [(False, "another process to renew the token"), (True, "claimed the renewal at the same time")],
+)
+def test_a_wait_in_vain_says_whether_others_renew_or_claim_at_the_same_time(
+    at_the_same_time: bool, said: str
+) -> None:
+    world, names = Alone(f"contended: {said}"), itertools.count()
+
+    def claim(since_the_own_one: float) -> RenewalNote | None:
+        if at_the_same_time and since_the_own_one > 3.1:
+            return None
+        return RenewalNote(claimant=str(next(names)), lineage="", token="", state=RenewalState.CLAIMED)
+
+    world.store.rival = claim
+    with pytest.raises(TokenUnavailable, match=f"waited for .*{said}"):
+        world.run(until=300)
+    assert world.sent_at == []
 
 
 def test_a_store_that_loses_what_is_written_is_named_at_once_and_not_written_to_again() -> None:
