@@ -372,7 +372,7 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         :param lotno: the batch number; None for the whole history.
-        :raises PagingError: if the service's cursor does not advance.
+        :raises PagingError: if the service's cursor does not advance, or its counts contradict the rows.
         """
         assets.report_read(self, task_id, lotno)
         for page in pages.PageReader(self.client, task_id, lotno).pages():

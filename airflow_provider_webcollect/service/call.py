@@ -146,7 +146,7 @@ def exchange(
     check: Callable[[T], object] = lambda result: None,
     can_halve: bool = False,
 ) -> Flow[T]:
-    """Send ``call``, as often as :mod:`.retries` says, and return its result.
+    """Send ``call``, as often as :class:`Policy` says, and return its result.
 
     :param check: is given the result of each attempt, and raises if it is not good enough.
     :param can_halve: whether the call is for a page of which half can be requested.
