@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import http.client
-import http.cookiejar
 import importlib.util
 import io
 import os
@@ -16,7 +15,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.call import (
@@ -59,6 +58,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.tokens.state import StoredToken
 
 T = TypeVar("T")
+#: An ``HTTPAdapter`` of requests, with the proxies that it goes through.
+_Adapter: TypeAlias = Any
 
 #: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
 #: attempts to store what came of it.
@@ -102,7 +103,7 @@ class Client:
         self._connections = connections
         self._renewing = threading.Lock()
         self._opening = threading.Lock()
-        self._sessions: dict[tuple[str, float], requests.Session] = {}
+        self._adapters: dict[tuple[str, float], _Adapter] = {}
 
     def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
@@ -126,7 +127,7 @@ class Client:
         # opened first, since the rate limit counts from when a request may be sent; sending shows a failure
         with contextlib.suppress(Exception):
             settings = self.context.settings
-            self._session(base_of(settings.base_url), settings.total_timeout)
+            self._adapter(base_of(settings.base_url), settings.total_timeout)
         try:
             effect = effect or next(flow)
             while True:
@@ -189,8 +190,8 @@ class Client:
     def close(self) -> None:
         """Close the connections to the service, after a renewal in progress; a later call opens new ones."""
         with self._renewing:
-            while self._sessions:
-                self._sessions.popitem()[1].close()
+            while self._adapters:
+                self._adapters.popitem()[1].close()
 
     def __enter__(self) -> Client:
         return self
@@ -262,12 +263,12 @@ class Client:
         began = time.monotonic()
         settings = self.context.settings
         try:
-            session = self._session(base_of(request.url), request.total_timeout)
+            adapter = self._adapter(base_of(request.url), request.total_timeout)
         except WebCollectError:
             raise
         except Exception as error:
             raise NotConnected from error
-        with self._begun(request, session) as response:
+        with contextlib.closing(self._begun(request, adapter)) as response:
             body = Body(response.headers, settings.max_response_bytes)
             # not by iter_content, which decompresses a piece whatever its size
             if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
@@ -277,7 +278,7 @@ class Client:
                 body.add(piece)
         return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
 
-    def _begun(self, request: Request, session: requests.Session) -> requests.Response:
+    def _begun(self, request: Request, adapter: _Adapter) -> requests.Response:
         """Send a request; return the response as soon as it begins."""
         import requests
 
@@ -291,10 +292,10 @@ class Client:
                 request.method, request.url, headers={**request.headers, **headers}, data=content
             ).prepare()
             self._stop.check()
-            return session.send(
+            return adapter.send(  # type: ignore[no-any-return]
                 prepared,
                 stream=True,
-                allow_redirects=False,
+                proxies=adapter.proxies,
                 timeout=(
                     min(settings.connect_timeout, request.total_timeout),
                     min(settings.read_timeout, request.total_timeout),
@@ -312,15 +313,15 @@ class Client:
         except OSError as error:
             raise NotConnected from error
 
-    def _session(self, base: str, total_timeout: float) -> requests.Session:
+    def _adapter(self, base: str, total_timeout: float) -> _Adapter:
         key = (base, total_timeout)
-        if key not in self._sessions:
+        if key not in self._adapters:
             with self._opening:
-                if key not in self._sessions:
-                    self._sessions[key] = _new_session(
+                if key not in self._adapters:
+                    self._adapters[key] = _new_adapter(
                         base, self.context.settings, self._connections, total_timeout, self._stop
                     )
-        return self._sessions[key]
+        return self._adapters[key]
 
 
 def _resolve(result: Future[T], context: contextvars.Context, function: Callable[[], T]) -> None:
@@ -330,10 +331,14 @@ def _resolve(result: Future[T], context: contextvars.Context, function: Callable
         result.set_exception(error)
 
 
-def _new_session(
+def _new_adapter(
     base: str, settings: Settings, connections: int, total_timeout: float, stop: Stop
-) -> requests.Session:
-    """Return a session for ``base`` that threads can share: it keeps connections, and nothing else."""
+) -> _Adapter:
+    """Return what sends the requests to ``base``; threads can share it.
+
+    It goes without a session, which would keep cookies, follow redirects, and take a proxy and certificate
+    authorities from the environment.
+    """
     import requests
 
     class Adapter(requests.adapters.HTTPAdapter):
@@ -343,7 +348,8 @@ def _new_session(
     proxy = proxy_for(base, "socks")
     # without a tunnel, the connection is to the proxy
     end = proxy if proxy and base.startswith("http:") else base
-    adapter = Adapter(pool_maxsize=connections)
+    adapter: Any = Adapter(pool_maxsize=connections)
+    adapter.proxies = {"all": proxy} if proxy else {}
     tls: dict[str, Any] = {"ssl_context": trust(end, settings)}
     manager: Any
     if proxy is None:
@@ -357,14 +363,7 @@ def _new_session(
         scheme: type("Pool", (pool,), {"ConnectionCls": _watched(pool.ConnectionCls, total_timeout, stop)})
         for scheme, pool in manager.pool_classes_by_scheme.items()
     }
-    session: Any = requests.Session()
-    session.trust_env = False
-    session.proxies = {"all": proxy} if proxy else {}
-    session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
-    # requests would read the whole body of a redirect, also of one that is not to be followed
-    session.get_redirect_target = lambda response: None
-    session.mount(base, adapter)
-    return session  # type: ignore[no-any-return]
+    return adapter
 
 
 def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
