@@ -223,12 +223,12 @@ def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
     return True
 
 
-def token_sender(context: ClientContext) -> Callable[[Call[TokenRecord]], Flow[TokenRecord]]:
-    """Return a function that sends a token call before a claim on the renewal expires."""
+def token_exchange(call: Call[TokenRecord], context: ClientContext) -> Flow[TokenRecord]:
+    """Send a token call, and return its result before a claim on the renewal expires."""
     short = context.short_retries(TOKEN_TRIES, TOKEN_DEADLINE)
     timeout = min(TOKEN_TIMEOUT, short.settings.total_timeout)
     settings = dataclasses.replace(short.settings, total_timeout=timeout)
-    return lambda call: exchange(call, dataclasses.replace(short, settings=settings))
+    return exchange(call, dataclasses.replace(short, settings=settings))
 
 
 def _token(call: Call[Any], context: ClientContext, rejected: str | None) -> Flow[str | None]:

@@ -1,6 +1,6 @@
 """The effects that client logic can request from its driver.
 
-The logic (``exchange``, ``Tokens``, paging) is written as generators. They yield effects, and receive the
+The logic (``exchange``, paging) is written as generators. They yield effects, and receive the
 outcomes or have errors thrown into them. ``Client`` and ``AsyncClient`` are the drivers: loops that perform
 the effects, one synchronously and one asynchronously.
 """
@@ -67,3 +67,8 @@ class Blocking(NamedTuple):
 Effect = Send | Sleep | Authorize | Blocking
 #: A generator that a driver runs: yields effects, returns a ``T``.
 Flow = Generator[Effect, Any, T]
+
+
+def blocking(function: Callable[[], T]) -> Flow[T]:
+    """Call a function that may block, and return what it returns."""
+    return (yield Blocking(function))  # type: ignore[no-any-return]

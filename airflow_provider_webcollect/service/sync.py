@@ -22,7 +22,7 @@ from airflow_provider_webcollect.service.call import (
     exchange,
     is_accepted,
     reached,
-    token_sender,
+    token_exchange,
     with_current_credential,
 )
 from airflow_provider_webcollect.service.errors import (
@@ -40,6 +40,7 @@ from airflow_provider_webcollect.service.flow import (
     Request,
     Send,
     Sleep,
+    blocking,
 )
 from airflow_provider_webcollect.service.pauses import Stop, first_done
 from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.flow import Request
+    from airflow_provider_webcollect.service.models import TokenRecord
     from airflow_provider_webcollect.service.settings import Settings
     from airflow_provider_webcollect.service.tokens.state import StoredToken
 
@@ -172,12 +173,14 @@ class Client:
                 "or its login and password",
                 endpoint="refresh_token",
             )
-        renewal = self.context.tokens.renew(
-            token_sender(self.context),
-            after_share,
-            lambda token: is_accepted(token, self.context),
-        )
-        return self._uninterrupted(with_current_credential(renewal, self.context))
+
+        def renewal(driver: _RenewalDriver) -> StoredToken:
+            return self.context.tokens.renew(
+                driver, after_share, lambda token: driver.run(is_accepted(token, self.context))
+            )
+
+        renewed = blocking(lambda: self._uninterrupted(renewal))
+        return self.run(with_current_credential(renewed, self.context))
 
     def authorize(self, authorize: Authorize) -> str:
         """Get an access token, from the store or by a renewal, which no interruption of the caller cuts off.
@@ -185,7 +188,10 @@ class Client:
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: if there is none for another reason.
         """
-        return self._uninterrupted(self.context.tokens.obtain(authorize, token_sender(self.context)))
+        tokens = self.context.tokens
+        return self._uninterrupted(
+            lambda driver: tokens.obtain(driver, authorize.rejected, authorize.failures)
+        )
 
     def close(self) -> None:
         """Close the connections to the service, after a renewal in progress; a later call opens new ones."""
@@ -213,28 +219,20 @@ class Client:
             case Blocking(function):
                 return function()
 
-    def _uninterrupted(self, renewal: Flow[T]) -> T:
+    def _uninterrupted(self, renewal: Callable[[_RenewalDriver], T]) -> T:
         """Run a renewal to its end, whatever interrupts the caller.
 
         The service does not issue a token again, so it must be stored whatever happens. Signals interrupt
         only the main thread: there, the renewal runs in a thread that is waited for also after a signal.
         What has not begun to exchange then does not begin.
         """
-        interrupted = Stop()
-
-        def perform(effect: Effect) -> Any:
-            if isinstance(effect, Send):
-                interrupted.check()
-            outcome = self.perform(effect)
-            if isinstance(effect, Sleep):
-                interrupted.check()
-            return outcome
+        driver = _RenewalDriver(self)
 
         def renewed() -> T:
             with self._renewing:
                 # once stopped, begin no renewal: it would leave a claim that other processes wait for
                 self._stop.check()
-                return self.run(renewal, perform=perform)
+                return renewal(driver)
 
         if threading.current_thread() is not threading.main_thread():
             return renewed()
@@ -246,7 +244,7 @@ class Client:
             first_done([result])
             return result.result()
         except BaseException:
-            interrupted.set()
+            driver.interrupted.set()
             thread.join(INTERRUPTED_RENEWAL)
             raise
 
@@ -322,6 +320,38 @@ class Client:
                         base, self.context.settings, self._connections, total_timeout, self._stop
                     )
         return self._adapters[key]
+
+
+class _RenewalDriver:
+    """Sends and waits for a renewal of the token.
+
+    :param client: what sends and waits.
+    :ivar interrupted: set once the renewal's caller is interrupted: nothing more is sent or waited for.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.interrupted = Stop()
+
+    def send(self, call: Call[TokenRecord]) -> TokenRecord:
+        """Send a token call, and return its result."""
+        return self.run(token_exchange(call, self._client.context))
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for this number of seconds."""
+        self._perform(Sleep(seconds))
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a piece of client logic, and return its result."""
+        return self._client.run(flow, perform=self._perform)
+
+    def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Send):
+            self.interrupted.check()
+        outcome = self._client.perform(effect)
+        if isinstance(effect, Sleep):
+            self.interrupted.check()
+        return outcome
 
 
 def _resolve(result: Future[T], context: contextvars.Context, function: Callable[[], T]) -> None:

@@ -57,8 +57,12 @@ SAFEGUARDS = {
         (
             Edit(
                 "service/tokens/claim.py",
-                "        began, bound = self._clock(), self._store.write_bound\n",
-                "        self._began = self._checked_at = self._clock()\n        return True\n",
+                "        alone = self._store.write_bound is None\n",
+                "        self._claim = RenewalNote(\n"
+                "            claimant='', lineage=self._lineage, token=token, state=RenewalState.RELEASED\n"
+                "        )\n"
+                "        self._began, self.outcome = self._clock(), None\n"
+                "        return RenewalState.RELEASED\n",
             ),
         ),
     ),

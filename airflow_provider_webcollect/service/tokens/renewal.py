@@ -35,17 +35,16 @@ the record knows nothing of is new: it begins a lineage of its own, with the nex
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
-import functools
 import logging
 import math
 import os
 import random
 import socket
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import (
@@ -55,19 +54,20 @@ from airflow_provider_webcollect.service.errors import (
     LoginRejected,
     OutcomeUnknown,
     ServiceError,
-    Stopped,
     TokenRejected,
     TokenStoreUnavailable,
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Sleep
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.settings import TIMING, digest
 from airflow_provider_webcollect.service.tokens.claim import CLAIMING, RenewalClaim
-from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens.state import RenewalState, Step, StoredToken, next_step
+from airflow_provider_webcollect.service.tokens.store import write_again
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.service.endpoints import Call
     from airflow_provider_webcollect.service.models import TokenRecord
     from airflow_provider_webcollect.service.settings import Credentials, Timing
@@ -83,26 +83,27 @@ POSTPONEMENT = 60.0
 #: Share of a token's lifetime after which a keeper sends a refresh token again if the response was lost. If
 #: the service then revokes the access token, little is lost.
 LATE_SHARE = 0.9
-#: Seconds before a token is requested again after the response was lost.
-LOST_RESPONSE_PAUSE = 1.0
 #: The codes by which the service refuses a refresh token (assumptions.md, Tokens), without dots and in lower
 #: case. Whatever else the token endpoint says is temporary.
 REFUSALS = frozenset({"invalidgrant", "invalidtoken"})
 #: Seconds between two reads of the store while waiting. They grow to the longest, so that many processes that
 #: wait do not slow down Airflow's API server, and with it the process that they wait for.
 READ_INTERVAL, LONGEST_READ_INTERVAL = 0.2, 2.0
-#: Seconds between the attempts to store a new token, which the service does not issue again.
-SAVE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 #: How many spent refresh tokens a record remembers.
 MOST_SPENT = 1000
 
-#: Sends a token call.
-SendToken = Callable[["Call[TokenRecord]"], Flow["TokenRecord"]]
-#: Finds out whether the service accepts an access token.
-AskService = Callable[[str], Flow[bool]]
-
 #: New tokens that could not be stored yet, by the connection's name and credential.
 _unsaved: dict[str, StoredToken] = {}
+
+
+class Driver(Protocol):
+    """The client that runs a renewal."""
+
+    def send(self, call: Call[TokenRecord]) -> TokenRecord:
+        """Send a token call; raises ``WebCollectError``."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; raises ``Stopped`` if the client is stopped."""
 
 
 class Tokens:
@@ -152,64 +153,48 @@ class Tokens:
         #: The newest generation seen, of any lineage, and what was spent until then.
         self._generation = 0
         self._spent: tuple[str, ...] = ()
-        #: Since when the store lacks the newest generation; and the newest that it will never show.
-        self._late_since: float | None = None
-        self._lost_generation = 0
-        #: What a renewal waits for.
-        self._obstacle = ""
+        #: The generation that the store certainly had and lacks, and since when.
+        self._missing = (0, 0.0)
+        #: The state of the next refresh token, as it was read last.
         self._renewal = RenewalState.RELEASED
-        self._postponed_until = 0.0
-        self._obtained: tuple[str, float] = ("", 0.0)
-        self._replaced_young_at = -math.inf
+        self._postponed_until = -math.inf
+        #: When this process obtained the last two tokens for calls.
+        self._obtained_at = collections.deque([-math.inf] * 2, maxlen=2)
+        #: The last refusal of a refresh token, and when this process received it.
+        self._refusal, self._refused_at = _explained(None), -math.inf
         #: The number of failed attempts to get a token, and the last error.
         self.failures = 0
         self._failure: WebCollectError | None = None
 
     def current(self, rejected: str | None = None) -> str | None:
         """Return the access token in memory, or None if one has to be obtained first."""
-        return None if self._due() else self._usable(rejected)
+        return None if self._is_due() else self._usable(rejected)
 
-    def obtain(self, authorize: Authorize, send: SendToken) -> Flow[str]:
+    def obtain(self, driver: Driver, rejected: str | None, failures: int) -> str:
         """Return an access token other than the rejected one, from the store or by renewing.
 
         The driver runs one of these at a time. If one fails, it fails for all callers that waited for it:
         an attempt may take long, and one attempt for each of them would take too long.
 
+        :param failures: what :attr:`failures` was when the caller began to wait.
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: if another process should have provided the token and did not, or stored one
             of a newer credential than this one; if the store fails; or if the response to a renewal was lost.
         """
-        if (
-            self._failure is not None
-            and self.failures > authorize.failures
-            and not self._usable(authorize.rejected)
-        ):
+        if self._failure is not None and self.failures > failures and not self._usable(rejected):
             raise copy.copy(self._failure)
         try:
-            return (yield from self._token(authorize.rejected, send))
+            return self._renewed(driver, rejected, None).access_token
         except WebCollectError as error:
+            if still_good := self._usable(rejected):
+                self._postponed_until = self._clock() + POSTPONEMENT
+                log.warning("The access token could not be renewed early and is used on: %s", error)
+                return still_good
             self.failures += 1
             self._failure = copy.copy(error)  # without the traceback, which would keep its frames
             raise
 
-    def _token(self, rejected: str | None, send: SendToken) -> Flow[str]:
-        if self._keeper_only or self._reads_only:
-            return (yield from self._from_keeper(rejected))
-        try:
-            token = yield from self._renewed(
-                send,
-                rejected,
-                lambda contended: bool(self._usable(rejected)) and (contended or not self._due()),
-            )
-        except WebCollectError as error:
-            if not (still_good := self._usable(rejected)):
-                raise
-            self._postponed_until = self._clock() + POSTPONEMENT
-            log.warning("The access token could not be renewed early and is used on: %s", error)
-            return still_good
-        return token.access_token
-
-    def renew(self, send: SendToken, after_share: float, is_accepted: AskService) -> Flow[StoredToken]:
+    def renew(self, driver: Driver, after_share: float, is_accepted: Callable[[str], bool]) -> StoredToken:
         """Renew the token if it is old enough or the service rejects it; return the valid one.
 
         :param after_share: renew if at least this share of the lifetime has passed; 0 renews in any case, 0.5
@@ -219,36 +204,16 @@ class Tokens:
         :raises TokenUnavailable: as :meth:`obtain` does.
         """
         rejected = None
-        try:
-            yield from self._read_store()
-            self._renewal = yield from self._claim.read(self._next_digest)
-        except TokenStoreUnavailable as error:
-            log.warning("The token store is read again: %s", error)
-        if after_share and (young := self._younger_than(after_share)):
-            if (yield from is_accepted(young.access_token)):
-                return young
-            rejected = young.access_token
-        return (
-            yield from self._renewed(
-                send,
-                rejected,
-                lambda contended: bool(
-                    after_share and self._younger_than(after_share) and self._usable(rejected)
-                ),
-            )
-        )
-
-    def _younger_than(self, share: float) -> StoredToken | None:
-        held = self._held
-        if held is None or not self._usable(None):
-            return None
-        age = held.age_share(self._now())
-        if self._renewal is not RenewalState.DOUBTFUL:
-            return held if age < share else None
-        if age < max(share, LATE_SHARE) or held.expires_at is None:
+        with contextlib.suppress(TokenStoreUnavailable):  # it is read again below
+            self._read_store()
+            self._renewal = self._claim.read(self._next_digest)
+        young = self._usable(None)
+        if young and self._is_good(None, after_share) and not is_accepted(young):
+            rejected = young
+        token = self._renewed(driver, rejected, after_share)
+        if self._renewal is RenewalState.DOUBTFUL:
             log.warning("The response to the last renewal was lost; the token is used on and renewed later.")
-            return held
-        return None
+        return token
 
     def _usable(self, rejected: str | None) -> str | None:
         """Return the access token in memory if it may still be used, due for renewal or not."""
@@ -257,7 +222,7 @@ class Tokens:
             return None
         return held.access_token
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         """Whether the token in memory expires so soon that it should be renewed."""
         held = self._held
         if held is None or held.expires_at is None:
@@ -266,28 +231,39 @@ class Tokens:
             return False
         return held.age_share(self._now()) >= 1 - self._early and self._clock() >= self._postponed_until
 
-    def _read_store(self) -> Flow[None]:
+    def _is_good(self, rejected: str | None, after_share: float | None) -> bool:
+        """Return whether the token in memory needs no renewal; for the parameters see :meth:`_renewed`."""
+        if self._held is None or not self._usable(rejected):
+            return False
+        if after_share is None:
+            return not self._is_due()
+        age = self._held.age_share(self._now())
+        if self._renewal is RenewalState.DOUBTFUL and after_share:
+            return age < max(after_share, LATE_SHARE) or self._held.expires_at is None
+        return age < after_share
+
+    def _read_store(self) -> None:
         """Use the stored token, unless it is older or does not descend from the connection's credential.
 
-        :raises TokenStoreUnavailable: if the store cannot be read.
+        :raises TokenStoreUnavailable: if the store cannot be read, or a new token still cannot be stored.
         :raises TokenUnavailable: if the connection's credential was replaced by that of the stored token.
         """
         unsaved = _unsaved.get(self._key)
         try:
-            stored: StoredToken | None = yield Blocking(self._store.load)
+            stored = self._store.load()
+            if unsaved is not None and unsaved.is_newer_than(stored):
+                self._store.save(unsaved)
+                stored = unsaved
         except TokenStoreUnavailable:
             # the token in memory may be used, but not renewed
             if unsaved is not None and unsaved.is_newer_than(self._held):
                 self._hold(unsaved)
             self._hold_own()
             raise
-        if unsaved is not None and unsaved.is_newer_than(stored):
-            yield from self._save(unsaved, ())
-            stored = unsaved
+        _unsaved.pop(self._key, None)
         if stored is None:
             self._hold_own()
-            return
-        if not stored.descends_from(self._lineage):
+        elif not stored.descends_from(self._lineage):
             if stored.generation >= self._generation:
                 self._generation, self._spent = stored.generation, (*stored.spent, stored.lineage)
             # a login can be used again, so it may also be that a person has returned to it
@@ -321,98 +297,91 @@ class Tokens:
         for secret in (token.access_token, token.refresh_token):
             if secret:
                 self._learned(secret)
-        if self._held is not None and self._held.generation != token.generation:
+        if self._held is None or self._held.generation != token.generation:
             self._renewal = RenewalState.RELEASED
         self._held = token
         if token.generation >= self._generation:
             self._generation, self._spent = token.generation, token.spent
 
-    def _from_keeper(self, rejected: str | None) -> Flow[str]:
-        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
-        while True:
-            trouble: TokenStoreUnavailable | None = None
-            try:
-                yield from self._read_store()
-            except TokenStoreUnavailable as error:
-                trouble = error
-            if token := self._usable(rejected):
-                return token
-            if self._reads_only:
-                raise trouble or TokenUnavailable("no valid token is stored; the next task obtains one")
-            if self._clock() >= gives_up_at:
-                raise trouble or TokenUnavailable(
-                    f"no new token was stored for {self._patience:.0f} s; does the DAG run that renews it?"
-                )
-            notice.give(
-                notice.lasted,
-                "Waiting for the DAG that renews the token to store one, for %.0f s more.",
-                gives_up_at - self._clock(),
-            )
-            yield Sleep(READ_INTERVAL * 5)
-
-    def _renewed(
-        self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
-    ) -> Flow[StoredToken]:
+    def _renewed(self, driver: Driver, rejected: str | None, after_share: float | None) -> StoredToken:
         """Return a token that is good enough: renew it, or wait for the process that does.
 
-        :param is_enough: whether the token in memory is good enough, given whether a renewal has to wait.
+        :param after_share: as for :meth:`renew`; None if a token is good until it is due.
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
-        store_works_at, pause = self._clock(), READ_INTERVAL
+        store_works_at, pause, is_lost = self._clock(), READ_INTERVAL, False
         while True:
             try:
-                renewed = yield from self._try_to_renew(send, rejected, is_enough)
-                if renewed is not None:
-                    return renewed
-                store_works_at, reason = self._clock(), self._obstacle
+                outcome = self._attempt(driver, rejected, after_share)
+                if isinstance(outcome, StoredToken):
+                    return outcome
+                store_works_at, reason = self._clock(), outcome
             except TokenStoreUnavailable:
-                if (
-                    self._usable(rejected)
-                    or self._claim.is_unseen
-                    or self._clock() - store_works_at >= self._timing.store_patience
-                ):
+                fails_for = self._clock() - store_works_at
+                cannot_wait = self._reads_only or self._claim.is_unseen or self._usable(rejected)
+                if cannot_wait or fails_for >= self._timing.store_patience:
                     raise
                 reason = "the token store, which cannot be used now"
-            if self._clock() >= gives_up_at:
+            except _ResponseLost:
+                # with no valid token left to lose, it is sent once more
+                if is_lost or self._usable(rejected):
+                    raise
+                is_lost, reason = True, "a response to the renewal, since the first was lost"
+            rest = max(gives_up_at, self._refused_at + self._timing.adoption) - self._clock()
+            if rest <= 0:
                 raise TokenUnavailable(f"no token for {self._patience:.0f} s: waited for {reason}")
-            rest = gives_up_at - self._clock()
             notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
-            yield Sleep(pause * random.uniform(0.8, 1.2))
+            driver.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(pause * 1.3, LONGEST_READ_INTERVAL)
 
-    def _try_to_renew(
-        self, send: SendToken, rejected: str | None, is_enough: Callable[[bool], bool]
-    ) -> Flow[StoredToken | None]:
-        """Read the store, claim and renew; None, and ``_obstacle`` says why, if that has to wait."""
-        yield from self._read_store()
-        if self._held is not None and is_enough(False):
+    def _attempt(self, driver: Driver, rejected: str | None, after_share: float | None) -> StoredToken | str:
+        """Do the next step; return the token, or what has to be waited for."""
+        self._read_store()
+        if self._held and self._is_good(rejected, after_share):
             return self._held
-        generation, token = self._generation, self._next_digest
-        self._renewal = yield from self._claim.read(token)
-        self._obstacle = "another process to renew the token"
-        must_wait = self._renewal is RenewalState.CLAIMED or self._is_late()
-        if self._held is not None and is_enough(must_wait):
+        if (self._keeper_only or self._reads_only) and after_share is None:
+            return self._keepers_token(rejected)
+        before = self._generation, self._next_digest
+        self._renewal = self._claim.read(self._next_digest)
+        step = self._next_step(rejected, after_share)
+        if step in {Step.EXCHANGE, Step.LOG_IN}:
+            self._check_frequency(rejected)
+            self._renewal = self._claim.acquire(self._next_digest, driver.sleep)
+            if self._renewal is RenewalState.CLAIMED:
+                return "another process, which has claimed the renewal at the same time"
+            try:
+                # others may have renewed, or been refused, until this process had the claim
+                self._read_store()
+                is_as_before = (self._generation, self._next_digest) == before
+                step = self._next_step(rejected, after_share) if is_as_before else Step.WAIT
+                if step in {Step.EXCHANGE, Step.LOG_IN}:
+                    obtained = self._obtained(driver, step)
+                    if isinstance(obtained, StoredToken) and after_share is None:
+                        self._obtained_at.append(self._clock())
+                    return obtained
+            finally:
+                # what could not be stored must not be sent again by others as long as the claim keeps them
+                if self._key not in _unsaved:
+                    self._claim.settle(driver.sleep)
+        return self._without_renewal(step, rejected)
+
+    def _keepers_token(self, rejected: str | None) -> StoredToken | str:
+        if self._held and self._usable(rejected):
             return self._held
-        if must_wait:
-            return None
-        self._check_means(rejected)
-        self._obstacle = "another process, which has claimed the renewal at the same time"
-        if not (yield from self._claim.acquire(token)):
-            return None
-        try:
-            self._renewal = self._claim.outcome
-            self._check_means(rejected)  # another process may have been refused just now
-            yield from self._read_store()
-            is_as_before = (self._generation, self._next_digest) == (generation, token)
-            if is_as_before and not self._is_late() and not (self._held and is_enough(False)):
-                return (yield from self._as_claimant(send, rejected))
-        except GeneratorExit:
-            raise
-        except BaseException:
-            yield from self._claim.settle()
-            raise
-        yield from self._claim.settle()
-        return None
+        if self._reads_only:
+            raise TokenUnavailable("no valid token is stored; the next task obtains one")
+        return "the DAG that renews the token to store one; does it run?"
+
+    def _next_step(self, rejected: str | None, after_share: float | None) -> Step:
+        is_good = self._is_good(rejected, after_share)
+        return next_step(
+            self._renewal,
+            is_good=is_good,
+            is_usable=is_good or (after_share is None and bool(self._usable(rejected))),
+            is_late=self._is_late(),
+            has_refresh_token=bool(self._next_digest),
+            has_login=bool(self._credentials.login and self._credentials.password),
+        )
 
     def _is_late(self) -> bool:
         """Return whether the store, as it was read, lacks a newer token that was certainly stored.
@@ -420,33 +389,46 @@ class Tokens:
         After a while it counts as deleted.
         """
         newest = self._claim.newest
-        if not self._next_digest or newest <= max(self._generation, self._lost_generation):
-            self._late_since = None
+        if not self._next_digest or newest <= self._generation:
             return False
-        self._late_since = self._clock() if self._late_since is None else self._late_since
-        self._obstacle = "the token store to return what was stored last"
-        if self._clock() - self._late_since < self._timing.late_reads:
-            return True
-        self._lost_generation = newest
-        return False
+        if self._missing[0] != newest:
+            self._missing = (newest, self._clock())
+        return self._clock() - self._missing[1] < self._timing.late_reads
 
-    @property
-    def _has_login(self) -> bool:
-        return bool(self._credentials.login and self._credentials.password)
+    def _without_renewal(self, step: Step, rejected: str | None) -> StoredToken | str:
+        if step is Step.USE and self._held:
+            return self._held
+        if step is not Step.REFUSE:
+            return str(step.value)
+        if self._renewal is RenewalState.REFUSED:
+            if self._clock() - self._refused_at < self._timing.adoption:
+                return "the token of a process that may have used the refresh token before"
+            raise copy.copy(self._refusal)
+        if self._held is None and rejected is None:
+            raise ConnectionIncomplete("the connection has nothing to obtain an access token with")
+        raise TokenRejected(
+            "the access token was rejected, and the connection has nothing to obtain a new one with"
+        )
 
-    def _unspent(self, renewal: RenewalState) -> Call[TokenRecord] | None:
-        """Return the call with a refresh token that may be sent: the record's, or else the connection's.
+    def _check_frequency(self, rejected: str | None) -> None:
+        """Raise if new tokens are rejected again and again, as for an operation that rejects any token.
 
-        The token itself is not kept in a variable, since some tracebacks show variables.
+        :raises TokenUnavailable: with the seconds until the token may be renewed again.
         """
-        if renewal is RenewalState.REFUSED or (renewal is RenewalState.DOUBTFUL and self._has_login):
-            return None
-        source = self._next_source
-        return endpoints.refresh_token(source.refresh_token) if source and source.refresh_token else None
+        rest = self._obtained_at[0] + self._timing.youth - self._clock()
+        if rejected and rest > 0:
+            raise TokenUnavailable(
+                "the token was renewed twice within a minute, and is rejected again; either the service "
+                "drops its tokens, or it refuses this operation for another reason",
+                retry_after=rest,
+            )
 
     @property
     def _next_source(self) -> StoredToken | Credentials | None:
-        """What has a refresh token that is not spent: the record, or else the connection."""
+        """What has a refresh token that is not spent: the record, or else the connection.
+
+        The token itself is not kept in a variable, since some tracebacks show variables.
+        """
         for source in (self._held, self._credentials):
             if source and source.refresh_token and digest(source.refresh_token) not in self._spent:
                 return source
@@ -458,57 +440,21 @@ class Tokens:
         source = self._next_source
         return digest(source.refresh_token) if source and source.refresh_token else ""
 
-    def _check_means(self, rejected: str | None) -> None:
-        """Raise if there is nothing to obtain a token with."""
-        if self._has_login or self._unspent(self._renewal):
-            return
-        if self._renewal is RenewalState.REFUSED:
-            raise _explained(None)
-        if self._held is None and rejected is None:
-            raise ConnectionIncomplete("the connection has nothing to obtain an access token with")
-        raise TokenRejected(
-            "the access token was rejected, and the connection has nothing to obtain a new one with"
-        )
+    def _obtained(self, driver: Driver, step: Step) -> StoredToken | str:
+        """Obtain a new token, as claimant, and store it."""
+        self._claim.check_recent()
+        if step is Step.LOG_IN:
+            return self._keep(self._logged_in(driver), None, driver)
+        source = self._next_source
+        record = self._exchanged(endpoints.refresh_token((source and source.refresh_token) or ""), driver)
+        if record is None:
+            return "the refresh token's refusal to be noted"
+        return self._keep(record, source, driver)
 
-    def _refuse_to_spin(self, rejected: str | None) -> None:
-        """Raise if new tokens are rejected again and again, as for an operation that rejects any token.
-
-        :raises TokenUnavailable: with the seconds until the token may be renewed again.
-        """
-        obtained, since = self._obtained
-        if not rejected or obtained != rejected or self._clock() - since > self._timing.youth:
-            return
-        rest = self._timing.youth - (self._clock() - self._replaced_young_at)
-        if rest > 0:
-            raise TokenUnavailable(
-                "the token was renewed twice within a minute, and is rejected again; either the service "
-                "drops its tokens, or it refuses this operation for another reason",
-                retry_after=rest,
-            )
-        self._replaced_young_at = self._clock()
-
-    def _as_claimant(self, send: SendToken, rejected: str | None) -> Flow[StoredToken | None]:
-        """Obtain a new token with the connection's credentials: the refresh token, then login and password.
-
-        :return: None if another process has stored a token instead.
-        """
-        generation = self._generation
-        self._refuse_to_spin(rejected)
-        try:
-            if refresh := self._unspent(self._claim.outcome):
-                record = yield from self._exchanged(refresh, rejected, send)
-                return (yield from self._keep(record, refresh))
-        except (GrantRejected, _ResponseLost) as error:
-            if isinstance(error, GrantRejected) and (yield from self._has_successor(generation)):
-                return None
-            if not self._has_login:
-                raise
-        return (yield from self._keep((yield from self._logged_in(send)), None))
-
-    def _logged_in(self, send: SendToken) -> Flow[TokenRecord]:
+    def _logged_in(self, driver: Driver) -> TokenRecord:
         login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
         try:
-            return (yield from send(login))
+            return driver.send(login)
         except CredentialError as refusal:
             raise LoginRejected(
                 f"login and password were refused: {refusal.message}",
@@ -518,138 +464,87 @@ class Tokens:
                 request_id=refusal.request_id,
             ) from refusal
 
-    def _exchanged(
-        self, refresh: Call[TokenRecord], rejected: str | None, send: SendToken
-    ) -> Flow[TokenRecord]:
-        """Exchange a refresh token, and record the outcome in the claim.
+    def _exchanged(self, refresh: Call[TokenRecord], driver: Driver) -> TokenRecord | None:
+        """Exchange a refresh token, and record the outcome in the claim; None if it is refused.
 
-        :raises GrantRejected: if the service refuses it.
         :raises _ResponseLost: if it is not known whether the service accepted it.
         :raises WebCollectError: any other; the refresh token was not used up.
         """
-        if not self._claim.may_send():
-            raise TokenUnavailable("this process stood still while it was about to renew the token")
-        before = self._claim.outcome
         # if the exchange is interrupted, its outcome is unknown
+        self._renewal, before = RenewalState.DOUBTFUL, self._renewal
         self._claim.outcome = RenewalState.DOUBTFUL
         try:
-            return (yield from self._sent(refresh, send))
-        except OutcomeUnknown as error:
-            lost: WebCollectError = error
-        except GrantRejected:
-            raise
-        except WebCollectError:
-            self._claim.outcome = before
-            raise
-        if not self._usable(rejected) and not self._has_login:
-            yield Sleep(LOST_RESPONSE_PAUSE)
-            if self._claim.may_send():
-                # there is no other way to obtain a token, and no valid token left to lose
-                try:
-                    return (yield from self._sent(refresh, send))
-                except GrantRejected:
-                    raise
-                except WebCollectError as error:
-                    lost = error
-        raise _ResponseLost(f"the response to a renewal was lost: {lost.message}") from lost
-
-    def _sent(self, refresh: Call[TokenRecord], send: SendToken) -> Flow[TokenRecord]:
-        try:
-            return (yield from send(refresh))
-        except ServiceError as refusal:
-            if (refusal.code or "").replace(".", "").lower() in REFUSALS:
+            return driver.send(refresh)
+        except OutcomeUnknown as lost:
+            raise _ResponseLost(f"the response to a renewal was lost: {lost.message}") from lost
+        except WebCollectError as error:
+            code = error.code or ""
+            if isinstance(error, ServiceError) and code.replace(".", "").lower() in REFUSALS:
+                log.warning(
+                    "The refresh token was refused; waiting %.0f s for the token of a process that may have "
+                    "used it.",
+                    self._timing.adoption,
+                )
                 self._renewal = self._claim.outcome = RenewalState.REFUSED
-                raise _explained(refusal) from refusal
-            if refusal.retryable or not refusal.permanent:
+                self._refusal, self._refused_at = _explained(error), self._clock()
+                return None
+            self._renewal, self._claim.outcome = before, None
+            if not (isinstance(error, ServiceError) and error.permanent):
                 raise
             # a gateway or a service in trouble, which says nothing of the credential
             raise TokenUnavailable(
-                f"the service issues no token now: {refusal.message}",
-                status=refusal.status,
-                code=refusal.code,
-                request_id=refusal.request_id,
-            ) from refusal
+                f"the service issues no token now: {error.message}",
+                status=error.status,
+                code=error.code,
+                request_id=error.request_id,
+            ) from error
 
-    def _has_successor(self, generation: int) -> Flow[bool]:
-        """Wait for the record of a process that used the refresh token before."""
-        gives_up_at = self._clock() + self._timing.adoption
-        log.warning(
-            "The refresh token was refused; waiting %.0f s for the token of a process that may have used it.",
-            self._timing.adoption,
-        )
-        while True:
-            yield from self._read_store()
-            if self._generation > generation:
-                return True
-            if self._clock() >= gives_up_at:
-                return False
-            yield Sleep(READ_INTERVAL)
+    def _keep(
+        self, record: TokenRecord, source: StoredToken | Credentials | None, driver: Driver
+    ) -> StoredToken:
+        """Store a new token before it is used.
 
-    def _keep(self, record: TokenRecord, spent: Call[TokenRecord] | None) -> Flow[StoredToken]:
-        """Store a new token before it is used; if the response has no new refresh token, keep the old one."""
-        now = self._now()
-        before = spent.body["refresh_token"] if spent and spent.body else None
+        :param source: what has the refresh token that is used up, or stays in use if the response has no
+            other; None after a login.
+        """
+        now, before = self._now(), self._next_digest if source else ""
         lineage = self._held.lineage if self._held else self._lineage
+        kept = digest(record.refresh_token) if record.refresh_token else before
+        # a lineage that begins again comes after those that it replaces
+        earlier = [each for each in self._spent if self._held or each != lineage]
+        spent = [each for each in dict.fromkeys((*earlier, lineage, before)) if each not in {"", kept}]
         token = StoredToken(
             access_token=record.access_token,
-            refresh_token=record.refresh_token or before,
+            refresh_token=record.refresh_token or (source.refresh_token if source else None),
             generation=max(self._generation, self._claim.newest) + 1,
             obtained_at=now,
             expires_at=None if record.expires_in is None else now + record.expires_in,
             lineage=lineage,
-            spent=self._spent_with(lineage, before, record.refresh_token or before),
+            spent=tuple(spent)[-MOST_SPENT:],
             stored_by=f"{socket.gethostname()}, process {os.getpid()}",
         )
-        self._obtained = (token.access_token, self._clock())
         self._hold(token)
-        yield from self._save(token, SAVE_PAUSES)
-        return token
-
-    def _spent_with(self, lineage: str, before: str | None, kept: str | None) -> tuple[str, ...]:
-        """Return the digests of what is spent once ``before`` is, the oldest first."""
-        used = [] if self._held and lineage in self._spent else [lineage]
-        used += [digest(before)] if before else []
-        ordered = dict.fromkeys([*(each for each in self._spent if each not in used), *used])
-        # it stays in use if the service has issued no other
-        ordered.pop(digest(kept or ""), None)
-        return tuple(ordered)[-MOST_SPENT:]
-
-    def _save(self, token: StoredToken, pauses: tuple[float, ...]) -> Flow[None]:
         _unsaved[self._key] = token
-        notice, is_first = Notice(log, self._clock), True
-        for pause in (*pauses, None):
-            try:
-                # a write that seemed to fail may have succeeded, and a newer token may be stored by now
-                if is_first or token.is_newer_than((yield Blocking(self._store.load))):
-                    yield Blocking(functools.partial(self._store.save, token))
-            except TokenStoreUnavailable as error:
-                if pause is None:
-                    log.error("The new token cannot be stored; only this process has it. %s", error)
-                    return
-                is_first = False
-                notice.give(
-                    pause,
-                    "The new token cannot be stored; the next attempt follows in %.0f s. %s",
-                    pause,
-                    error,
-                    level=logging.WARNING,
-                )
-                # once stopped, try again without a pause: the service does not issue this token again
-                with contextlib.suppress(Stopped):
-                    yield Sleep(pause)
-            else:
-                break
-        _unsaved.pop(self._key, None)
+
+        def write() -> None:
+            # when the claim has ended, another process may have stored a newer one
+            if self._claim.lives() or token.is_newer_than(self._store.load()):
+                self._store.save(token)
+
+        if error := write_again(write, driver.sleep):
+            log.error("The new token cannot be stored; only this process has it. %s", error)
+            return token
+        del _unsaved[self._key]
         self._claim.newest = max(self._claim.newest, token.generation)
         self._claim.outcome = RenewalState.RELEASED
-        yield from self._claim.settle()
+        return token
 
 
 class _ResponseLost(TokenUnavailable):
     """A refresh token was sent, but it is unknown whether the service accepted it."""
 
 
-def _explained(refusal: ServiceError | None) -> GrantRejected:
+def _explained(refusal: WebCollectError | None) -> GrantRejected:
     return GrantRejected(
         "the refresh token was refused, and no other process has stored a newer one. Either it was "
         "revoked, or a process ended after the service had exchanged it, before the new one was stored",

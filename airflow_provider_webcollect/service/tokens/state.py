@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 import msgspec
@@ -74,6 +74,10 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+#: Seconds after which a refused refresh token may be sent again: the refusal may have been a mistake.
+REFUSAL_LIFE = 3600.0
+
+
 class RenewalState(StrEnum):
     """The state of the exchange of one refresh token."""
 
@@ -81,6 +85,46 @@ class RenewalState(StrEnum):
     RELEASED = "released"
     DOUBTFUL = "doubtful"
     REFUSED = "refused"
+
+
+class Step(Enum):
+    """What a process does next about its token. The value of a wait says what it waits for."""
+
+    USE = "the token in memory"
+    WAIT = "another process to renew the token"
+    READ_AGAIN = "the token store to return what was stored last"
+    EXCHANGE = "the refresh token"
+    LOG_IN = "login and password"
+    REFUSE = "nothing to obtain a token with"
+
+
+def next_step(
+    state: RenewalState,
+    *,
+    is_good: bool,
+    is_usable: bool,
+    is_late: bool,
+    has_refresh_token: bool,
+    has_login: bool,
+) -> Step:
+    """Decide by the first table of :mod:`.renewal`; EXCHANGE and LOG_IN need the claim.
+
+    :param state: of the exchange of the next refresh token.
+    :param is_good: whether the token in memory needs no renewal.
+    :param is_usable: whether it may be used while a renewal has to wait.
+    :param is_late: whether the store lacks a newer token that was certainly stored.
+    :param has_refresh_token: whether there is one that is not spent.
+    """
+    if is_good:
+        return Step.USE
+    if state is RenewalState.CLAIMED or is_late:
+        if is_usable:
+            return Step.USE
+        return Step.WAIT if state is RenewalState.CLAIMED else Step.READ_AGAIN
+    may_send = state is RenewalState.RELEASED or (state is RenewalState.DOUBTFUL and not has_login)
+    if has_refresh_token and may_send:
+        return Step.EXCHANGE
+    return Step.LOG_IN if has_login else Step.REFUSE
 
 
 class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,3 +143,16 @@ class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
     state: RenewalState
     newest: int = 0
     at: float = 0.0
+
+    def state_for(self, lineage: str, now: float) -> RenewalState:
+        """Return the state of the exchange for a connection; a refusal counts for a while.
+
+        :param lineage: of the connection's own credential.
+        :param now: Unix time.
+        """
+        if self.state is RenewalState.REFUSED:
+            if self.lineage != lineage:
+                return RenewalState.RELEASED  # a person has put this token into the connection again
+            if abs(now - self.at) >= REFUSAL_LIFE:
+                return RenewalState.DOUBTFUL
+        return self.state

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import logging
 import os
 import secrets
 from enum import StrEnum
@@ -10,11 +12,18 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+from airflow_provider_webcollect.service.errors import Stopped, TokenStoreUnavailable
 from airflow_provider_webcollect.service.tokens.state import RenewalNote, StoredToken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+#: Seconds between the attempts at a write that is not to be lost: the service does not issue a token again,
+#: and other processes wait for the end of a claim.
+WRITE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -97,6 +106,25 @@ class TokenStore(abc.ABC):
         raise TokenStoreUnavailable(
             f"what is stored as the connection's {register} cannot be read; delete it to begin again"
         )
+
+
+def write_again(write: Callable[[], None], sleep: Callable[[float], None]) -> TokenStoreUnavailable | None:
+    """Write to a store, and again after each of WRITE_PAUSES; return the last error, or None.
+
+    :param sleep: waits for a number of seconds. Once it raises ``Stopped``, nothing is waited for.
+    """
+    for pause in (*WRITE_PAUSES, None):
+        try:
+            write()
+        except TokenStoreUnavailable as error:
+            if pause is None:
+                return error
+            log.warning("The next attempt to write to the token store follows in %.1f s. %s", pause, error)
+            with contextlib.suppress(Stopped):
+                sleep(pause)
+        else:
+            break
+    return None
 
 
 class MemoryTokenStore(TokenStore):

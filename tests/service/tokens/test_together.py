@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import threading
@@ -15,13 +16,12 @@ import pytest
 
 from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
-from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Timing
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.state import RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
-from tests.interruption import Signalled, signalled_when
+from tests.interruption import Pauses, Signalled, signalled_when
 from tests.service.tokens.cases import CALL, Unreachable, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
 
@@ -40,7 +40,7 @@ class Alone:
 
     def __init__(self, name: str) -> None:
         world = self
-        self.now = 0.0
+        self.now = self._until = self._stands_still = self._read_takes = self._write_takes = 0.0
         self.read_at: list[float] = []
         self.sent_at: list[float] = []
 
@@ -53,6 +53,7 @@ class Alone:
 
             def read(self, register: Register) -> str | None:
                 world.read_at.append(world.now)
+                world.now += world._read_takes
                 if self.rival is not None and register is Register.RENEWAL:
                     note = self.rival(world.now - self.wrote_at)
                     return note and msgspec.json.encode(note).decode()
@@ -60,6 +61,7 @@ class Alone:
 
             def write(self, register: Register, text: str) -> None:
                 self.writes += 1
+                world.now += world._write_takes
                 self.wrote_at = world.now
                 super().write(register, text)
 
@@ -75,24 +77,25 @@ class Alone:
         :param read_takes: seconds that a read of the store takes.
         :param write_takes: seconds that a write takes.
         """
-        flow, outcome = self._tokens.obtain(Authorize(None, self._tokens.failures), self._send), None
-        while self.now < until and not self.sent_at:
-            effect, outcome = flow.send(outcome), None
-            match effect:
-                case Sleep(seconds):
-                    self.now += seconds
-                    if self.store.load_note() is not None:
-                        self.now, stands_still = self.now + stands_still, 0.0
-                case Blocking(function):
-                    reads, writes = len(self.read_at), self.store.writes
-                    outcome = function()
-                    self.now += read_takes * (len(self.read_at) - reads)
-                    self.now += write_takes * (self.store.writes - writes)
-        flow.close()
+        self._until, self._stands_still = until, stands_still
+        self._read_takes, self._write_takes = read_takes, write_takes
+        with contextlib.suppress(TimeIsUp):
+            self._tokens.obtain(self, None, self._tokens.failures)
 
-    def _send(self, call: Any) -> Any:
+    def sleep(self, seconds: float) -> None:
+        if self.now >= self._until:
+            raise TimeIsUp
+        self.now += seconds
+        if self.store.writes:
+            self.now, self._stands_still = self.now + self._stands_still, 0.0
+
+    def send(self, call: Any) -> Any:
         self.sent_at.append(self.now)
-        yield Sleep(1)
+        raise TimeIsUp
+
+
+class TimeIsUp(BaseException):
+    """The process is not looked at any longer."""
 
 
 def test_the_longer_another_process_renews_the_less_often_the_store_is_read() -> None:
@@ -291,12 +294,12 @@ def test_an_event_loop_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_tok
 def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]:
     """Send from one event loop at once; return the results and the errors."""
 
-    async def sleep(seconds: float) -> None:
+    def pause(seconds: float) -> None:
         clock.sleep(seconds)
-        await asyncio.sleep(0.02)  # all others begin to wait meanwhile
+        time.sleep(0.02)  # all others begin to wait meanwhile
 
     async def all_at_once() -> list[Any]:
-        async with AsyncClient(context, sleep=sleep, stop=clock) as client:
+        async with AsyncClient(context, stop=Pauses(pause)) as client:
             return await asyncio.gather(*(client.send(CALL) for _ in range(count)), return_exceptions=True)
 
     return asyncio.run(all_at_once())

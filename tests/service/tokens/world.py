@@ -10,27 +10,28 @@ import functools
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import msgspec
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from airflow_provider_webcollect.service.errors import (
     OutcomeUnknown,
     RequestRejected,
     ServiceUnreachable,
     TokenRejected,
-    TokenStoreUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Authorize, Blocking, Sleep
 from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import renewal
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.state import StoredToken
 from airflow_provider_webcollect.service.tokens.store import Register, TokenStore
+
+T = TypeVar("T")
 
 #: Seconds of a history; a token lives for LIFE.
 LENGTH, LIFE = 9000.0, 3600.0
@@ -41,18 +42,6 @@ LONGEST_SKEW = 600.0
 LONGEST_EXCHANGE, SLOWEST_WRITE, LONGEST_OUTAGE, LONGEST_STALL = 20.0, 8.0, 12.0, 150.0
 
 
-class Exchange(NamedTuple):
-    """Send a refresh token."""
-
-    refresh_token: str
-
-
-class Use(NamedTuple):
-    """Use an access token; the outcome is whether it was accepted."""
-
-    access_token: str
-
-
 @dataclass
 class Sent:
     """One sending of a refresh token: by whom, and what became of the answer."""
@@ -60,6 +49,8 @@ class Sent:
     by: Process
     life: int
     state: str = "under way"
+    #: The refresh token in the answer.
+    successor: str | None = None
 
     def may_be_answered(self) -> bool:
         """Whether somebody has the successor, or may yet get it."""
@@ -101,20 +92,19 @@ class Service:
         return access_token in self.access and now < self.access[access_token][1]
 
 
-class Texts(TokenStore):
-    """The registers; what they held lately is kept for stale reads."""
+class Texts:
+    """The registers that all processes share; what they held lately is kept for stale reads."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.history: dict[Register, list[tuple[float, str]]] = {each: [] for each in Register}
         self.empty_until = 0.0
         self.fails_until = 0.0
-        self.staleness = 0.0
 
-    def read(self, register: Register) -> str | None:
+    def read(self, register: Register, staleness: float) -> str | None:
         if register is Register.TOKEN and self.world.now < self.empty_until:
             return None
-        seen = [text for at, text in self.history[register] if at <= self.world.now - self.staleness]
+        seen = [text for at, text in self.history[register] if at <= self.world.now - staleness]
         return seen[-1] if seen else None
 
     def write(self, register: Register, text: str) -> None:
@@ -127,9 +117,36 @@ class Texts(TokenStore):
         return msgspec.json.decode(texts[-1][1], type=StoredToken) if texts else None
 
 
+class SharedStore(TokenStore):
+    """The texts, as one process reads and writes them: other processes go on meanwhile."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    def read(self, register: Register) -> str | None:
+        world = self.process.world
+        # what was written half a second ago may still not show
+        return world.access_store(
+            self.process,
+            lambda: world.texts.read(
+                register, world.chance.uniform(0, 0.5) if world.chance.random() < 0.3 else 0.0
+            ),
+        )
+
+    def write(self, register: Register, text: str) -> None:
+        world = self.process.world
+
+        def take_effect() -> None:
+            world.texts.write(register, text)
+            if register is Register.TOKEN:
+                world.note_stored(msgspec.json.decode(text, type=StoredToken))
+
+        world.access_store(self.process, take_effect, is_write=True)
+
+
 @dataclass(eq=False)
 class Process:
-    """A process that calls the service now and then."""
+    """A process that calls the service now and then. It is the driver of its renewals."""
 
     world: World
     name: str
@@ -140,7 +157,7 @@ class Process:
     unsaved: dict[str, StoredToken] = field(default_factory=dict)
     #: The access token that the service rejected in the call that runs.
     rejected: str | None = None
-    running: Generator[Any, Any, None] | None = None
+    running: greenlet | None = None
     results: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -148,7 +165,7 @@ class Process:
         self.tokens = Tokens(
             Credentials(refresh_token=self.world.credential),
             "connection",
-            self.world.store,
+            SharedStore(self),
             now=lambda: self.world.now + self.skew,
             clock=lambda: self.world.now,
         )
@@ -156,33 +173,38 @@ class Process:
     def kill(self) -> None:
         self.life += 1
         if self.running is not None:
-            self.running.close()
+            self.world.killed.append(self.running)
             self.running = None
         self.unsaved = {}
 
-    def call(self) -> Generator[Any, Any, None]:
+    def call(self) -> None:
         """Do what a client does: get a token, use it, replace it if it is rejected."""
         self.rejected = None
         if self.renews:
-            yield from self.tokens.renew(self._send, 0.5, self._is_accepted)
+            self.tokens.renew(self, 0.5, self._is_accepted)
         for _ in range(4):
             token = self.tokens.current(self.rejected)
             if token is None:
-                token = yield from self.tokens.obtain(
-                    Authorize(self.rejected, self.tokens.failures), self._send
-                )
-            if (yield Use(token)):
+                token = self.tokens.obtain(self, self.rejected, self.tokens.failures)
+            if self._use(token):
                 return
             self.rejected = token
         raise TokenRejected("one token after the other")
 
-    def _is_accepted(self, token: str) -> Any:
-        accepted = yield Use(token)
+    def send(self, call: Any) -> TokenRecord:
+        return self.world.exchange(self, call.body["refresh_token"])
+
+    def sleep(self, seconds: float) -> None:
+        self.world.wait(self, seconds + self.world.stall(self))
+
+    def _use(self, token: str) -> bool:
+        self.world.wait(self, 0.05)
+        return self.world.service.accepts(token, self.world.now)
+
+    def _is_accepted(self, token: str) -> bool:
+        accepted = self._use(token)
         self.rejected = None if accepted else token
         return accepted
-
-    def _send(self, call: Any) -> Any:
-        return (yield Exchange(call.body["refresh_token"]))
 
 
 class World:
@@ -199,7 +221,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.service = Service(self.chance.random() < 0.7, self.chance.random() < 0.3, self.chance)
-        self.store = Texts(self)
+        self.texts = Texts(self)
+        self.killed: list[greenlet] = []
         self.sent: dict[str, list[Sent]] = {}
         self.credential, self.is_changed = self.service.new_lineage(), False
         skews = [self.chance.uniform(-LONGEST_SKEW, LONGEST_SKEW) for _ in range(2)]
@@ -242,10 +265,10 @@ class World:
         known = [self.credential]
         lineage = Credentials(refresh_token=self.credential).lineage_at("")
         held = [process.tokens._held for process in self.processes]
-        for token in (self.store.newest(), *held):
+        for token in (self.texts.newest(), *held):
             if token is not None and token.lineage == lineage:
                 known.append(str(token.refresh_token))
-        newest = self.store.newest()
+        newest = self.texts.newest()
         if newest is not None and newest.lineage == lineage:
             known.remove(self.credential)
         return any(token in self.service.living for token in known)
@@ -286,11 +309,11 @@ class World:
 
     def hiccup(self) -> None:
         self.log.append(f"{self.now:.2f} the store seems empty")
-        self.store.empty_until = self.now + self.chance.uniform(0.1, 2.0)
+        self.texts.empty_until = self.now + self.chance.uniform(0.1, 2.0)
 
     def outage(self) -> None:
         self.log.append(f"{self.now:.2f} the store is out of order")
-        self.store.fails_until = self.now + self.chance.uniform(0.1, LONGEST_OUTAGE)
+        self.texts.fails_until = self.now + self.chance.uniform(0.1, LONGEST_OUTAGE)
 
     # processes
 
@@ -307,29 +330,42 @@ class World:
         if process.running is None:
             if process.tokens._held is None:
                 process.start()  # it reads the connection when it needs it first
-            process.running = process.call()
-            self.step(process, process.life, None, None)
+            process.running = greenlet(functools.partial(self.run_call, process))
+            self.go_on_with(process, process.running)
 
-    def step(self, process: Process, life: int, outcome: Any, error: BaseException | None) -> None:
-        if process.life != life or process.running is None:
-            return
-        renewal._unsaved = process.unsaved
+    def run_call(self, process: Process) -> None:
+        """Run a call, in the process's own greenlet."""
         try:
-            effect = process.running.throw(error) if error else process.running.send(outcome)
-        except StopIteration:
-            self.ended(process, "ok")
+            process.call()
         except WebCollectError as failure:
             self.ended(process, f"{type(failure).__name__}: {failure}")
             # as whoever is refused does: see what the connection says now, or a while ago
             if not self.faults or self.chance.random() < 0.7:
                 process.start()
         else:
-            self.perform(process, effect)
+            self.ended(process, "ok")
+
+    def go_on_with(self, process: Process, running: greenlet) -> None:
+        """Let a process run until it waits, unless it was killed meanwhile."""
+        if process.running is running:
+            renewal._unsaved = process.unsaved
+            running.switch()
+
+    def wait(self, process: Process, seconds: float) -> None:
+        """Let other processes go on for some seconds; a process that was killed does not come back."""
+        running = getcurrent()
+        if process.running is not running:
+            # the world has ended, and Python clears up: nothing that is done now has an effect
+            raise GreenletExit
+        self.at(seconds, functools.partial(self.go_on_with, process, running))
+        running.parent.switch()
 
     def stall(self, process: Process) -> float:
         """How long a process stands still; not while it alone has a new token, see claim.py."""
         sent = [each for sendings in self.sent.values() for each in sendings if each.by is process]
-        if any(each.state == "answered" for each in sent) or not self.goes_wrong():
+        if any(each.state == "answered" and each.life == process.life for each in sent):
+            return 0.0
+        if not self.goes_wrong():
             return 0.0
         return self.chance.uniform(1, LONGEST_STALL)
 
@@ -339,20 +375,7 @@ class World:
         if result != "ok":
             self.log.append(f"{self.now:.2f} {process.name} {result[:60]}")
 
-    def perform(self, process: Process, effect: Any) -> None:
-        go_on = functools.partial(self.step, process, process.life)
-        match effect:
-            case Sleep(seconds):
-                self.at(seconds + self.stall(process), lambda: go_on(None, None))
-            case Use(token):
-                self.at(0.05, lambda: go_on(self.service.accepts(token, self.now), None))
-            case Blocking(function):
-                self.access_store(process, function, go_on)
-            case Exchange(token):
-                self.exchange(process, token, go_on)
-
-    def access_store(self, process: Process, function: Callable[[], Any], go_on: Callable[..., None]) -> None:
-        is_write = isinstance(function, functools.partial)
+    def access_store(self, process: Process, access: Callable[[], T], *, is_write: bool = False) -> T:
         duration = (
             self.chance.uniform(0.005, 0.1) if self.chance.random() < 0.9 else self.chance.uniform(0, 1)
         )
@@ -361,67 +384,59 @@ class World:
             duration = self.chance.uniform(1, SLOWEST_WRITE)
         if fails and is_write and duration > 1:
             fails = False  # a write that is refused and yet takes effect much later is none that can be told
-        takes_place = self.chance.random() if fails else True
-        outcome: list[Any] = []
+        is_out_of_order = self.now < self.texts.fails_until
+        outcome: list[T] = []
+        # what fails may have taken effect
+        if not is_out_of_order and (not fails or self.chance.random() < 0.5):
+            # also if the process is killed meanwhile
+            self.at(duration * self.chance.random(), lambda: outcome.append(access()))
+        self.wait(process, duration)
+        if fails or is_out_of_order:
+            raise OSError("out of order")
+        return outcome[0]
 
-        def take_effect() -> None:
-            if takes_place:
-                # what was written half a second ago may still not show
-                self.store.staleness = self.chance.uniform(0, 0.5) if self.chance.random() < 0.3 else 0.0
-                outcome.append(function())
-                if is_write and isinstance(function.args[0], StoredToken):  # type: ignore[attr-defined]
-                    self.note_stored(function.args[0])  # type: ignore[attr-defined]
-
-        def end() -> None:
-            if fails:
-                go_on(None, TokenStoreUnavailable("out of order"))
-            else:
-                go_on(outcome[0], None)
-
-        self.at(duration * self.chance.random(), take_effect)
-        self.at(duration, end)
-
-    def exchange(self, process: Process, token: str, go_on: Callable[..., None]) -> None:
+    def exchange(self, process: Process, token: str) -> TokenRecord:
         sent = Sent(process, process.life)
         before = self.sent.setdefault(token, [])
         earlier = [(each.by.name, each.state) for each in before]
         self.log.append(f"{self.now:.2f} {process.name} sends {token}; before: {earlier}")
-        assert not any(each.may_be_answered() for each in before), f"{token} is sent twice"
-        in_doubt = any(each.state != "unsent" for each in before)
-        assert not in_doubt or not self.has_use_for(process), f"{token} is sent again without need"
+        if any(each.may_be_answered() for each in before):
+            self.fail(f"{token} is sent twice")
+        if any(each.state != "unsent" for each in before) and self.has_use_for(process):
+            self.fail(f"{token} is sent again without need")
         before.append(sent)
         fate = self.chance.choice(("unsent", "lost", "unanswered", "slow")) if self.goes_wrong() else "well"
         duration = (
             self.chance.uniform(0.1, 1) if fate == "well" else self.chance.uniform(0.1, LONGEST_EXCHANGE)
         )
-        outcome: list[Any] = []
+        outcome: list[TokenRecord | RequestRejected] = []
 
         def arrive() -> None:
-            if fate in {"unsent", "lost"}:
-                return
             try:
                 outcome.append(self.service.exchange(token, self.now))
             except RequestRejected as refusal:
                 outcome.append(refusal)
 
-        def end() -> None:
-            if fate == "unsent":
-                sent.state = "unsent"
-                go_on(None, ServiceUnreachable("no route"))
-            elif fate in {"lost", "unanswered"}:
-                sent.state = "lost"
-                go_on(None, OutcomeUnknown("no answer"))
-            elif isinstance(outcome[0], RequestRejected):
-                sent.state = "refused"
-                go_on(None, outcome[0])
-            else:
-                sent.state = "answered"
-                go_on(outcome[0], None)
-
-        self.at(duration * self.chance.random(), arrive)
-        self.at(duration, end)
+        if fate not in {"unsent", "lost"}:
+            self.at(duration * self.chance.random(), arrive)
+        self.wait(process, duration)
+        if fate == "unsent":
+            sent.state = "unsent"
+            raise ServiceUnreachable("no route")
+        if fate in {"lost", "unanswered"}:
+            sent.state = "lost"
+            raise OutcomeUnknown("no answer")
+        if isinstance(outcome[0], RequestRejected):
+            sent.state = "refused"
+            raise outcome[0]
+        sent.state, sent.successor = "answered", outcome[0].refresh_token
+        return outcome[0]
 
     # what must hold
+
+    def fail(self, message: str) -> None:
+        """End the history, from the greenlet of a process: its own handlers must not go on."""
+        getcurrent().parent.throw(AssertionError(message))
 
     def has_use_for(self, process: Process) -> bool:
         """Whether a process could go on with the access token that it holds."""
@@ -432,12 +447,12 @@ class World:
         return not process.renews or held.expires_at is None or held.age_share(now) < renewal.LATE_SHARE
 
     def check_order(self, token: StoredToken) -> None:
-        newest = self.store.newest()
+        newest = self.texts.newest()
         self.log.append(f"{self.now:.2f} stored: generation {token.generation}, {token.refresh_token}")
         assert newest is None or token.generation >= newest.generation, "a newer record is replaced"
 
     def note_stored(self, token: StoredToken) -> None:
         for sendings in self.sent.values():
             for sent in sendings:
-                if sent.state == "answered" and sent.by.tokens._held == token:
+                if sent.state == "answered" and sent.successor == token.refresh_token:
                     sent.state = "stored"
