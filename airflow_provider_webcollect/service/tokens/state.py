@@ -151,7 +151,7 @@ class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
         :param now: Unix time.
         """
         if self.state is RenewalState.REFUSED:
-            if self.lineage != lineage:
+            if self.token == lineage != self.lineage:
                 return RenewalState.RELEASED  # a person has put this token into the connection again
             if abs(now - self.at) >= REFUSAL_LIFE:
                 return RenewalState.DOUBTFUL

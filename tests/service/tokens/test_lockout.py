@@ -291,6 +291,21 @@ def test_entering_a_refused_token_again_begins_anew(connect: Callable[..., Clien
     assert connect(store=store).send(CALL)
 
 
+def test_a_refusal_also_counts_where_the_connection_holds_an_earlier_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"earlier:{sandbox.url}")
+    connect(store=store).send(CALL)
+    earlier = Credentials(refresh_token=changed(store.load()).refresh_token)
+    connect(store=store).renew_token()
+    sandbox.control.expire_tokens()
+    sandbox.control.fail("/token", times=None, status=400, code="Invalid.Grant", message="no")
+    for credentials in (None, earlier, None, earlier):
+        with pytest.raises(GrantRejected):
+            connect(store=store, credentials=credentials or with_refresh_token(sandbox)).send(CALL)
+    assert refreshes(sandbox) == [200, 200, 400]
+
+
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
 @pytest.mark.parametrize(
     "edit",

@@ -37,6 +37,8 @@ T = TypeVar("T")
 LENGTH, LIFE = 9000.0, 3600.0
 #: Seconds that the clocks of hosts are wrong by, at most.
 LONGEST_SKEW = 600.0
+#: Seconds for which the store seems empty, at most.
+LONGEST_HICCUP = 20.0
 #: Seconds that an exchange takes at most, and a slow write; that the store is out of order; that a process
 #: stands still.
 LONGEST_EXCHANGE, SLOWEST_WRITE, LONGEST_OUTAGE, LONGEST_STALL = 20.0, 8.0, 12.0, 150.0
@@ -241,6 +243,7 @@ class World:
             self.drop_twice,
             self.kill,
             self.change_credential,
+            self.enter_again,
             self.hiccup,
             self.outage,
         ):
@@ -307,9 +310,17 @@ class World:
         self.is_changed = True
         self.log.append(f"{self.now:.2f} a person sets {self.credential}")
 
+    def enter_again(self) -> None:
+        # one that was refused is sent again when a person enters it again
+        spent = [token for token, sendings in self.sent.items() if any(s.state == "stored" for s in sendings)]
+        if spent:
+            self.credential = self.chance.choice(spent)
+            self.is_changed = True
+            self.log.append(f"{self.now:.2f} a person sets {self.credential} again, which is spent")
+
     def hiccup(self) -> None:
         self.log.append(f"{self.now:.2f} the store seems empty")
-        self.texts.empty_until = self.now + self.chance.uniform(0.1, 2.0)
+        self.texts.empty_until = self.now + self.chance.uniform(0.1, LONGEST_HICCUP)
 
     def outage(self) -> None:
         self.log.append(f"{self.now:.2f} the store is out of order")
