@@ -49,7 +49,7 @@ class Timing:
     :param store_patience: for which a process without a token waits for a failing store.
     :param adoption: for which a process whose refresh token is refused waits for the record of the process
         that used it.
-    :param youth: for which a token counts as just obtained; one that is rejected is replaced once.
+    :param youth: in which the calls of a process get two new tokens at most, if the service rejects them.
     :param late_reads: for which a read of the token store may return what has been replaced since.
     :param slow_response: that a response must take before prefetching in another thread pays off.
     :param long_failure: after which a page that may be too large is requested with half of its size at once.

@@ -207,9 +207,9 @@ class Tokens:
         with contextlib.suppress(TokenStoreUnavailable):  # it is read again below
             self._read_store()
             self._renewal = self._claim.read(self._next_digest)
-        young = self._usable(None)
-        if young and self._is_good(None, after_share) and not is_accepted(young):
-            rejected = young
+        # not in a variable as long as it is valid, since some tracebacks show variables
+        if self._held and self._is_good(None, after_share) and not is_accepted(self._held.access_token):
+            rejected = self._held.access_token
         token = self._renewed(driver, rejected, after_share)
         if self._renewal is RenewalState.DOUBTFUL:
             log.warning("The response to the last renewal was lost; the token is used on and renewed later.")
@@ -318,8 +318,8 @@ class Tokens:
                 store_works_at, reason = self._clock(), outcome
             except TokenStoreUnavailable:
                 fails_for = self._clock() - store_works_at
-                cannot_wait = self._reads_only or self._claim.is_unseen or self._usable(rejected)
-                if cannot_wait or fails_for >= self._timing.store_patience:
+                is_hopeless = self._reads_only or self._claim.is_unseen
+                if is_hopeless or self._usable(rejected) or fails_for >= self._timing.store_patience:
                     raise
                 reason = "the token store, which cannot be used now"
             except _ResponseLost:
