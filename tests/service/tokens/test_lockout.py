@@ -306,6 +306,34 @@ def test_a_refusal_also_counts_where_the_connection_holds_an_earlier_refresh_tok
     assert refreshes(sandbox) == [200, 200, 400]
 
 
+def test_a_process_remembers_a_refusal_when_the_note_is_on_another_refresh_token(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    sandbox.control.fail("/token", times=None, status=400, code="Invalid.Grant", message="no")
+    store = MemoryTokenStore(f"remembered:{sandbox.url}")
+    client = connect(store=store)
+    for _ in range(2):
+        with pytest.raises(GrantRejected):
+            client.send(CALL)
+        store.save_note(note(StoredToken(access_token="a", lineage="another"), RenewalState.RELEASED))
+    assert refreshes(sandbox) == [400]
+
+
+def test_a_renewal_that_sent_nothing_leaves_the_note_on_another_refresh_token_as_it_was(
+    connect: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    store = MemoryTokenStore(f"left:{sandbox.url}")
+    doubtful = note(
+        StoredToken(access_token="a", refresh_token="r", lineage="another"), RenewalState.DOUBTFUL
+    )
+    store.save_note(doubtful)
+    sandbox.control.fail("/token", times=None, status=429, code="TooManyRequests", message="later")
+    with pytest.raises(WebCollectError):
+        connect(store=store).send(CALL)
+    assert set(refreshes(sandbox)) == {429}
+    assert store.load_note() == doubtful
+
+
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
 @pytest.mark.parametrize(
     "edit",

@@ -272,6 +272,8 @@ class World:
             if token is not None and token.lineage == lineage:
                 known.append(str(token.refresh_token))
         newest = self.texts.newest()
+        if newest is not None and newest.lineage != lineage and lineage in newest.spent:
+            return False  # a spent credential was entered again after it was replaced: a person has to act
         if newest is not None and newest.lineage == lineage:
             known.remove(self.credential)
         return any(token in self.service.living for token in known)
@@ -300,7 +302,9 @@ class World:
         self.at(self.chance.uniform(0, 8), self.drop)
 
     def kill(self) -> None:
-        process = self.chance.choice(self.processes)
+        self.kill_one(self.chance.choice(self.processes))
+
+    def kill_one(self, process: Process) -> None:
         self.log.append(f"{self.now:.2f} {process.name} is killed")
         process.kill()
         process.start()
@@ -416,6 +420,9 @@ class World:
         if any(each.state != "unsent" for each in before) and self.has_use_for(process):
             self.fail(f"{token} is sent again without need")
         before.append(sent)
+        if self.goes_wrong():
+            # while the token is sent, or soon after
+            self.at(self.chance.uniform(0, 2), functools.partial(self.kill_one, process))
         fate = self.chance.choice(("unsent", "lost", "unanswered", "slow")) if self.goes_wrong() else "well"
         duration = (
             self.chance.uniform(0.1, 1) if fate == "well" else self.chance.uniform(0.1, LONGEST_EXCHANGE)
