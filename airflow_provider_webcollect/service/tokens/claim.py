@@ -83,6 +83,8 @@ class RenewalClaim:
         self._began = 0.0
         #: The last note on each refresh token: a later one may be on that of another credential.
         self._known: dict[str, RenewalNote] = {}
+        #: A claim that was written too late to be safe, and why: this process waits for its end, as all do.
+        self._late: tuple[RenewalNote | None, str] = (None, "")
         #: Whether a claim was written that cannot be read; no other is written then.
         self.is_unseen = False
         #: The newest generation that was certainly stored, as far as the note says.
@@ -94,7 +96,8 @@ class RenewalClaim:
         """Return the state of the exchange of a refresh token; an expired claim is DOUBTFUL.
 
         :param token: digest of the refresh token.
-        :raises TokenStoreUnavailable: if the store cannot be read.
+        :raises TokenStoreUnavailable: if the store cannot be read, or has a claim that this process was too
+            slow to write.
         """
         note = self._store.load_note()
         if note is not None:
@@ -103,6 +106,8 @@ class RenewalClaim:
                 note = None  # left behind by this process, which could not write how it ended
             elif note.state is RenewalState.CLAIMED and not self._is_alive(note):
                 note = msgspec.structs.replace(note, state=RenewalState.DOUBTFUL)
+            elif note == self._late[0]:
+                raise TokenStoreUnavailable(self._late[1])
         self._note = note
         if note is not None and note.state is RenewalState.CLAIMED:
             return note.state  # whatever is exchanged: a claim written late may have replaced a valid one
@@ -140,7 +145,12 @@ class RenewalClaim:
             )
             self._store.save_note(claim)
         if not alone:
-            self._check_pace("a read and a write of the token store", began, bound)
+            try:
+                self._check_pace("a read and a write of the token store", began, bound)
+            except TokenStoreUnavailable as too_slow:
+                # others may have claimed and checked meanwhile, so it cannot be taken back
+                self._late = (claim, too_slow.message)
+                raise
             pause = bound * MARGIN
             Notice(log).give(pause, "Making sure for %.1f s that no other process renews the token.", pause)
             sleep(pause)

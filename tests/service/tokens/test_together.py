@@ -125,6 +125,13 @@ def test_a_process_whose_store_is_slow_makes_no_claim_that_others_would_wait_for
     assert len(world.sent_at) == 1
 
 
+def test_a_store_that_is_slow_to_write_is_named_and_is_no_other_process() -> None:
+    world = Alone("slow writes")
+    with pytest.raises(TokenStoreUnavailable, match=r"took 2\.5 s.*token_store_timeout"):
+        world.run(until=100, write_takes=2.5)
+    assert world.sent_at == []
+
+
 @pytest.mark.parametrize(
     ("at_the_same_time", "said"),
     [(False, "another process to renew the token"), (True, "claimed the renewal at the same time")],
