@@ -463,6 +463,10 @@ class Tokens:
                 code=refusal.code,
                 request_id=refusal.request_id,
             ) from refusal
+        except ServiceError as error:
+            if not error.permanent:
+                raise
+            raise _issues_none(error) from error
 
     def _exchanged(self, refresh: Call[TokenRecord], driver: Driver) -> TokenRecord | None:
         """Exchange a refresh token, and record the outcome in the claim; None if it is refused.
@@ -491,13 +495,7 @@ class Tokens:
             self._renewal, self._claim.outcome = before, None
             if not (isinstance(error, ServiceError) and error.permanent):
                 raise
-            # a gateway or a service in trouble, which says nothing of the credential
-            raise TokenUnavailable(
-                f"the service issues no token now: {error.message}",
-                status=error.status,
-                code=error.code,
-                request_id=error.request_id,
-            ) from error
+            raise _issues_none(error) from error
 
     def _keep(
         self, record: TokenRecord, source: StoredToken | Credentials | None, driver: Driver
@@ -542,6 +540,16 @@ class Tokens:
 
 class _ResponseLost(TokenUnavailable):
     """A refresh token was sent, but it is unknown whether the service accepted it."""
+
+
+def _issues_none(error: ServiceError) -> TokenUnavailable:
+    """Return the error for a gateway or a service in trouble, which says nothing of the credential."""
+    return TokenUnavailable(
+        f"the service issues no token now: {error.message}",
+        status=error.status,
+        code=error.code,
+        request_id=error.request_id,
+    )
 
 
 def _explained(refusal: WebCollectError | None) -> GrantRejected:

@@ -261,6 +261,17 @@ def test_any_other_refusal_of_the_token_endpoint_says_nothing_of_the_credential(
     assert refreshes(sandbox) == [status, 200]
 
 
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_any_other_refusal_of_the_token_endpoint_says_nothing_of_a_login_either(
+    connect: Callable[..., Client], sandbox: Sandbox, status: int
+) -> None:
+    sandbox.control.fail("/token", status=status, code="SystemBusy", message="no")
+    client = connect(credentials=Credentials(login=sandbox.username, password=sandbox.password))
+    with pytest.raises(TokenUnavailable, match="the service issues no token now"):
+        client.send(CALL)
+    assert client.send(CALL)
+
+
 def test_a_refusal_is_tested_again_after_an_hour(
     connect: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
