@@ -153,8 +153,8 @@ class Tokens:
         #: The newest generation seen, of any lineage, and what was spent until then.
         self._generation = 0
         self._spent: tuple[str, ...] = ()
-        #: The generation that the store certainly had and lacks, and since when.
-        self._missing = (0, 0.0)
+        #: Since when, in the attempt that runs, the store lacks a newer token.
+        self._late_since: float | None = None
         #: The state of the next refresh token, as it was read last.
         self._renewal = RenewalState.RELEASED
         self._postponed_until = -math.inf
@@ -310,6 +310,7 @@ class Tokens:
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
         store_works_at, pause, is_lost = self._clock(), READ_INTERVAL, False
+        self._late_since = None  # what was read long ago says nothing of how long the store is late now
         while True:
             try:
                 outcome = self._attempt(driver, rejected, after_share)
@@ -388,12 +389,11 @@ class Tokens:
 
         After a while it counts as deleted.
         """
-        newest = self._claim.newest
-        if not self._next_digest or newest <= self._generation:
+        if not self._next_digest or self._claim.newest <= self._generation:
+            self._late_since = None
             return False
-        if self._missing[0] != newest:
-            self._missing = (newest, self._clock())
-        return self._clock() - self._missing[1] < self._timing.late_reads
+        self._late_since = self._clock() if self._late_since is None else self._late_since
+        return self._clock() - self._late_since < self._timing.late_reads
 
     def _without_renewal(self, step: Step, rejected: str | None) -> StoredToken | str:
         if step is Step.USE and self._held:

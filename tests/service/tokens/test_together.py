@@ -174,6 +174,19 @@ def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late
     assert len(world.sent_at) == 1
 
 
+def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
+    world = Alone("late again")
+    world.store.save_note(
+        RenewalNote(claimant="another", lineage="", token="", state=RenewalState.RELEASED, newest=1)
+    )
+    world.run(until=5)
+    world.now = 1000
+    world.run(until=1025)
+    assert world.sent_at == []
+    world.run(until=1060)
+    assert len(world.sent_at) == 1
+
+
 def test_a_process_that_did_not_stand_still_sends_it() -> None:
     world = Alone("goes on")
     world.run(until=10)
