@@ -153,8 +153,8 @@ class Tokens:
         #: The newest generation seen, of any lineage, and what was spent until then.
         self._generation = 0
         self._spent: tuple[str, ...] = ()
-        #: Since when, in the attempt that runs, the store lacks a newer token.
-        self._late_since: float | None = None
+        #: For how many seconds the store was seen to lack a newer token, and when it was read last.
+        self._late_for, self._late_read_at = 0.0, math.inf
         #: The state of the next refresh token, as it was read last.
         self._renewal = RenewalState.RELEASED
         self._postponed_until = -math.inf
@@ -310,7 +310,7 @@ class Tokens:
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
         store_works_at, pause, is_lost = self._clock(), READ_INTERVAL, False
-        self._late_since = None  # what was read long ago says nothing of how long the store is late now
+        self._late_for, self._late_read_at = 0.0, math.inf  # what was read long ago says nothing of now
         while True:
             try:
                 outcome = self._attempt(driver, rejected, after_share)
@@ -390,10 +390,13 @@ class Tokens:
         After a while it counts as deleted.
         """
         if not self._next_digest or self._claim.newest <= self._generation:
-            self._late_since = None
+            self._late_for, self._late_read_at = 0.0, math.inf
             return False
-        self._late_since = self._clock() if self._late_since is None else self._late_since
-        return self._clock() - self._late_since < self._timing.late_reads
+        now = self._clock()
+        # a process that was suspended has seen nothing meanwhile
+        self._late_for += min(max(now - self._late_read_at, 0.0), LONGEST_READ_INTERVAL)
+        self._late_read_at = now
+        return self._late_for < self._timing.late_reads
 
     def _without_renewal(self, step: Step, rejected: str | None) -> StoredToken | str:
         if step is Step.USE and self._held:

@@ -187,6 +187,15 @@ def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
     assert len(world.sent_at) == 1
 
 
+def test_a_process_that_stood_still_while_the_store_was_late_waits_for_it_again() -> None:
+    world = Alone("stood still while it was late")
+    world.store.save_note(
+        RenewalNote(claimant="another", lineage="", token="", state=RenewalState.RELEASED, newest=1)
+    )
+    world.run(until=70, stands_still=50)
+    assert world.sent_at == []
+
+
 def test_a_process_that_did_not_stand_still_sends_it() -> None:
     world = Alone("goes on")
     world.run(until=10)
