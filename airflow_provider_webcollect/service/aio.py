@@ -19,14 +19,13 @@ from airflow_provider_webcollect.service.flow import (
     Sleep,
 )
 from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
-from airflow_provider_webcollect.service.sync import Client, proxy_for, trust, upload_of
+from airflow_provider_webcollect.service.sync import Client, proxy_for, trust
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     import httpx
-    from requests_toolbelt import MultipartEncoder
 
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.endpoints import Call
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Bytes of a file that are sent at a time.
-SENT_BYTES = 64 * 1024
 #: Seconds that closing waits for a renewal of the token that is in progress.
 RENEWAL_PATIENCE = 10.0
 
@@ -77,7 +74,8 @@ class AsyncClient:
         self.context = context
         self._sleep = sleep
         self._stop = stop
-        self._renewer: Client | None = None
+        #: For what is done in threads: renewals of the token, and uploads of files.
+        self._in_threads: Client | None = None
         self._renewing = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}
@@ -110,8 +108,8 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections to the service; a later call opens new ones."""
-        if self._renewer is not None:
-            await asyncio.wait([in_thread(self._renewer.close)], timeout=RENEWAL_PATIENCE)
+        if self._in_threads is not None:
+            await asyncio.wait([in_thread(self._in_threads.close)], timeout=RENEWAL_PATIENCE)
         while self._transports:
             _, transport = self._transports.popitem()
             await transport.aclose()
@@ -126,6 +124,8 @@ class AsyncClient:
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:
+            case Send(request) if request.file:
+                return await in_thread(functools.partial(self._client_in_threads().perform, effect))
             case Send(request):
                 return await self._exchange_bytes(request)
             case Sleep(seconds):
@@ -143,16 +143,16 @@ class AsyncClient:
         async with self._renewing:  # one thread for all that wait
             if token := self.context.tokens.current(authorize.rejected):
                 return token
-            self._renewer = self._renewer or Client(self.context, stop=self._stop, connections=1)
-            return await in_thread(functools.partial(self._renewer.authorize, authorize))
+            return await in_thread(functools.partial(self._client_in_threads().authorize, authorize))
+
+    def _client_in_threads(self) -> Client:
+        self._in_threads = self._in_threads or Client(self.context, stop=self._stop, connections=1)
+        return self._in_threads
 
     async def _exchange_bytes(self, request: Request) -> Response:
         began = time.monotonic()
-        async with (
-            asyncio.timeout(request.total_timeout),
-            _content_of(request) as (headers, content),
-        ):
-            response = await self._begun(request, headers, content)
+        async with asyncio.timeout(request.total_timeout):
+            response = await self._begun(request)
             try:
                 body = Body(response.headers, self.context.settings.max_response_bytes)
                 async for piece in response.aiter_raw():
@@ -161,9 +161,7 @@ class AsyncClient:
                 await response.aclose()
         return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
 
-    async def _begun(
-        self, request: Request, headers: dict[str, str], content: bytes | MultipartEncoder | None
-    ) -> httpx.Response:
+    async def _begun(self, request: Request) -> httpx.Response:
         """Send a request; return the response as soon as it begins."""
         import httpx
 
@@ -183,8 +181,8 @@ class AsyncClient:
                 httpx.Request(
                     request.method,
                     request.url,
-                    headers={**request.headers, **headers},
-                    content=content if content is None or isinstance(content, bytes) else _pieces(content),
+                    headers=request.headers,
+                    content=request.content,
                     extensions={"timeout": timeout.as_dict()},
                 )
             )
@@ -211,24 +209,3 @@ def _transport(base: str, settings: Settings) -> httpx.AsyncHTTPTransport:
         proxy=httpx.Proxy(proxy, ssl_context=proxy_trust) if proxy else None,
         limits=httpx.Limits(max_connections=32, max_keepalive_connections=8),
     )
-
-
-@contextlib.asynccontextmanager
-async def _content_of(
-    request: Request,
-) -> AsyncIterator[tuple[dict[str, str], bytes | MultipartEncoder | None]]:
-    """Do the same as :func:`upload_of`; a file is opened in a thread."""
-    if request.file is None:
-        yield {}, request.content
-        return
-    content = upload_of(request)
-    headers_and_content = await asyncio.to_thread(content.__enter__)
-    try:
-        yield headers_and_content
-    finally:
-        await asyncio.to_thread(content.__exit__, None, None, None)
-
-
-async def _pieces(form: MultipartEncoder) -> AsyncIterator[bytes]:
-    while piece := await asyncio.to_thread(form.read, SENT_BYTES):
-        yield piece

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.call import (
@@ -46,7 +46,7 @@ from airflow_provider_webcollect.service.pauses import Stop, first_done
 from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
     import requests
@@ -277,18 +277,16 @@ class Client:
         return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
 
     def _begun(self, request: Request, adapter: _Adapter) -> requests.Response:
-        """Send a request; return the response as soon as it begins."""
+        """Send a request, and its file if it has one; return the response as soon as it begins."""
         import requests
 
         settings = self.context.settings
-        with contextlib.ExitStack() as uploading:
-            headers: dict[str, str] = {}
-            content: bytes | MultipartEncoder | None = request.content
+        with contextlib.ExitStack() as opened:
+            headers, content = request.headers, request.content
             if request.file:
-                headers, content = uploading.enter_context(upload_of(request))
-            prepared = requests.Request(
-                request.method, request.url, headers={**request.headers, **headers}, data=content
-            ).prepare()
+                form = multipart(request, opened.enter_context(request.file.open()))
+                headers, content = {**headers, "Content-Type": form.content_type}, form
+            prepared = requests.Request(request.method, request.url, headers, data=content).prepare()
             self._stop.check()
             return adapter.send(  # type: ignore[no-any-return]
                 prepared,
@@ -394,6 +392,14 @@ def _new_adapter(
         for scheme, pool in manager.pool_classes_by_scheme.items()
     }
     return adapter
+
+
+def multipart(request: Request, file: BinaryIO) -> MultipartEncoder:
+    """Return a body that is streamed; requests' own multipart reads the whole file into memory."""
+    from requests_toolbelt import MultipartEncoder
+
+    assert request.file is not None
+    return MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
 
 
 def _watched(kind: Any, seconds: float, stop: Stop) -> Any:
@@ -513,22 +519,3 @@ def proxy_for(url: str, socks_library: str) -> str | None:
             "pip install 'requests[socks]' 'httpx[socks]'."
         )
     return proxy
-
-
-@contextlib.contextmanager
-def upload_of(request: Request) -> Iterator[tuple[dict[str, str], MultipartEncoder]]:
-    """Yield the headers and the content of a request with a file, which is streamed as multipart.
-
-    The libraries' own multipart does not do: requests reads the whole file into memory, and httpx reads it
-    in the event loop and leaves out its length.
-    """
-    from requests_toolbelt import MultipartEncoder
-
-    assert request.file is not None
-    with contextlib.ExitStack() as opened:
-        try:
-            file = opened.enter_context(request.file.open())
-        except OSError as error:
-            raise InvalidArgument("file", request.file.name, f"it must be readable ({error})") from None
-        form = MultipartEncoder({**(request.form or {}), "file": (request.file.name, file, "text/plain")})
-        yield {"Content-Type": form.content_type, "Content-Length": str(form.len)}, form

@@ -325,14 +325,15 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     assert pieces < 3_000_000
 
     from airflow_provider_webcollect.service.flow import Request
-    from airflow_provider_webcollect.service.sync import upload_of
+    from airflow_provider_webcollect.service.sync import multipart
 
     def stream() -> None:
         request = Request("POST", "http://a.example", {}, 1.0, form={"taskId": "t"}, file=checked)
-        with upload_of(request) as (headers, form):
-            read: Any = form
-            pieces = iter(lambda: read.read(65536), b"")
-            assert sum(map(len, pieces)) == int(headers["Content-Length"]) > 20_000_000
+        with checked.open() as file:
+            form: Any = multipart(request, file)
+            length = form.len
+            pieces = iter(lambda: form.read(65536), b"")
+            assert sum(map(len, pieces)) == length > 20_000_000
 
     assert peak_of(stream) < 1_000_000
     with pytest.raises(Exception, match="Enough"):
