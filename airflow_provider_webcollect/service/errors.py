@@ -110,6 +110,12 @@ class Stopped(WebCollectError):
     unsent = True
 
 
+class FileUnreadable(WebCollectError):
+    """A file that is to be sent exists and cannot be read now, such as one on a storage in trouble."""
+
+    advice = "Let the task retry; if that does not help, check the storage."
+
+
 class TransportError(WebCollectError):
     """No complete response arrived."""
 

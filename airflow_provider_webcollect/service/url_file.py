@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import FileUnreadable, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: A longer line is not a URL; the limit also keeps a file without line ends from filling the memory.
 MAX_LINE_BYTES = 64 * 1024
 _PIECE_BYTES = 128 * 1024
+#: What opening a file raises if another file has to be named; ``ValueError`` for a closed file, or no path.
+_WRONG_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,9 @@ class UrlFile:
     def open(self) -> Iterator[BinaryIO]:
         """Open the content to send for reading bytes; a file that the caller opened stays open.
 
-        :raises InvalidArgument: if the file cannot be read, and while it is read, if it has changed since it
+        :raises InvalidArgument: if there is no such file, and while it is read, if it has changed since it
             was checked.
+        :raises FileUnreadable: if it cannot be read now.
         """
         with _opened(self._source) as file:
             yield cast("BinaryIO", _Content(file, self))
@@ -82,8 +85,9 @@ def url_file(source: Any) -> UrlFile:
     :param source: a path (text or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
         ``fsspec.OpenFile``, or a seekable file opened in binary mode. It may begin with a BOM and end with
         blank lines; these, and white space around a URL, are not sent.
-    :raises InvalidArgument: if the file cannot be read; naming the line, if the file has no URL or is not
+    :raises InvalidArgument: if there is no such file; naming the line, if the file has no URL or is not
         UTF-8, or if a line before the last URL is blank or is not an http(s) URL.
+    :raises FileUnreadable: if it cannot be read now.
     """
     size = count = blank = 0
     with _opened(source) as file:
@@ -105,14 +109,25 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
     It does not use ``readline``, which has no size limit in fsspec's files on object stores.
     """
-    rest = file.read(len(codecs.BOM_UTF8))
+    rest = _read(file, len(codecs.BOM_UTF8))
     if not isinstance(rest, bytes):
         raise InvalidArgument("file", file, "it must be opened in binary mode")
     rest = rest.removeprefix(codecs.BOM_UTF8)
-    while len(rest) <= MAX_LINE_BYTES and (piece := file.read(_PIECE_BYTES)):
+    while len(rest) <= MAX_LINE_BYTES and (piece := _read(file, _PIECE_BYTES)):
         *lines, rest = (rest + piece).split(b"\n")
         yield from map(_stripped, lines)
     yield from map(_stripped, rest.split(b"\n"))
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    try:
+        return file.read(size)
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> FileUnreadable:
+    return FileUnreadable(f"the file of URLs cannot be read: {error or type(error).__name__}")
 
 
 def _stripped(line: bytes) -> bytes:
@@ -164,8 +179,10 @@ def _opened(source: Any) -> Iterator[BinaryIO]:
             file = opened.enter_context(_file_of(source))
         except InvalidArgument:
             raise
-        except (OSError, ValueError) as error:  # the latter for a closed file, or for no path
+        except _WRONG_FILE as error:
             raise InvalidArgument("file", _name(source), f"it must be readable ({error})") from error
+        except OSError as error:
+            raise _unreadable(error) from error
         yield file
 
 

@@ -16,7 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import FileUnreadable, InvalidArgument
 from airflow_provider_webcollect.service.url_file import MAX_LINE_BYTES, url_file, url_list
 
 if TYPE_CHECKING:
@@ -169,6 +169,33 @@ def test_a_file_that_cannot_be_read_is_a_wrong_argument(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidArgument, match=r"`file` is .*; it must be readable"):
             url_file(source)
+
+
+class Troubled(io.BytesIO):
+    """A file on a storage that fails after a number of bytes."""
+
+    def __init__(self, text: bytes, fails_after: int) -> None:
+        super().__init__(text)
+        self.fails_after = fails_after
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() >= self.fails_after:
+            raise TimeoutError("the storage does not answer")
+        return super().read(size)
+
+
+def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
+    driver: Driver, sandbox: Sandbox
+) -> None:
+    with pytest.raises(FileUnreadable, match="the storage does not answer") as failure:
+        url_file(Troubled(TEXT, 0))
+    assert not failure.value.permanent
+    file = Troubled(TEXT, len(TEXT) + 1)
+    checked = url_file(file)
+    file.fails_after = 3
+    with pytest.raises(FileUnreadable):
+        driver.send(endpoints.replace_urls(demo.TASK_ID, checked))
+    assert sandbox.control.task(demo.TASK_ID)["urls"] == []
 
 
 def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
