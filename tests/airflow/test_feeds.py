@@ -158,8 +158,8 @@ class TestChangedConnection:
         self, sandbox: Sandbox, waiting: asyncio.Task[Any]
     ) -> None:
         for _ in range(3):
-            sandbox.control.expire_tokens()
             sandbox.control.clear_requests()
+            sandbox.control.expire_tokens()
             while not any(request["status"] == 401 for request in sandbox.control.requests(STATUS)):
                 await asyncio.sleep(0.02)
         await asyncio.sleep(1)
