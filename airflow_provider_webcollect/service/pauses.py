@@ -84,17 +84,21 @@ class Stop:
     def sleep(self, seconds: float) -> None:
         """Wait for this number of seconds.
 
+        What the handler of a signal raises is raised within a second, see :func:`first_done`.
+
         :raises Stopped: as soon as the work must stop.
         """
-        self._is_set.wait(seconds)
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0 and not self._is_set.wait(min(left, SIGNALS_APART)):
+            pass
         self.check()
 
 
 def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
     """Wait until at least one of the futures is done, and return those that are.
 
-    What the handler of a signal raises, such as a task's timeout, is raised within a second. One wait without
-    an end would miss a signal that comes right before it begins, or that the kernel hands to another thread.
+    What the handler of a signal raises, such as a task's timeout, is raised within a second. One long wait
+    would miss a signal that comes right before it begins, or that the kernel hands to another thread.
     """
     while not (done := wait(futures, SIGNALS_APART, FIRST_COMPLETED).done):
         pass

@@ -17,7 +17,7 @@ from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
 from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
-from tests.interruption import Pauses
+from tests.interruption import Pauses, ended_by
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
 
 if TYPE_CHECKING:
@@ -59,6 +59,21 @@ def test_a_pause_that_has_begun_ends_at_once(stop: Stop) -> None:
     with pytest.raises(Stopped):
         stop.sleep(3600)
     timer.join()
+
+
+def test_a_pause_ends_by_a_signal_that_the_kernel_hands_to_another_thread() -> None:
+    script = """
+import signal, threading, time
+from airflow_provider_webcollect.service.pauses import Stop
+
+def interrupt():
+    time.sleep(0.2)  # until the main thread waits
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+Stop().sleep(3600)
+"""
+    assert ended_by(script) == "KeyboardInterrupt"
 
 
 @pytest.mark.parametrize(
