@@ -1,8 +1,8 @@
 """The effects that client logic can request from its driver.
 
-The logic (``exchange``, paging) is written as generators. They yield effects, and receive the
-outcomes or have errors thrown into them. ``Client`` and ``AsyncClient`` are the drivers: loops that perform
-the effects, one synchronously and one asynchronously.
+The logic (``exchange``, paging) is written as generators. They yield effects, and receive the outcomes or
+have errors thrown into them. ``Client`` and ``AsyncClient`` are the drivers: loops that perform the effects,
+one synchronously and one asynchronously.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Authorize(NamedTuple):
 
 
 class Blocking(NamedTuple):
-    """Call a function that may block, such as the token store's; the outcome is what it returns or raises."""
+    """Call a function that may block, such as a secrets backend; the outcome is what it returns or raises."""
 
     function: Callable[[], Any]
 
