@@ -63,9 +63,7 @@ def follow(
         while left := [task_id for task_id in ids if task_id not in outcomes]:
             with _errors_that_may_pass(display):
                 client.reach()
-                found = client.run(
-                    all_task_statuses(client.context, left, access.connection.status_batch_size)
-                )
+                found = all_task_statuses(client, left, access.connection.status_batch_size)
                 seen |= found
                 waits = waits or _waits(ids, found, is_next)
                 for task_id in left:
@@ -118,7 +116,7 @@ def _subtasks(client: Client, task_id: str, status: TaskStatus | None) -> list[S
 
     if status is None or status.status == TaskState.UNEXECUTED:
         return []
-    found: list[SubTask] = client.run(SUBTASKS.ask(client.context, [task_id])).get(task_id, [])
+    found: list[SubTask] = SUBTASKS.ask(client, [task_id]).get(task_id, [])
     return found
 
 

@@ -241,10 +241,9 @@ def _job(
 
 def _until_interrupted(job: Job) -> Landed:
     """Land; an interrupt ends the landing where the next command can go on at once."""
-    from airflow_provider_webcollect.landing.background import in_background
     from airflow_provider_webcollect.landing.run import land as land_rows
     from airflow_provider_webcollect.service.errors import Stopped
-    from airflow_provider_webcollect.service.pauses import first_done
+    from airflow_provider_webcollect.service.pauses import first_done, in_background
 
     def end() -> None:
         job.stop.set()

@@ -50,7 +50,7 @@ def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output:
     with access.client() as client:
         names = {} if tasks else _recent_tasks(client)
         ids = list(dict.fromkeys([*(tasks or names), *(() if tasks else _tasks_of_assets(access))]))
-        found = client.run(all_task_statuses(client.context, ids, access.connection.status_batch_size))
+        found = all_task_statuses(client, ids, access.connection.status_batch_size)
     show([status_row(task_id, found.get(task_id), names.get(task_id)) for task_id in ids], output, STATUS)
     if unknown := [printable(task_id) for task_id in dict.fromkeys(tasks) if task_id not in found]:
         click.echo(f"The service does not know {', '.join(unknown)}.", err=True)
@@ -146,7 +146,7 @@ def analytics(
 def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[AnalyticsRow]:
     from airflow_provider_webcollect.service.pages import all_analytics
 
-    rows: list[AnalyticsRow] = client.run(all_analytics(client.context, start=start, end=end, **query))
+    rows: list[AnalyticsRow] = all_analytics(client, start=start, end=end, **query)
     return rows
 
 

@@ -96,7 +96,7 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
     seen: dict[str, Any] = dict.fromkeys(condition.keys)
     with contextlib.closing(hook.client) as client:
         for start in range(0, len(condition.keys), most):
-            seen |= client.run(condition.query.ask(client.context, condition.keys[start : start + most]))
+            seen |= condition.query.ask(client, condition.keys[start : start + most])
     return seen
 
 

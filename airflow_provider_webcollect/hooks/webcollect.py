@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
@@ -329,7 +328,7 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         """
-        return self.client.run(pages.all_subtasks(self.client.context, task_id))
+        return pages.all_subtasks(self.client, task_id)
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
         """Start sub-tasks of a task (contract.md, endpoint 15).
@@ -396,15 +395,5 @@ class WebCollectHook(BaseHook):
 
 def _mask(secret: str) -> None:
     """Mask ``secret`` in Airflow's logs."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        _mask_alone(secret)
-    else:
-        # Airflow sends a request to its supervisor, which must not block a coroutine
-        in_thread(partial(_mask_alone, secret))
-
-
-def _mask_alone(secret: str) -> None:
     with one_at_a_time():
         mask_secret(secret)

@@ -6,9 +6,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_webcollect.landing.background import in_background
 from airflow_provider_webcollect.landing.errors import SomeFailed
-from airflow_provider_webcollect.service.pauses import first_done
+from airflow_provider_webcollect.service.pauses import first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

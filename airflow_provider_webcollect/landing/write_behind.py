@@ -6,8 +6,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.landing.background import drop, in_background
-from airflow_provider_webcollect.service.pauses import first_done
+from airflow_provider_webcollect.service.pauses import drop, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

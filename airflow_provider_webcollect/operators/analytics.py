@@ -112,16 +112,14 @@ class _AnalyticsOperator(WebCollectOperator):
     def _rows(
         self, hook: WebCollectHook, start: Day, end: Day, granularity: str = TimeGranularity.DAY
     ) -> list[AnalyticsRow]:
-        return hook.client.run(
-            pages.all_analytics(
-                hook.client.context,
-                start=start,
-                end=end,
-                task_ids=None if self.collection_task_ids is None else list(self.collection_task_ids),
-                member_names=self.member_names,
-                collection_method=self.collection_method or None,
-                time_granularity=granularity,
-            )
+        return pages.all_analytics(
+            hook.client,
+            start=start,
+            end=end,
+            task_ids=None if self.collection_task_ids is None else list(self.collection_task_ids),
+            member_names=self.member_names,
+            collection_method=self.collection_method or None,
+            time_granularity=granularity,
         )
 
 

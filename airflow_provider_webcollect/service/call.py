@@ -1,6 +1,6 @@
-"""The steps of a call: credential, rate limit, request, response, retries. This module does no I/O.
+"""The steps of a call: credential, rate limit, request, response, retries.
 
-``exchange`` is a generator of effects that both ``Client`` and ``AsyncClient`` run.
+A :class:`Sender` does what takes time: it sends a request, waits, and gets an access token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -36,11 +36,9 @@ from airflow_provider_webcollect.service.errors import (
     TooManyRequests,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Authorize, Blocking, Flow, Request, Send, Sleep
 from airflow_provider_webcollect.service.limits import RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.service.responses import (
-    NotConnected,
     Response,
     no_response,
     read_response,
@@ -50,9 +48,9 @@ from airflow_provider_webcollect.service.tokens.renewal import Tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.service.models import TokenRecord
     from airflow_provider_webcollect.service.settings import Credentials, Settings
     from airflow_provider_webcollect.service.tokens.store import TokenStore
+    from airflow_provider_webcollect.service.url_file import UrlFile
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +92,30 @@ class ClientContext:
     def impatient(self, seconds: float) -> ClientContext:
         """Return this context with no attempt after ``seconds`` if there is no connection to the service."""
         return self._with_retries(unreachable=seconds)
+
+    def for_token_calls(self) -> ClientContext:
+        """Return this context with limits for a call that ends before a claim on the renewal expires."""
+        short = self.short_retries(TOKEN_TRIES, TOKEN_DEADLINE)
+        timeout = min(TOKEN_TIMEOUT, short.settings.total_timeout)
+        return dataclasses.replace(short, settings=dataclasses.replace(short.settings, total_timeout=timeout))
+
+    def base_of(self, *, datahub: bool) -> str:
+        """Return the base URL of the main service, or of the data-app service.
+
+        :raises ConnectionIncomplete: if the address of that service is not set.
+        """
+        if not datahub:
+            return self.settings.base_url
+        if self.settings.datahub_url is None:
+            raise ConnectionIncomplete(
+                "the connection has no extra `datahub_url`, the data-app service's address"
+            )
+        return self.settings.datahub_url
+
+    def address_of(self, *, datahub: bool) -> str:
+        """Return the base URL and where it comes from, for a message."""
+        base, origin = self.base_of(datahub=datahub), self.settings.origin
+        return f"{base} ({origin})" if origin else base
 
     def _with_retries(self, **changes: Any) -> ClientContext:
         retries = dataclasses.replace(self.settings.retries, **changes)
@@ -139,40 +161,82 @@ def make_context(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request, ready to be sent. Its repr shows neither headers nor body.
+
+    :ivar total_timeout: seconds for the whole response.
+    """
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    total_timeout: float
+    content: bytes | None = None
+    form: dict[str, str] | None = None
+    file: UrlFile | None = None
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.url})"
+
+
+class Sender(Protocol):
+    """What sends the requests of a call."""
+
+    @property
+    def context(self) -> ClientContext:
+        """Settings, credentials, rate limiters and the token."""
+
+    def transmit(self, request: Request) -> Response:
+        """Send a request and return the response; raises ``NotConnected``, or what the HTTP library does."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for this number of seconds."""
+
+    def authorize(self, rejected: str | None) -> str:
+        """Get an access token other than ``rejected``, and return it."""
+
+
 def exchange(
     call: Call[T],
-    context: ClientContext,
+    sender: Sender,
     *,
     check: Callable[[T], object] = lambda result: None,
     can_halve: bool = False,
-) -> Flow[T]:
+) -> T:
     """Send ``call``, as often as :class:`Policy` says, and return its result.
 
     :param check: is given the result of each attempt, and raises if it is not good enough.
     :param can_halve: whether the call is for a page of which half can be requested.
 
-    An interruption from outside (a signal's exception, a cancellation) is passed on. If a request that is not
-    safe to repeat was in flight, its cause is an ``OutcomeUnknown``, see :func:`errors.unknown_outcome`.
+    An interruption from outside, such as a signal's exception, is passed on. If a request that is not safe to
+    repeat was in flight, its cause is an ``OutcomeUnknown``, see :func:`errors.unknown_outcome`.
 
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
     is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
-    policy = Policy(context.settings, can_halve=can_halve, is_part=is_token_call)
-    attempts = repeated(lambda: _attempt(call, context), policy, check)
-    # the renewal of the token handles a refusal itself
-    return attempts if is_token_call else with_current_credential(attempts, context)
+    policy = Policy(sender.context.settings, can_halve=can_halve, is_part=is_token_call)
+
+    def attempt() -> T:
+        result = _attempt(call, sender)
+        check(result)
+        return result
+
+    if is_token_call:  # the renewal of the token handles a refusal itself
+        return policy.repeated(attempt, sender.sleep)
+    return with_current_credential(lambda: policy.repeated(attempt, sender.sleep), sender.context)
 
 
-def with_current_credential(flow: Flow[T], context: ClientContext) -> Flow[T]:
-    """Return the result of ``flow``, whose credential a person may replace in the connection meanwhile.
+def with_current_credential(work: Callable[[], T], context: ClientContext) -> T:
+    """Return the result of ``work``, whose credential a person may replace in the connection meanwhile.
 
     :raises TokenUnavailable: if the credential is refused, but the connection has changed: another attempt
         may succeed.
     """
     try:
-        return (yield from flow)
+        return work()
     except CredentialError as refusal:
-        if not (yield Blocking(context.is_outdated)):
+        if not context.is_outdated():
             raise
         raise TokenUnavailable(
             f"the connection has changed since it was read, and the next attempt uses it: {refusal.message}",
@@ -180,42 +244,26 @@ def with_current_credential(flow: Flow[T], context: ClientContext) -> Flow[T]:
         ) from refusal
 
 
-def reached(context: ClientContext, connect: Callable[[], object]) -> Flow[None]:
-    """Try to connect to the service, as often as a call does; nothing is sent.
-
-    :param connect: opens a connection, and raises ``NotConnected`` if that fails; it may block.
-    :raises ServiceUnreachable: if there is no connection in the end.
-    """
-    return repeated(lambda: _connected(context, connect), Policy(context.settings))
-
-
-def _connected(context: ClientContext, connect: Callable[[], object]) -> Flow[None]:
-    try:
-        yield Blocking(connect)
-    except NotConnected as error:
-        raise no_response(error, context.settings.address_of(datahub=False)) from error
-
-
-def _attempt(call: Call[T], context: ClientContext) -> Flow[T]:
+def _attempt(call: Call[T], sender: Sender) -> T:
     """Make one attempt; if the access token is rejected, replace it and repeat the request, a few times."""
-    token = yield from _token(call, context, None)
+    token = _token(call, sender, None)
     for _ in range(REPLACEMENTS):
         try:
-            return (yield from _send(call, context, token))
+            return _send(call, sender, token)
         except TokenRejected:
             if token is None:
                 raise
-        token = yield from _token(call, context, token)
-    return (yield from _send(call, context, token))
+        token = _token(call, sender, token)
+    return _send(call, sender, token)
 
 
-def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
+def is_accepted(token: str, sender: Sender) -> bool:
     """Find out, with a call that changes nothing, whether the service accepts an access token.
 
     Only an explicit rejection counts; any other error does not mean that the token is invalid.
     """
     try:
-        yield from _send(endpoints.get_running_counts(), context, token)
+        _send(endpoints.get_running_counts(), sender, token)
     except TokenRejected:
         return False
     except WebCollectError:
@@ -223,19 +271,11 @@ def is_accepted(token: str, context: ClientContext) -> Flow[bool]:
     return True
 
 
-def token_exchange(call: Call[TokenRecord], context: ClientContext) -> Flow[TokenRecord]:
-    """Send a token call, and return its result before a claim on the renewal expires."""
-    short = context.short_retries(TOKEN_TRIES, TOKEN_DEADLINE)
-    timeout = min(TOKEN_TIMEOUT, short.settings.total_timeout)
-    settings = dataclasses.replace(short.settings, total_timeout=timeout)
-    return exchange(call, dataclasses.replace(short, settings=settings))
-
-
-def _token(call: Call[Any], context: ClientContext, rejected: str | None) -> Flow[str | None]:
+def _token(call: Call[Any], sender: Sender, rejected: str | None) -> str | None:
     """Return the access token for the call, or None if it is sent with a key or without a credential."""
-    if not _needs_token(call, context.credentials):
+    if not _needs_token(call, sender.context.credentials):
         return None
-    return context.tokens.current(rejected) or (yield Authorize(rejected, context.tokens.failures))
+    return sender.context.tokens.current(rejected) or sender.authorize(rejected)
 
 
 def _needs_token(call: Call[Any], credentials: Credentials) -> bool:
@@ -287,22 +327,43 @@ def _sendable(name: str, secret: str) -> str:
     )
 
 
-def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
+def request_now(call: Call[Any], context: ClientContext) -> Request | None:
+    """Return the request of a call if it may be sent at once; None if a token or the rate limit is awaited.
+
+    :raises WebCollectError: if there is no credential for the call.
+    """
+    token = None
+    if _needs_token(call, context.credentials) and (token := context.tokens.current()) is None:
+        return None
+    limiters = context.rate_limiters.of(call.endpoint.rate_limit)
+    # a moment that is assigned now, but used later, could exceed the rate limit
+    if not all(limiter.is_free() for limiter in limiters) or any(limiter.reserve() for limiter in limiters):
+        return None
+    return _request(call, context, token)
+
+
+def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callable[[Request], Response]) -> T:
+    """Send the request of a call once, and return the result.
+
+    :param transmit: sends the request.
+    :raises WebCollectError: as :func:`exchange` does.
+    """
     try:
-        request = _request(call, context, token)
-        response = yield from _rate_limited(call, context, request)
+        response = _transmitted(call, sender.context, request, transmit)
         if _is_redirect(response):
-            response = yield from _rate_limited(call, context, _redirected(request, response))
+            redirected = _redirected(request, response)
+            _await_turn(call, sender)
+            response = _transmitted(call, sender.context, redirected, sender.transmit)
         if _is_redirect(response):
             raise RedirectRefused("the service redirects time and again", status=response.status)
-        of_data_app = call.endpoint.credential is Credential.DATAHUB_KEY
-        return read_response(call.result, response, context.settings.timezone, of_data_app=of_data_app)
+        timezone = sender.context.settings.timezone
+        return read_response(call.result, response, timezone, of_data_app=_is_of_data_app(call))
     except WebCollectError as error:
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
-            pause = Policy(context.settings).requested_pause(error)
-            context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
+            pause = Policy(sender.context.settings).requested_pause(error)
+            sender.context.rate_limiters.of(call.endpoint.rate_limit)[0].slow_down(pause)
         if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
             raise OutcomeUnknown(
                 f"sent, but it is not known whether the service acted on it: {error.message}",
@@ -314,33 +375,52 @@ def _send(call: Call[T], context: ClientContext, token: str | None) -> Flow[T]:
         raise
 
 
-def _rate_limited(call: Call[Any], context: ClientContext, request: Request) -> Flow[Response]:
-    """Send a request when the rate limit allows it.
+def _send(call: Call[T], sender: Sender, token: str | None) -> T:
+    try:
+        request = _request(call, sender.context, token)
+        _await_turn(call, sender)
+    except WebCollectError as error:
+        error.endpoint = call.endpoint.name
+        raise
+    return result_of(call, sender, request, sender.transmit)
 
-    :raises WebCollectError: of the matching class, if there is no response.
-    """
-    # token calls are rare, and the claim could expire while one waits for the rate limit
-    is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
-    for limiter in () if is_token_call else context.rate_limiters.of(call.endpoint.rate_limit):
+
+def _await_turn(call: Call[Any], sender: Sender) -> None:
+    """Wait until the rate limit allows a request."""
+    if call.endpoint is endpoints.REFRESH_TOKEN:
+        return  # token calls are rare, and the claim could expire while one waits
+    for limiter in sender.context.rate_limiters.of(call.endpoint.rate_limit):
         if wait := limiter.reserve():
             limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
-            yield Sleep(wait)
+            sender.sleep(wait)
+
+
+def _transmitted(
+    call: Call[Any], context: ClientContext, request: Request, transmit: Callable[[Request], Response]
+) -> Response:
+    """Send a request, and return the response.
+
+    :raises WebCollectError: of the matching class, if there is none.
+    """
     try:
-        return (yield Send(request))  # type: ignore[no-any-return]
+        return transmit(request)
     except WebCollectError:
         raise
     except Exception as failure:
-        address = context.settings.address_of(call.endpoint.credential is Credential.DATAHUB_KEY)
-        raise no_response(failure, address) from failure
+        raise no_response(failure, context.address_of(datahub=_is_of_data_app(call))) from failure
     except BaseException as interruption:
         # the renewal of the token handles its own interruptions; they do not concern the caller
-        if call.retry is not Retry.ONLY_IF_UNSENT or is_token_call:
+        if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
             raise
         raise interruption from OutcomeUnknown(
             "sent, but it is not known whether the service acted on it: interrupted before it answered "
             f"({type(interruption).__name__})",
             endpoint=call.endpoint.name,
         )
+
+
+def _is_of_data_app(call: Call[Any]) -> bool:
+    return call.endpoint.credential is Credential.DATAHUB_KEY
 
 
 def _is_redirect(response: Response) -> bool:
@@ -356,7 +436,7 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
     }
     if call.body is not None:
         headers["Content-Type"] = "application/json"
-    base = context.settings.base_of(call.endpoint.credential is Credential.DATAHUB_KEY)
+    base = context.base_of(datahub=_is_of_data_app(call))
     return Request(
         method=call.endpoint.method,
         url=base + call.target,
@@ -423,10 +503,10 @@ class Policy:
         """Return the seconds that the service asks to wait, up to the longest wait."""
         return min(error.retry_after or 0.0, self.settings.retries.longest_wait)
 
-    def tenacity(self, sleep: Callable[[float], None]) -> tenacity.Retrying:
-        """Return the policy as tenacity runs it.
+    def repeated(self, attempt: Callable[[], T], sleep: Callable[[float], None]) -> T:
+        """Make attempts until one succeeds or the policy ends them, and return the result.
 
-        :param sleep: is given the seconds of each pause.
+        :param sleep: waits for a number of seconds.
         """
         retries, notice = self.settings.retries, Notice(log)
         backoff = tenacity.wait_random_exponential(multiplier=retries.first_wait, max=retries.longest_wait)
@@ -460,33 +540,13 @@ class Policy:
             wait=wait,
             retry=tenacity.retry_if_exception(lambda error: self.limits(error)[0] > 1),
             reraise=True,
-        )
+        )(attempt)
 
 
 def _error(state: tenacity.RetryCallState) -> WebCollectError:
     error = state.outcome and state.outcome.exception()
     assert isinstance(error, WebCollectError), "only such an error is repeated"
     return error
-
-
-def repeated(
-    attempt_once: Callable[[], Flow[T]],
-    policy: Policy,
-    check: Callable[[T], object] = lambda result: None,
-) -> Flow[T]:
-    """Make attempts until one succeeds or ``policy`` ends them; the driver does the waiting.
-
-    :param check: is given the result of each attempt, and raises if it is not good enough.
-    """
-    pauses: list[float] = []
-    for attempt in policy.tenacity(pauses.append):
-        if pauses:
-            yield Sleep(pauses.pop())
-        with attempt:
-            result = yield from attempt_once()
-            check(result)
-            return result
-    raise AssertionError("tenacity ends with a result or an error")
 
 
 def may_be_size(error: WebCollectError) -> bool:

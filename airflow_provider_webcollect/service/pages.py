@@ -1,18 +1,26 @@
-"""Reading the rows of a source page by page: the logic for both drivers, and a reader on the sync driver."""
+"""Reading the rows of a source page by page."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import logging
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.call import Policy, exchange, may_be_size
-from airflow_provider_webcollect.service.errors import PagingError, WebCollectError
-from airflow_provider_webcollect.service.flow import Blocking, Effect, Flow, Request, Send, Sleep
-from airflow_provider_webcollect.service.pauses import Notice, first_done
+from airflow_provider_webcollect.service.call import (
+    Policy,
+    Request,
+    Sender,
+    exchange,
+    may_be_size,
+    request_now,
+    result_of,
+)
+from airflow_provider_webcollect.service.errors import PagingError, TokenRejected, WebCollectError
+from airflow_provider_webcollect.service.pauses import Notice, first_done, in_background
 from airflow_provider_webcollect.service.responses import Response, offset_before_rows
 
 if TYPE_CHECKING:
@@ -20,9 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.flow import Flow
     from airflow_provider_webcollect.service.models import AnalyticsRow, DataPage, SubTask
-    from airflow_provider_webcollect.service.sync import Client, Receiving
+    from airflow_provider_webcollect.service.sync import Client
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +38,14 @@ GOOD_PAGES = 5
 
 
 def read_page(
-    context: ClientContext,
+    sender: Sender,
     task_id: str,
     lotno: str | None,
     offset: int,
     size: int,
     *,
     can_halve: bool = False,
-) -> Flow[DataPage]:
+) -> DataPage:
     """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
 
     A page after which the read could not continue (rows are left, but none came or the cursor did not
@@ -58,7 +65,7 @@ def read_page(
                 endpoint=call.endpoint.name,
             )
 
-    return (yield from exchange(call, context, check=check, can_halve=can_halve))
+    return exchange(call, sender, check=check, can_halve=can_halve)
 
 
 def _page_call(task_id: str, lotno: str | None, offset: int, size: int) -> Call[DataPage]:
@@ -75,9 +82,8 @@ def _can_go_on_after(page: DataPage, offset: int) -> bool:
 class PageReader:
     """Reads pages of one source: the whole history of a task or, with ``lotno``, one batch.
 
-    If responses are slow, the next page is prefetched, since a response usually has the next offset before
-    its rows. A thread receives the prefetched response; the caller's thread does everything else, when it
-    reads that page. If prefetching fails, the page is read as if it had not been prefetched.
+    If responses are slow, the next page is prefetched, see :class:`_Prefetching`. If that fails, the page is
+    read as if it had not been prefetched.
 
     :param size: rows per page at most; fewer while pages fail because of their size.
     :param sent: called for every request that is sent, including retries.
@@ -92,15 +98,10 @@ class PageReader:
         size: int = endpoints.MAX_DATA_SIZE,
         sent: Callable[[], object] = lambda: None,
     ) -> None:
-        self._client = client
         self._task_id = task_id
         self._lotno = lotno
         self._size = PageSize(size)
-        self._sent = sent
-        self._once = client.context.short_retries(1)
-        self._prefetched: _Prefetched | None = None
-        self._pages_without = 0
-        self._seconds = 0.0
+        self._sender = _Prefetching(client, self._call, sent)
 
     def read(self, offset: int) -> DataPage:
         """Return the page at ``offset``: 0, or the ``offset`` of the page before.
@@ -108,21 +109,15 @@ class PageReader:
         :raises PagingError: if the cursor does not advance although rows are left.
         :raises WebCollectError: if the service does not return the page, however few rows are requested.
         """
-        page = self._take_prefetched(offset)
+        page = self._sender.take(offset)
         if page is None:
-            context = self._client.context
-            flow = read_fitting_page(context, self._task_id, self._lotno, offset, self._size)
-            page = self._client.run(flow, perform=self._perform)
-        else:
-            self._size.worked()
-        self._pages_without = max(0, self._pages_without - 1)
+            return read_fitting_page(self._sender, self._task_id, self._lotno, offset, self._size)
+        self._size.worked()
         return page
 
     def forget(self) -> None:
         """Drop a prefetched page, so that it is requested again."""
-        if self._prefetched is not None:
-            self._drop(self._prefetched)
-            self._prefetched = None
+        self._sender.forget()
 
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
         """Yield the pages from ``offset`` to the end; each is read at the offset in the page before.
@@ -146,86 +141,128 @@ class PageReader:
         if is_from_start:
             count.check_end()
 
-    def _take_prefetched(self, offset: int) -> DataPage | None:
-        """Return the page if it was prefetched and the read can continue after it.
+    def _call(self, offset: int) -> Call[DataPage]:
+        return _page_call(self._task_id, self._lotno, offset, self._size.now)
+
+
+@dataclass(frozen=True)
+class _Prefetched:
+    """A page whose response a thread receives.
+
+    :ivar head: the first bytes of the response, decompressed; empty if the request fails before they arrive.
+    """
+
+    offset: int
+    call: Call[DataPage]
+    request: Request
+    response: Future[Response]
+    head: Future[bytes]
+
+
+class _Prefetching:
+    """Sends the requests for pages of one source, and prefetches the next page while a slow one arrives.
+
+    A response usually has the next offset before its rows. A thread receives the prefetched response; the
+    caller's thread does everything else, when it takes that page.
+
+    :param call_at: returns the call for the page at an offset.
+    :param sent: called for every request that is sent.
+    """
+
+    def __init__(
+        self, client: Client, call_at: Callable[[int], Call[DataPage]], sent: Callable[[], object]
+    ) -> None:
+        self.context: ClientContext = client.context
+        self.sleep = client.sleep
+        self.authorize = client.authorize
+        self._client = client
+        self._call_at = call_at
+        self._sent = sent
+        self._prefetched: _Prefetched | None = None
+        #: The number of pages to read before the next one is prefetched, to spare a connection in trouble.
+        self._pages_without = 0
+        #: How long the last response took.
+        self._seconds = 0.0
+
+    def transmit(self, request: Request) -> Response:
+        """Send a request and return the response; prefetch the next page meanwhile."""
+        # if this page is requested again, the next one may have another offset
+        self.forget()
+        self._sent()
+        on_head = self._prefetch if self._is_slow() else None
+        response = self._client.transmit(request, on_head)
+        self._seconds = response.seconds
+        return response
+
+    def take(self, offset: int) -> DataPage | None:
+        """Return the page at ``offset`` if it was prefetched and the read can continue after it.
 
         :raises WebCollectError: if it failed and another request cannot help.
         """
+        self._pages_without = max(0, self._pages_without - 1)
         prefetched, self._prefetched = self._prefetched, None
         if prefetched is None:
             return None
         if prefetched.offset == offset:
+            receive = functools.partial(self._received, prefetched)
             try:
-                page = self._client.run(prefetched.flow, prefetched.effect, self._perform)
+                page = result_of(prefetched.call, self, prefetched.request, receive)
+            except TokenRejected:
+                pass  # the call that follows replaces the token
             except WebCollectError as error:
                 if not (error.retryable or may_be_size(error)):
                     raise
-                self._client.run(_pause(error, self._client.context))
+                pause = Policy(self.context.settings).requested_pause(error)
+                Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
+                self.sleep(pause)
             else:
                 if _can_go_on_after(page, offset):
                     return page
-        self._drop(prefetched)
+        self.forget()
+        self._pages_without = GOOD_PAGES
         return None
 
-    def _drop(self, prefetched: _Prefetched) -> None:
-        """Drop a page, and prefetch none for a while, to spare a connection in trouble."""
-        prefetched.flow.close()
-        self._pages_without = GOOD_PAGES
+    def forget(self) -> None:
+        """Drop a prefetched page."""
+        if self._prefetched is not None:
+            self._prefetched = None
+            self._pages_without = GOOD_PAGES
 
-    def _perform(self, effect: Effect) -> Any:
-        """Perform an effect as the client does; count the requests, and prefetch while responses arrive."""
-        outcome = self._client.perform(self._begun(effect.request) if isinstance(effect, Send) else effect)
-        if isinstance(outcome, Response):
-            self._seconds = outcome.seconds
-        return outcome
+    def _is_slow(self) -> bool:
+        return self._seconds >= self.context.settings.timing.slow_response
 
-    def _begun(self, request: Request) -> Effect:
-        """Return the effect that yields the response to a request; a request that may be slow is sent now."""
-        # if this page is requested again, the next one may have another offset
-        self.forget()
-        self._sent()
-        if self._seconds < self._client.context.settings.timing.slow_response:
-            return Send(request)
-        return Blocking(functools.partial(self._received, self._client.begin(request)))
-
-    def _received(self, receiving: Receiving) -> Response:
-        first_done([receiving.head])
-        self._prefetch(offset_before_rows(receiving.head.result()))
-        first_done([receiving.response])
-        return receiving.response.result()
-
-    def _prefetch(self, offset: int | None) -> None:
-        """Prefetch the page at ``offset``, if the rate limit allows it now."""
+    def _prefetch(self, head: bytes) -> None:
+        """Prefetch the page after the one that begins with ``head``, if it may be requested now."""
+        offset = offset_before_rows(head)
         if offset is None or self._pages_without:
             return
         with contextlib.suppress(WebCollectError):
-            call = _page_call(self._task_id, self._lotno, offset, self._size.now)
-            limiters = self._client.context.rate_limiters.of(call.endpoint.rate_limit)
-            # a turn that is reserved now, but used later, could exceed the rate limit
-            if all(limiter.is_free() for limiter in limiters):
-                flow = exchange(call, self._once)
-                effect = next(flow)
-                if isinstance(effect, Sleep):
-                    # another thread has taken the turn in between
-                    flow.close()
-                else:
-                    begun = self._begun(effect.request) if isinstance(effect, Send) else effect
-                    self._prefetched = _Prefetched(offset, flow, begun)
+            call = self._call_at(offset)
+            if request := request_now(call, self.context):
+                self._sent()
+                came: Future[bytes] = Future()
+                self._prefetched = _Prefetched(offset, call, request, self._begin(request, came), came)
 
+    def _begin(self, request: Request, head: Future[bytes]) -> Future[Response]:
+        """Send a request in a thread, which neither the caller nor the end of the process waits for."""
 
-def _pause(error: WebCollectError, context: ClientContext) -> Flow[None]:
-    """Wait as long as the service asks, up to the connection's limit."""
-    pause = Policy(context.settings).requested_pause(error)
-    Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
-    yield Sleep(pause)
+        def receive() -> Response:
+            try:
+                return self._client.transmit(request, head.set_result)
+            finally:
+                if not head.done():
+                    head.set_result(b"")
 
+        return in_background(receive, "webcollect-prefetch")
 
-class _Prefetched(NamedTuple):
-    """A prefetched page: its flow, and the effect that the flow waits for."""
-
-    offset: int
-    flow: Flow[DataPage]
-    effect: Effect
+    def _received(self, prefetched: _Prefetched, request: Request) -> Response:
+        first_done([prefetched.head])
+        if self._is_slow():
+            self._prefetch(prefetched.head.result())
+        first_done([prefetched.response])
+        response = prefetched.response.result()
+        self._seconds = response.seconds
+        return response
 
 
 @dataclass
@@ -268,8 +305,8 @@ class PageSize:
 
 
 def read_fitting_page(
-    context: ClientContext, task_id: str, lotno: str | None, offset: int, size: PageSize
-) -> Flow[DataPage]:
+    sender: Sender, task_id: str, lotno: str | None, offset: int, size: PageSize
+) -> DataPage:
     """Read the page at ``offset`` with as many rows as the service can send.
 
     A page that is refused, cut, or fails in the service may be too large: half as many rows are requested,
@@ -281,7 +318,7 @@ def read_fitting_page(
     while True:
         can_halve = size.now > 1
         try:
-            page = yield from read_page(context, task_id, lotno, offset, size.now, can_halve=can_halve)
+            page = read_page(sender, task_id, lotno, offset, size.now, can_halve=can_halve)
         except WebCollectError as error:
             if not (can_halve and may_be_size(error)):
                 raise
@@ -338,12 +375,12 @@ class RowCount:
         raise PagingError(f"the service {what}", endpoint=self.endpoint)
 
 
-def all_subtasks(context: ClientContext, task_id: str) -> Flow[list[SubTask]]:
+def all_subtasks(sender: Sender, task_id: str) -> list[SubTask]:
     """Read all sub-tasks of the task's latest batch."""
     by_id: dict[str, SubTask] = {}
     page = 1
     while True:
-        subtasks = yield from exchange(endpoints.get_subtasks(task_id, page), context)
+        subtasks = exchange(endpoints.get_subtasks(task_id, page), sender)
         known = len(by_id)
         by_id.update((subtask.sub_task_id, subtask) for subtask in subtasks)
         # if the service ignored `page`, the loop would not end
@@ -352,7 +389,7 @@ def all_subtasks(context: ClientContext, task_id: str) -> Flow[list[SubTask]]:
         page += 1
 
 
-def all_analytics(context: ClientContext, **query: Any) -> Flow[list[AnalyticsRow]]:
+def all_analytics(sender: Sender, **query: Any) -> list[AnalyticsRow]:
     """Read all rows of an analytics query.
 
     :raises PagingError: if fewer or more rows come than the service announces.
@@ -361,9 +398,8 @@ def all_analytics(context: ClientContext, **query: Any) -> Flow[list[AnalyticsRo
     count = RowCount(endpoint=endpoints.QUERY_ANALYTICS.name)
     page = 1
     while True:
-        result = yield from exchange(
-            endpoints.query_analytics(**query, page=page, page_size=endpoints.MAX_ANALYTICS_SIZE), context
-        )
+        call = endpoints.query_analytics(**query, page=page, page_size=endpoints.MAX_ANALYTICS_SIZE)
+        result = exchange(call, sender)
         rows.extend(result.rows)
         count.add(len(result.rows), result.total, more=False)
         if not result.rows or len(rows) >= result.total:

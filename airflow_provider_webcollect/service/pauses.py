@@ -1,7 +1,8 @@
-"""Waits: announced in the log, ended by a stop, and interrupted by a signal."""
+"""Waits: announced in the log, ended by a stop, and interrupted by a signal; and threads to wait for."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -20,6 +21,8 @@ T = TypeVar("T")
 SHORT, LINES_APART = 2.0, 15.0
 #: Seconds after which a wait for other threads lets Python run the handlers of signals.
 SIGNALS_APART = 1.0
+#: Seconds that an interrupted task waits for an upload to be dropped.
+LONGEST_WAIT = 5.0
 
 
 class Notice:
@@ -103,3 +106,38 @@ def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
     while not (done := wait(futures, SIGNALS_APART, FIRST_COMPLETED).done):
         pass
     return done
+
+
+def in_background(work: Callable[[], T], name: str) -> Future[T]:
+    """Run ``work`` in a thread that, unlike those of an executor, does not keep the process from ending.
+
+    :param name: name of the thread.
+    :return: the future of the result.
+    """
+    ended: Future[T] = Future()
+    threading.Thread(target=resolve, args=(ended, work), name=name, daemon=True).start()
+    return ended
+
+
+def resolve(future: Future[T], work: Callable[[], T]) -> None:
+    """Run ``work``, and set its result, or what it raises, as that of ``future``."""
+    try:
+        future.set_result(work())
+    except BaseException as error:  # raised where the result is used
+        future.set_exception(error)
+
+
+def drop(error: BaseException, *steps: Callable[[], object]) -> None:
+    """Run steps that drop an unpublished upload; their errors are ignored.
+
+    :param error: the reason. If it interrupts the task (such as a timeout) and the storage hangs, this
+        returns after :data:`LONGEST_WAIT`, and the thread continues until the process ends.
+    """
+
+    def take_steps() -> None:
+        for step in steps:
+            with contextlib.suppress(Exception):
+                step()
+
+    dropped = in_background(take_steps, "webcollect-drop")
+    wait([dropped], None if isinstance(error, Exception) else LONGEST_WAIT)

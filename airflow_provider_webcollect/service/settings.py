@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pendulum
 
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 #: The lowest accepted number of requests per second; with fewer, calls would wait practically for ever.
 LOWEST_RATE = 0.01
@@ -176,25 +176,6 @@ class Settings:
             raise InvalidArgument("requests_per_second", self.requests_per_second, rule)
         if self.timezone is not None:
             _check_timezone(self.timezone)
-
-    def base_of(self, datahub: bool) -> str:
-        """Return the base URL for a call.
-
-        :param datahub: whether the call is for the data-app service.
-        :raises ConnectionIncomplete: if it is, and the address of that service is not set.
-        """
-        if not datahub:
-            return self.base_url
-        if self.datahub_url is None:
-            raise ConnectionIncomplete(
-                "the connection has no extra `datahub_url`, the data-app service's address"
-            )
-        return self.datahub_url
-
-    def address_of(self, datahub: bool) -> str:
-        """Return the base URL for a call and where it comes from, for a message."""
-        base = self.base_of(datahub)
-        return f"{base} ({self.origin})" if self.origin else base
 
 
 def _base_url(name: str, url: str) -> str:

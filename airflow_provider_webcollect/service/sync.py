@@ -1,9 +1,10 @@
-"""The sync driver, on requests."""
+"""The client, on requests."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import http.client
 import importlib.util
 import io
@@ -13,16 +14,17 @@ import ssl
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_webcollect.service.call import (
+    ClientContext,
+    Policy,
+    Request,
     exchange,
     is_accepted,
-    reached,
-    token_exchange,
     with_current_credential,
 )
 from airflow_provider_webcollect.service.errors import (
@@ -32,18 +34,8 @@ from airflow_provider_webcollect.service.errors import (
     TlsError,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import (
-    Authorize,
-    Blocking,
-    Effect,
-    Flow,
-    Request,
-    Send,
-    Sleep,
-    blocking,
-)
-from airflow_provider_webcollect.service.pauses import Stop, first_done
-from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of
+from airflow_provider_webcollect.service.pauses import Stop, first_done, resolve
+from airflow_provider_webcollect.service.responses import Body, NotConnected, Response, base_of, no_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +44,7 @@ if TYPE_CHECKING:
     import requests
     from requests_toolbelt import MultipartEncoder
 
-    from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.models import TokenRecord
     from airflow_provider_webcollect.service.settings import Settings
     from airflow_provider_webcollect.service.tokens.state import StoredToken
 
@@ -69,18 +59,6 @@ INTERRUPTED_RENEWAL = 60.0
 READ_BYTES = 1024 * 1024
 #: Bytes of a response that a caller can read before the rest has arrived.
 HEAD_BYTES = 1024
-
-
-@dataclass(frozen=True)
-class Receiving:
-    """A response that another thread receives.
-
-    :ivar head: its first bytes, decompressed; empty if the request fails before they arrive.
-    :ivar response: the response, or the error.
-    """
-
-    head: Future[bytes] = field(default_factory=Future)
-    response: Future[Response] = field(default_factory=Future)
 
 
 class Client:
@@ -111,52 +89,23 @@ class Client:
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
-        return self.run(exchange(call, self.context))
-
-    def run(
-        self,
-        flow: Flow[T],
-        effect: Effect | None = None,
-        perform: Callable[[Effect], Any] | None = None,
-    ) -> T:
-        """Run a piece of client logic to its end and return its result.
-
-        :param effect: the effect that ``flow`` waits for, if it has already begun.
-        :param perform: performs an effect; the default is :meth:`perform`.
-        """
-        perform = perform or self.perform
-        # opened first, since the rate limit counts from when a request may be sent; sending shows a failure
-        with contextlib.suppress(Exception):
-            settings = self.context.settings
-            self._adapter(base_of(settings.base_url), settings.total_timeout)
-        try:
-            effect = effect or next(flow)
-            while True:
-                try:
-                    outcome = perform(effect)
-                except BaseException as error:  # the client logic handles all errors
-                    effect = flow.throw(error)
-                else:
-                    effect = flow.send(outcome)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            flow.close()
+        return exchange(call, self)
 
     def reach(self) -> None:
         """Connect to the service and send nothing: nothing is begun in vain, such as a token's renewal.
 
-        Behind a proxy nothing is tried.
+        It is tried as often as a call. Behind a proxy nothing is tried.
 
         :raises ServiceUnreachable: if there is no connection.
         """
-        self.run(reached(self.context, self._connect))
 
-    def begin(self, request: Request) -> Receiving:
-        """Send a request in a daemon thread; neither the caller nor the end of the process waits for it."""
-        receiving = Receiving()
-        threading.Thread(target=self._receive, args=(request, receiving), daemon=True).start()
-        return receiving
+        def connect() -> None:
+            try:
+                self._connect()
+            except NotConnected as error:
+                raise no_response(error, self.context.address_of(datahub=False)) from error
+
+        Policy(self.context.settings).repeated(connect, self.sleep)
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and store it, if at least this share of its lifetime has passed.
@@ -174,24 +123,48 @@ class Client:
                 endpoint="refresh_token",
             )
 
-        def renewal(driver: _RenewalDriver) -> StoredToken:
+        def renewal(sender: Interruptible) -> StoredToken:
             return self.context.tokens.renew(
-                driver, after_share, lambda token: driver.run(is_accepted(token, self.context))
+                sender.with_context(self.context.for_token_calls()),
+                after_share,
+                lambda token: is_accepted(token, sender),
             )
 
-        renewed = blocking(lambda: self._uninterrupted(renewal))
-        return self.run(with_current_credential(renewed, self.context))
+        return with_current_credential(lambda: self._uninterrupted(renewal), self.context)
 
-    def authorize(self, authorize: Authorize) -> str:
+    def authorize(self, rejected: str | None) -> str:
         """Get an access token, from the store or by a renewal, which no interruption of the caller cuts off.
 
+        :param rejected: a token that the service has rejected.
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: if there is none for another reason.
         """
         tokens = self.context.tokens
+        failures = tokens.failures
+        token_calls = self.context.for_token_calls()
         return self._uninterrupted(
-            lambda driver: tokens.obtain(driver, authorize.rejected, authorize.failures)
+            lambda sender: tokens.obtain(sender.with_context(token_calls), rejected, failures)
         )
+
+    def transmit(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
+        """Send a request and return the response.
+
+        :param on_head: called with the first bytes of the response, decompressed, before the rest arrives.
+        """
+        began = time.monotonic()
+        with contextlib.closing(self._begun(request)) as response:
+            body = Body(response.headers, self.context.settings.max_response_bytes)
+            # not by iter_content, which decompresses a piece whatever its size
+            if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
+                body.add(piece)
+                on_head(body.so_far())
+            while piece := response.raw.read(READ_BYTES, decode_content=False):
+                body.add(piece)
+        return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for this number of seconds; raises ``Stopped`` as soon as the client is stopped."""
+        self._stop.sleep(seconds)
 
     def close(self) -> None:
         """Close the connections to the service, after a renewal in progress; a later call opens new ones."""
@@ -207,58 +180,40 @@ class Client:
     ) -> None:
         self.close()
 
-    def perform(self, effect: Effect) -> Any:
-        """Perform an effect, and return its outcome."""
-        match effect:
-            case Send(request):
-                return self._exchange_bytes(request)
-            case Sleep(seconds):
-                return self._stop.sleep(seconds)
-            case Authorize():
-                return self.authorize(effect)
-            case Blocking(function):
-                return function()
-
-    def _uninterrupted(self, renewal: Callable[[_RenewalDriver], T]) -> T:
+    def _uninterrupted(self, renewal: Callable[[Interruptible], T]) -> T:
         """Run a renewal to its end, whatever interrupts the caller.
 
         The service does not issue a token again, so it must be stored whatever happens. Signals interrupt
         only the main thread: there, the renewal runs in a thread that is waited for also after a signal.
         What has not begun to exchange then does not begin.
         """
-        driver = _RenewalDriver(self)
+        sender = Interruptible(self, self.context)
 
         def renewed() -> T:
             with self._renewing:
                 # once stopped, begin no renewal: it would leave a claim that other processes wait for
                 self._stop.check()
-                return renewal(driver)
+                return renewal(sender)
 
         if threading.current_thread() is not threading.main_thread():
             return renewed()
         result: Future[T] = Future()
         # no daemon, so the end of the process waits for it too
-        thread = threading.Thread(target=_resolve, args=(result, contextvars.copy_context(), renewed))
+        work = functools.partial(contextvars.copy_context().run, renewed)
+        thread = threading.Thread(target=resolve, args=(result, work))
         thread.start()
         try:
             first_done([result])
             return result.result()
         except BaseException:
-            driver.interrupted.set()
+            sender.interrupted.set()
             thread.join(INTERRUPTED_RENEWAL)
             raise
 
-    def _receive(self, request: Request, receiving: Receiving) -> None:
-        try:
-            receiving.response.set_result(self._exchange_bytes(request, receiving.head.set_result))
-        except BaseException as error:  # raised where the response is used
-            receiving.response.set_exception(error)
-        finally:
-            if not receiving.head.done():
-                receiving.head.set_result(b"")
+    def _begun(self, request: Request) -> requests.Response:
+        """Send a request, and its file if it has one; return the response as soon as it begins."""
+        import requests
 
-    def _exchange_bytes(self, request: Request, on_head: Callable[[bytes], object] | None = None) -> Response:
-        began = time.monotonic()
         settings = self.context.settings
         try:
             adapter = self._adapter(base_of(request.url), request.total_timeout)
@@ -266,21 +221,6 @@ class Client:
             raise
         except Exception as error:
             raise NotConnected from error
-        with contextlib.closing(self._begun(request, adapter)) as response:
-            body = Body(response.headers, settings.max_response_bytes)
-            # not by iter_content, which decompresses a piece whatever its size
-            if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
-                body.add(piece)
-                on_head(body.so_far())
-            while piece := response.raw.read(READ_BYTES, decode_content=False):
-                body.add(piece)
-        return Response(response.status_code, response.headers, body.read(), time.monotonic() - began)
-
-    def _begun(self, request: Request, adapter: _Adapter) -> requests.Response:
-        """Send a request, and its file if it has one; return the response as soon as it begins."""
-        import requests
-
-        settings = self.context.settings
         with contextlib.ExitStack() as opened:
             headers, content = request.headers, request.content
             if request.file:
@@ -301,7 +241,7 @@ class Client:
     def _connect(self) -> None:
         settings = self.context.settings
         parts = urlsplit(settings.base_url)
-        if proxy_for(settings.base_url, "socks") is not None:
+        if proxy_for(settings.base_url) is not None:
             return
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -320,43 +260,38 @@ class Client:
         return self._adapters[key]
 
 
-class _RenewalDriver:
-    """Sends and waits for a renewal of the token.
+@dataclass(frozen=True)
+class Interruptible:
+    """Sends and waits as a client does, until its caller is interrupted.
 
-    :param client: what sends and waits.
-    :ivar interrupted: set once the renewal's caller is interrupted: nothing more is sent or waited for.
+    :ivar interrupted: set once that is so: nothing more is sent. What was sent goes on to its end.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.interrupted = Stop()
+    client: Client
+    context: ClientContext
+    interrupted: Stop = field(default_factory=Stop)
 
-    def send(self, call: Call[TokenRecord]) -> TokenRecord:
-        """Send a token call, and return its result."""
-        return self.run(token_exchange(call, self._client.context))
+    def with_context(self, context: ClientContext) -> Interruptible:
+        """Return this sender with another context."""
+        return replace(self, context=context)
+
+    def send(self, call: Call[T]) -> T:
+        """Send ``call`` and return its result, as :meth:`Client.send` does."""
+        return exchange(call, self)
+
+    def transmit(self, request: Request) -> Response:
+        """Send a request and return the response, as :meth:`Client.transmit` does."""
+        self.interrupted.check()
+        return self.client.transmit(request)
 
     def sleep(self, seconds: float) -> None:
-        """Wait for this number of seconds."""
-        self._perform(Sleep(seconds))
+        """Wait for this number of seconds; raises ``Stopped`` at the end if the caller is interrupted."""
+        self.client.sleep(seconds)
+        self.interrupted.check()
 
-    def run(self, flow: Flow[T]) -> T:
-        """Run a piece of client logic, and return its result."""
-        return self._client.run(flow, perform=self._perform)
-
-    def _perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Send):
-            self.interrupted.check()
-        outcome = self._client.perform(effect)
-        if isinstance(effect, Sleep):
-            self.interrupted.check()
-        return outcome
-
-
-def _resolve(result: Future[T], context: contextvars.Context, function: Callable[[], T]) -> None:
-    try:
-        result.set_result(context.run(function))
-    except BaseException as error:  # raised where the result is used
-        result.set_exception(error)
+    def authorize(self, rejected: str | None) -> str:
+        """Get an access token, as :meth:`Client.authorize` does."""
+        return self.client.authorize(rejected)
 
 
 def _new_adapter(
@@ -373,7 +308,7 @@ def _new_adapter(
         def cert_verify(self, *_: Any) -> None:
             """Do nothing: requests would add its own certificate authorities to the context."""
 
-    proxy = proxy_for(base, "socks")
+    proxy = proxy_for(base)
     # without a tunnel, the connection is to the proxy
     end = proxy if proxy and base.startswith("http:") else base
     adapter: Any = Adapter(pool_maxsize=connections)
@@ -489,11 +424,10 @@ def trust(url: str, settings: Settings) -> ssl.SSLContext:
         raise TlsError(f"{bundle} holds no certificate authorities: {error}") from error
 
 
-def proxy_for(url: str, socks_library: str) -> str | None:
+def proxy_for(url: str) -> str | None:
     """Return the URL of the proxy that the environment names for ``url``, or None for a direct connection.
 
-    :param socks_library: the module that the driver's HTTP library needs for a SOCKS proxy.
-    :raises ProxyUnusable: if the URL is not a proxy's address, or that of a SOCKS proxy without that module.
+    :raises ProxyUnusable: if the URL is not a proxy's address, or that of a SOCKS proxy without its library.
         The message does not show the URL, which may have a password.
     """
     import urllib3.util
@@ -513,9 +447,9 @@ def proxy_for(url: str, socks_library: str) -> str | None:
     if not usable:
         rule = f"it must be a URL with a host and one of the schemes {', '.join(_PROXY_SCHEMES)}"
         raise ProxyUnusable(f"{variable} is not the address of a proxy: {rule}.")
-    if proxy.startswith("socks") and importlib.util.find_spec(socks_library) is None:
+    if proxy.startswith("socks") and importlib.util.find_spec("socks") is None:
         raise ProxyUnusable(
             f"{variable} names a SOCKS proxy, which takes libraries that are missing: "
-            "pip install 'requests[socks]' 'httpx[socks]'."
+            "pip install 'requests[socks]'."
         )
     return proxy

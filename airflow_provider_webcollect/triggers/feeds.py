@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.aio import AsyncClient
-    from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.flow import Flow
+    from airflow_provider_webcollect.service.sync import Interruptible
 
 log = logging.getLogger(__name__)
 
@@ -143,13 +142,8 @@ class _CurrentClient:
         self._clients = [hook.async_client()]
         self._reading = asyncio.Lock()
 
-    @property
-    def context(self) -> ClientContext:
-        """Settings, credentials, rate limiters and the token."""
-        return self._clients[-1].context
-
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a piece of client logic to its end and return its result.
+    async def run(self, work: Callable[[Interruptible], T]) -> T:
+        """Run ``work``, which sends calls, and return its result.
 
         :raises TokenUnavailable: if it failed, but the connection has changed and another attempt may
             succeed.
@@ -157,7 +151,7 @@ class _CurrentClient:
         """
         client = self._clients[-1]
         try:
-            return await client.run(flow)
+            return await client.run(work)
         except WebCollectError as error:
             if await self._has_successor(client):
                 raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error

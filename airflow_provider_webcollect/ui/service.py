@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_webcollect.service.models import AnalyticsRow, TaskStatus
+    from airflow_provider_webcollect.service.models import TaskStatus
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class ServiceView:
         hook = WebCollectHook(self._conn_id)
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
-            found: dict[str, TaskStatus] = client.run(all_task_statuses(client.context, ids, size))
+            found: dict[str, TaskStatus] = all_task_statuses(client, ids, size)
         return [
             {"task": task_id, **{name: _plain(value) for name, value in found[task_id].overview().items()}}
             if task_id in found
@@ -180,9 +180,7 @@ class ServiceView:
         today = datetime.datetime.now(datetime.UTC).date()
         start = today - datetime.timedelta(days=DAYS)
         with WebCollectHook(self._conn_id).reading_client() as client:
-            rows: list[AnalyticsRow] = client.run(
-                all_analytics(client.context, start=start, end=today, time_granularity="Day")
-            )
+            rows = all_analytics(client, start=start, end=today, time_granularity="Day")
         by_day = defaultdict(list)
         for row in rows:
             by_day[row.day_key].append(row)

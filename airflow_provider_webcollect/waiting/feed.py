@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_webcollect.waiting.poller import TIMING, Judge, Poll, Timing
 from airflow_provider_webcollect.waiting.queries import RUNNING_COUNTS, SUBTASKS, TASK_STATUSES, Query
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.flow import Flow
+    from airflow_provider_webcollect.service.sync import Interruptible
 
 T = TypeVar("T")
 
@@ -22,12 +21,8 @@ TRIES = 2
 class FeedClient(Protocol):
     """The part of ``AsyncClient`` that a feed uses."""
 
-    @property
-    def context(self) -> ClientContext:
-        """Settings, credentials, rate limiters and the token."""
-
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a piece of client logic to its end and return its result."""
+    async def run(self, work: Callable[[Interruptible], T]) -> T:
+        """Run ``work``, which sends calls, and return its result."""
 
     async def aclose(self) -> None:
         """Close the connections to the service."""
@@ -65,4 +60,6 @@ class StatusFeed:
 
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
         # few attempts, since a poll repeats a failed query later
-        return await self._client.run(query.ask(self._client.context.short_retries(TRIES), keys))
+        return await self._client.run(
+            lambda sender: query.ask(sender.with_context(sender.context.short_retries(TRIES)), keys)
+        )

@@ -22,7 +22,6 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.flow import Blocking
 from airflow_provider_webcollect.service.sync import Client
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.flow import Flow
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -347,12 +345,9 @@ async def test_a_thread_that_asks_airflow_gets_its_answer_though_nobody_waits_an
             ask()
             return super().get_connection(conn_id)
 
-    def load() -> Flow[None]:
-        yield Blocking(ask)
-
     await hook.aload()
     loading = asyncio.create_task(
-        SlowHook().aload() if what == "the connection" else hook.async_client().run(load())
+        SlowHook().aload() if what == "the connection" else hook.async_client().run(lambda _: ask())
     )
     await asyncio.to_thread(asking.wait)
     loading.cancel()

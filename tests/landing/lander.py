@@ -102,7 +102,7 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
 
         return worked
 
-    client._exchange_bytes = lethal(client._exchange_bytes)  # type: ignore[method-assign]
+    client.transmit = lethal(client.transmit)  # type: ignore[method-assign]
     if "file" in fs.protocol:
         for name in ("open", "fsync", "rename", "unlink", "mkdir", "scandir"):
             setattr(os, name, lethal(getattr(os, name)))

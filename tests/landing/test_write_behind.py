@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.landing import background
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.write_behind import BATCH_BYTES, write_behind
+from airflow_provider_webcollect.service import pauses
 from tests.interruption import ended_by
 from tests.landing.conftest import Store, StoreFile
 
@@ -112,7 +112,7 @@ def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_hande
 @pytest.fixture
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is interrupted waits a moment for what hangs, not seconds."""
-    monkeypatch.setattr(background, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(pauses, "LONGEST_WAIT", 0.1)
 
 
 @pytest.mark.usefixtures("short_wait")

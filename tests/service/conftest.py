@@ -1,9 +1,9 @@
-"""Both drivers, driven alike, on a clock that tests can read."""
+"""Clients on a clock that tests can read."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.flow import Flow
-
-T = TypeVar("T")
 
 
 class Clock(Stop):
@@ -48,59 +45,6 @@ class Clock(Stop):
         self.time += seconds
 
 
-class Driver:
-    """One of the two clients; its sleeps only move the clock, unless there is none."""
-
-    def __init__(self, kind: str, context: ClientContext, clock: Clock | None) -> None:
-        self.context = context
-        self._client: Any
-        self._runner: asyncio.Runner | None = None
-        if kind == "requests":
-            self._client = Client(context, **({"stop": clock} if clock else {}))
-            return
-
-        async def sleep(seconds: float) -> None:
-            assert clock is not None
-            clock.sleep(seconds)
-
-        self._runner = asyncio.Runner()
-        self._client = AsyncClient(context, **({"sleep": sleep, "stop": clock} if clock else {}))
-
-    def send(self, call: Call[T]) -> T:
-        return self._result(self._client.send(call))
-
-    def run(self, flow: Flow[T]) -> T:
-        return self._result(self._client.run(flow))
-
-    def send_together(self, calls: list[Call[Any]]) -> list[Any]:
-        """Send from one event loop at once; one after the other where there is none."""
-        if self._runner is None:
-            return [self.send(call) for call in calls]
-
-        async def gathered() -> list[Any]:
-            return await asyncio.gather(*(self._client.send(call) for call in calls))
-
-        return self._runner.run(gathered())
-
-    def close(self) -> None:
-        if self._runner is None:
-            self._client.close()
-        else:
-            self._runner.run(self._client.aclose())
-            self._runner.close()
-
-    def _result(self, outcome: Any) -> Any:
-        return outcome if self._runner is None else self._runner.run(outcome)
-
-
-class Drive(Protocol):
-    """Makes drivers, see :func:`drive`."""
-
-    def __call__(
-        self, *, credentials: Credentials | None = ..., real_time: bool = ..., **settings: Any
-    ) -> Driver: ...
-
-
 @pytest.fixture
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy and no certificate authorities in the environment."""
@@ -114,12 +58,17 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["requests", "httpx"])
-def drive(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Iterator[Drive]:
-    """Makes drivers of one kind, for the sandbox by default."""
-    made: list[Driver] = []
+@pytest.fixture
+def connect_on_clock(
+    request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock
+) -> Iterator[Callable[..., Client]]:
+    """Makes clients, for the sandbox by default, whose pauses only move the clock.
 
-    def make(*, credentials: Credentials | None = None, real_time: bool = False, **given: Any) -> Driver:
+    With ``real_time=True`` they take as long as they say.
+    """
+    made: list[Client] = []
+
+    def make(*, credentials: Credentials | None = None, real_time: bool = False, **given: Any) -> Client:
         settings = Settings(
             **{
                 "base_url": sandbox.url,
@@ -141,18 +90,24 @@ def drive(request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock) -> Ite
         time_passes = {} if real_time else {"clock": clock.now}
         tokens = Tokens(credentials, name, MemoryTokenStore(name), **time_passes)
         context = ClientContext(settings, credentials, rate_limiters, tokens)
-        made.append(Driver(request.param, context, None if real_time else clock))
+        made.append(Client(context, stop=None if real_time else clock))
         return made[-1]
 
     yield make
-    for driver in made:
-        driver.close()
+    for client in made:
+        client.close()
 
 
 @pytest.fixture
-def driver(drive: Drive) -> Driver:
-    """A driver with a token and a data-app key."""
-    return drive()
+def client(connect_on_clock: Callable[..., Client]) -> Client:
+    """A client with a token and a data-app key, whose pauses only move the clock."""
+    return connect_on_clock()
+
+
+async def send_together(client: Client, calls: list[Call[Any]]) -> list[Any]:
+    """Send from one event loop at once, under the client's settings; return the results."""
+    async with AsyncClient(client.context) as together:
+        return await asyncio.gather(*map(together.send, calls))
 
 
 def all_credentials(sandbox: Sandbox) -> Credentials:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
@@ -16,6 +14,7 @@ from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.call import REPLACEMENTS
 from airflow_provider_webcollect.service.endpoints import Credential
 from airflow_provider_webcollect.service.settings import Credentials, Retries
+from tests.service.conftest import send_together
 from tests.service.servers import answer, make_authority, serving
 from tests.service.test_endpoints import one_call_of_each
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.service.sync import Client
-    from tests.service.conftest import Clock, Drive, Driver
+    from tests.service.conftest import Clock
 
 pytestmark = [
     pytest.mark.usefixtures("plain_environment"),
@@ -38,17 +37,17 @@ ONCE = Retries(attempts=1)
 
 class TestCredentials:
     def test_a_key_goes_to_its_five_endpoints_and_the_token_to_the_others(
-        self, drive: Drive, sandbox: Sandbox
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
     ) -> None:
         credentials = Credentials(
             access_token=sandbox.access_token,
             api_key=sandbox.api_key,
             datahub_api_key=sandbox.datahub_api_key,
         )
-        driver = drive(credentials=credentials)
+        client = connect_on_clock(credentials=credentials)
         calls = one_call_of_each(sandbox)
         for call in calls:
-            driver.send(call)
+            client.send(call)
         shown = {
             call.endpoint.number: request["credential"]
             for call, request in zip(calls, sandbox.control.requests(), strict=True)
@@ -57,75 +56,91 @@ class TestCredentials:
         assert {number for number, kind in shown.items() if kind == "none"} == {1}
         assert set(shown.values()) == {"api_key", "bearer", "none"}
 
-    def test_a_token_serves_all_where_there_is_no_key(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(credentials=Credentials(access_token=sandbox.access_token))
-        driver.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
+    def test_a_token_serves_all_where_there_is_no_key(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(credentials=Credentials(access_token=sandbox.access_token))
+        client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
         assert sandbox.control.requests()[0]["credential"] == "bearer"
 
-    def test_a_key_alone_is_refused_where_only_a_token_serves(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(credentials=Credentials(api_key=sandbox.api_key))
+    def test_a_key_alone_is_refused_where_only_a_token_serves(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(credentials=Credentials(api_key=sandbox.api_key))
         for call in one_call_of_each(sandbox):
             if call.endpoint.credential is Credential.TOKEN:
                 with pytest.raises(errors.ConnectionIncomplete, match="only an API key") as refusal:
-                    driver.send(call)
+                    client.send(call)
                 assert "`api_key_everywhere`" in str(refusal.value)
                 assert refusal.value.endpoint == call.endpoint.name
         assert sandbox.control.requests() == []
-        driver.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
+        client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
 
     @pytest.mark.beyond_the_contract
     def test_a_key_is_taken_everywhere_where_the_account_says_so(
-        self, drive: Drive, sandbox: Sandbox
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
     ) -> None:
         sandbox.control.configure(api_key_everywhere=True)
-        driver = drive(credentials=Credentials(api_key=sandbox.api_key, api_key_everywhere=True))
-        driver.send(endpoints.get_running_counts())
+        client = connect_on_clock(credentials=Credentials(api_key=sandbox.api_key, api_key_everywhere=True))
+        client.send(endpoints.get_running_counts())
         (request,) = sandbox.control.requests()
         assert request["credential"] == "api_key"
 
-    def test_a_connection_without_a_credential_says_what_to_set(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(credentials=Credentials())
+    def test_a_connection_without_a_credential_says_what_to_set(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(credentials=Credentials())
         with pytest.raises(errors.ConnectionIncomplete, match="`refresh_token`, `access_token` or `api_key`"):
-            driver.send(endpoints.copy_task("t"))
+            client.send(endpoints.copy_task("t"))
         with pytest.raises(errors.ConnectionIncomplete, match="`datahub_api_key`"):
-            driver.send(endpoints.deprecate_data_app("a"))
+            client.send(endpoints.deprecate_data_app("a"))
         assert sandbox.control.requests() == []
 
-    def test_a_wrong_key_is_told_and_not_replaced_by_the_token(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(credentials=Credentials(access_token=sandbox.access_token, api_key="wrong"))
+    def test_a_wrong_key_is_told_and_not_replaced_by_the_token(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(credentials=Credentials(access_token=sandbox.access_token, api_key="wrong"))
         with pytest.raises(errors.TokenRejected, match="Put a valid credential") as refusal:
-            driver.send(endpoints.copy_task(demo.TASK_ID))
+            client.send(endpoints.copy_task(demo.TASK_ID))
         assert refusal.value.status == 401
         assert len(sandbox.control.requests()) == 1
 
     def test_a_token_that_is_rejected_and_cannot_be_renewed_is_told(
-        self, drive: Drive, sandbox: Sandbox
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
     ) -> None:
         with pytest.raises(errors.TokenRejected, match="nothing to obtain a new one with"):
-            drive(credentials=Credentials(access_token="wrong")).send(endpoints.get_running_counts())
+            connect_on_clock(credentials=Credentials(access_token="wrong")).send(
+                endpoints.get_running_counts()
+            )
 
-    def test_a_token_that_is_rejected_time_and_again_is_told(self, drive: Drive, sandbox: Sandbox) -> None:
+    def test_a_token_that_is_rejected_time_and_again_is_told(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
         sandbox.control.fail(STATS, times=None, status=401)
-        driver = drive(
+        client = connect_on_clock(
             credentials=Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
         )
         with pytest.raises(errors.TokenUnavailable, match="rejected again"):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         paths = [request["path"] for request in sandbox.control.requests()]
         assert 1 <= paths.count("/token") <= REPLACEMENTS
         assert paths.count(STATS) == paths.count("/token") + 1
 
     def test_two_tokens_that_are_rejected_in_a_row_do_not_end_a_call(
-        self, drive: Drive, sandbox: Sandbox
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
     ) -> None:
         sandbox.control.fail(STATS, times=2, status=401)
-        driver = drive(
+        client = connect_on_clock(
             credentials=Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
         )
-        assert driver.send(endpoints.get_running_counts()).finished_count == 1
+        assert client.send(endpoints.get_running_counts()).finished_count == 1
 
     def test_the_environment_slips_in_no_other_credential(
-        self, drive: Drive, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        connect_on_clock: Callable[..., Client],
+        sandbox: Sandbox,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         netrc = tmp_path / ".netrc"
         netrc.write_text("machine 127.0.0.1 login me password other\ndefault login me password other\n")
@@ -133,44 +148,44 @@ class TestCredentials:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("NETRC", str(netrc))
         with serving(lambda _: COUNTS) as server:
-            driver = drive(base_url=server.url, credentials=Credentials(access_token="mine"))
-            driver.send(endpoints.get_running_counts())
+            client = connect_on_clock(base_url=server.url, credentials=Credentials(access_token="mine"))
+            client.send(endpoints.get_running_counts())
             with pytest.raises(errors.WebCollectError):
-                drive(base_url=server.url, retries=ONCE).send(endpoints.refresh_token("r"))
+                connect_on_clock(base_url=server.url, retries=ONCE).send(endpoints.refresh_token("r"))
         stats, refresh = server.received
         assert stats.count(b"uthorization:") == 1
         assert b"authorization: Bearer mine" in stats.replace(b"Auth", b"auth")
         assert b"uthorization:" not in refresh
 
-    def test_no_cookie_is_kept(self, drive: Drive) -> None:
+    def test_no_cookie_is_kept(self, connect_on_clock: Callable[..., Client]) -> None:
         said = answer({"extractingCount": 1}, Set_Cookie="session=1; Path=/")
         with serving(lambda _: said) as server:
-            driver = drive(base_url=server.url)
+            client = connect_on_clock(base_url=server.url)
             for _ in range(2):
-                driver.send(endpoints.get_running_counts())
+                client.send(endpoints.get_running_counts())
         assert len(server.received) == 2
         assert b"cookie" not in b"".join(server.received).lower()
 
 
 class TestRedirects:
-    def test_the_body_of_one_is_bounded_too(self, drive: Drive) -> None:
+    def test_the_body_of_one_is_bounded_too(self, connect_on_clock: Callable[..., Client]) -> None:
         said = answer(b" " * 60_000, status=307, Location="https://service.example/")
         with serving(lambda _: said) as server:
-            driver = drive(base_url=server.url, max_response_bytes=50_000)
+            client = connect_on_clock(base_url=server.url, max_response_bytes=50_000)
             with pytest.raises(errors.ResponseTooLarge):
-                driver.send(endpoints.get_running_counts())
+                client.send(endpoints.get_running_counts())
 
-    def test_another_host_gets_nothing(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_another_host_gets_nothing(self, client: Client, sandbox: Sandbox) -> None:
         with Sandbox() as other:
             for status in (301, 302, 303, 307, 308):
                 for to in (other.url + STATS, other.url.replace("http:", "") + STATS):
                     sandbox.control.fail("*", kind="redirect", status=status, to=to, times=2)
                     with pytest.raises(errors.RedirectRefused, match=other.url) as refusal:
-                        driver.send(endpoints.get_running_counts())
+                        client.send(endpoints.get_running_counts())
                     assert refusal.value.status == status
                     assert "Set the connection's host" in str(refusal.value)
                     with pytest.raises(errors.RedirectRefused):
-                        driver.send(endpoints.copy_task(demo.TASK_ID))
+                        client.send(endpoints.copy_task(demo.TASK_ID))
             assert other.control.requests() == []
 
     @pytest.mark.parametrize(
@@ -185,165 +200,191 @@ class TestRedirects:
         ],
     )
     def test_another_scheme_name_or_user_is_another_place_and_the_same_address_a_loop(
-        self, driver: Driver, sandbox: Sandbox, to: str
+        self, client: Client, sandbox: Sandbox, to: str
     ) -> None:
         port = sandbox.url.rpartition(":")[2]
         sandbox.control.fail(STATS, kind="redirect", to=to.format(port=port))
         with pytest.raises(errors.RedirectRefused):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert len(sandbox.control.requests()) == 1
 
-    def test_what_is_no_web_address_is_refused(self, drive: Drive, sandbox: Sandbox) -> None:
+    def test_what_is_no_web_address_is_refused(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
         sandbox.control.fail(STATS, kind="redirect", to="mailto:me@a.example")
         with pytest.raises((errors.RedirectRefused, errors.TransportError)):
-            drive(retries=ONCE).send(endpoints.get_running_counts())
+            connect_on_clock(retries=ONCE).send(endpoints.get_running_counts())
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-    def test_a_read_follows_within_its_host(self, driver: Driver, sandbox: Sandbox, status: int) -> None:
+    def test_a_read_follows_within_its_host(self, client: Client, sandbox: Sandbox, status: int) -> None:
         to = f"/data/lotno/all?taskId={demo.FINISHED_TASK_ID}&lotno=000002&offset=0&size=10"
         sandbox.control.fail("/data/all", kind="redirect", status=status, to=to)
-        page = driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        page = client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000002")[:10]
         assert [request["credential"] for request in sandbox.control.requests()] == ["bearer"] * 2
 
     @pytest.mark.parametrize("status", [307, 308])
-    def test_a_post_follows_with_its_body(self, driver: Driver, sandbox: Sandbox, status: int) -> None:
+    def test_a_post_follows_with_its_body(self, client: Client, sandbox: Sandbox, status: int) -> None:
         to = f"{sandbox.url}/cloudextraction/statuses/v2"
         sandbox.control.fail("/task/deleteTasks", kind="redirect", status=status, to=to)
-        driver.send(endpoints.delete_tasks([demo.TASK_ID]))
+        client.send(endpoints.delete_tasks([demo.TASK_ID]))
         first, second = sandbox.control.requests()
         assert (second["method"], second["endpoint"]) == ("POST", "/cloudextraction/statuses/v2")
         assert first["body"] == second["body"]
 
     @pytest.mark.parametrize("status", [301, 302, 303])
     def test_a_post_that_would_become_a_get_is_refused(
-        self, driver: Driver, sandbox: Sandbox, status: int
+        self, client: Client, sandbox: Sandbox, status: int
     ) -> None:
         sandbox.control.fail("/task/deleteTasks", kind="redirect", status=status, to=STATS)
         with pytest.raises(errors.RedirectRefused):
-            driver.send(endpoints.delete_tasks(["t"]))
+            client.send(endpoints.delete_tasks(["t"]))
         assert len(sandbox.control.requests()) == 1
 
-    def test_redirects_in_a_circle_are_refused(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_redirects_in_a_circle_are_refused(self, client: Client, sandbox: Sandbox) -> None:
         query = f"?taskId={demo.FINISHED_TASK_ID}&offset=0&size=10"
         batch = f"/data/lotno/all{query}&lotno=000001"
         sandbox.control.fail("/data/all", kind="redirect", times=None, to=batch)
         sandbox.control.fail("/data/lotno/all", kind="redirect", times=None, to=f"/data/all{query}")
         with pytest.raises(errors.RedirectRefused, match="time and again"):
-            driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+            client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert len(sandbox.control.requests()) == 2
 
 
 class TestTls:
-    def test_a_certificate_that_nobody_vouches_for_is_refused(self, drive: Drive, tmp_path: Path) -> None:
+    def test_a_certificate_that_nobody_vouches_for_is_refused(
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path
+    ) -> None:
         _, context = make_authority(tmp_path)
         with serving(lambda _: COUNTS, context) as server:
-            driver = drive(base_url=server.url)
+            client = connect_on_clock(base_url=server.url)
             with pytest.raises(errors.TlsError, match="`ca_file`") as failure:
-                driver.send(endpoints.get_running_counts())
+                client.send(endpoints.get_running_counts())
             assert failure.value.unsent
             with pytest.raises(errors.TlsError):
-                driver.send(endpoints.copy_task("t"))
+                client.send(endpoints.copy_task("t"))
             assert server.received == []
             assert server.connections == 2
 
     @pytest.mark.parametrize("how", ["setting", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
     def test_a_certificate_of_the_given_authority_is_trusted(
-        self, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+        self,
+        connect_on_clock: Callable[..., Client],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        how: str,
     ) -> None:
         authority, context = make_authority(tmp_path)
         if how != "setting":
             monkeypatch.setenv(how, str(authority))
         with serving(lambda _: COUNTS, context) as server:
-            driver = drive(base_url=server.url, ca_file=str(authority) if how == "setting" else None)
-            assert driver.send(endpoints.get_running_counts()).extracting_count == 1
+            client = connect_on_clock(
+                base_url=server.url, ca_file=str(authority) if how == "setting" else None
+            )
+            assert client.send(endpoints.get_running_counts()).extracting_count == 1
 
-    def test_a_folder_of_authorities_can_be_given(self, drive: Drive, tmp_path: Path) -> None:
+    def test_a_folder_of_authorities_can_be_given(
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path
+    ) -> None:
         _, context = make_authority(tmp_path)
         (tmp_path / "empty").mkdir()
         with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
-            drive(base_url=server.url, ca_file=str(tmp_path / "empty")).send(endpoints.get_running_counts())
+            connect_on_clock(base_url=server.url, ca_file=str(tmp_path / "empty")).send(
+                endpoints.get_running_counts()
+            )
 
-    def test_a_certificate_for_another_name_is_refused(self, drive: Drive, tmp_path: Path) -> None:
+    def test_a_certificate_for_another_name_is_refused(
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path
+    ) -> None:
         authority, context = make_authority(tmp_path, name="127.0.0.2")
         with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
-            drive(base_url=server.url, ca_file=str(authority)).send(endpoints.get_running_counts())
+            connect_on_clock(base_url=server.url, ca_file=str(authority)).send(endpoints.get_running_counts())
 
-    def test_a_file_of_authorities_that_is_not_there_is_named(self, drive: Drive, sandbox: Sandbox) -> None:
+    def test_a_file_of_authorities_that_is_not_there_is_named(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
         with pytest.raises(errors.InvalidArgument, match="`ca_file` is '/no/such/file'"):
-            drive(ca_file="/no/such/file").send(endpoints.get_running_counts())
+            connect_on_clock(ca_file="/no/such/file").send(endpoints.get_running_counts())
         assert sandbox.control.requests() == []
 
-    def test_a_file_of_authorities_that_holds_none_is_told(self, drive: Drive, tmp_path: Path) -> None:
+    def test_a_file_of_authorities_that_holds_none_is_told(
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path
+    ) -> None:
         authority, context = make_authority(tmp_path)
         authority.write_text("nothing")
         with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
-            drive(base_url=server.url, ca_file=str(authority)).send(endpoints.get_running_counts())
+            connect_on_clock(base_url=server.url, ca_file=str(authority)).send(endpoints.get_running_counts())
 
-    def test_a_service_without_tls_is_told(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(base_url=sandbox.url.replace("http:", "https:"), retries=ONCE)
+    def test_a_service_without_tls_is_told(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(base_url=sandbox.url.replace("http:", "https:"), retries=ONCE)
         with pytest.raises(errors.TransportError):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
 
     def test_an_encrypted_connection_that_breaks_off_may_have_taken_effect(
-        self, drive: Drive, tmp_path: Path
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path
     ) -> None:
         authority, context = make_authority(tmp_path)
         cut = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"
         answers = [b"", cut, COUNTS, b"", cut]
         with serving(lambda _: answers.pop(0), context) as server:
-            driver = drive(base_url=server.url, ca_file=str(authority))
-            assert driver.send(endpoints.get_running_counts()).extracting_count == 1
+            client = connect_on_clock(base_url=server.url, ca_file=str(authority))
+            assert client.send(endpoints.get_running_counts()).extracting_count == 1
             assert len(server.received) == 3
             for _ in range(2):
                 with pytest.raises(errors.OutcomeUnknown):
-                    driver.send(endpoints.copy_task("t"))
+                    client.send(endpoints.copy_task("t"))
 
 
 class TestProxies:
-    def test_the_environments_proxy_is_used(self, drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environments_proxy_is_used(
+        self, connect_on_clock: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with serving(lambda _: COUNTS) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
-            driver = drive(base_url="http://service.example")
-            assert driver.send(endpoints.get_running_counts()).extracting_count == 1
+            client = connect_on_clock(base_url="http://service.example")
+            assert client.send(endpoints.get_running_counts()).extracting_count == 1
         assert proxy.received[0].startswith(b"GET http://service.example/cloudextraction/task/stats HTTP/1.1")
 
     def test_hosts_that_the_environment_excepts_are_asked_directly(
-        self, drive: Drive, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         for excepted in ("127.0.0.1", "a.example, 127.0.0.0/8", "[::1], [::2, /, 127.0.0.1"):
             monkeypatch.setenv("no_proxy", excepted)
-            assert drive().send(endpoints.get_running_counts()).finished_count == 1
+            assert connect_on_clock().send(endpoints.get_running_counts()).finished_count == 1
 
-    def test_a_proxy_is_logged_in_to(self, drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_proxy_is_logged_in_to(
+        self, connect_on_clock: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         login = base64.b64encode(b"me:p@ss")
         with serving(lambda _: COUNTS) as proxy:
             for scheme in ("", "http://"):
                 monkeypatch.setenv("all_proxy", f"{scheme}me:p%40ss@127.0.0.1:{proxy.port}")
-                drive(base_url="http://service.example").send(endpoints.get_running_counts())
+                connect_on_clock(base_url="http://service.example").send(endpoints.get_running_counts())
         assert len(proxy.received) == 2
         assert all(b"roxy-authorization: basic " + login.lower() in each.lower() for each in proxy.received)
 
     def test_a_proxy_may_speak_tls_under_the_given_authority(
-        self, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         authority, context = make_authority(tmp_path)
         with serving(lambda _: COUNTS, context) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
-            driver = drive(base_url="http://service.example", ca_file=str(authority))
-            assert driver.send(endpoints.get_running_counts()).extracting_count == 1
+            client = connect_on_clock(base_url="http://service.example", ca_file=str(authority))
+            assert client.send(endpoints.get_running_counts()).extracting_count == 1
             with pytest.raises(errors.TlsError):
-                drive(base_url="http://service.example").send(endpoints.get_running_counts())
+                connect_on_clock(base_url="http://service.example").send(endpoints.get_running_counts())
 
     def test_a_trusted_service_behind_a_tunnel_is_asked(
-        self, drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, connect_on_clock: Callable[..., Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         authority, tunnel = make_authority(tmp_path)
         with serving(lambda _: COUNTS, tunnel=tunnel) as proxy:
             monkeypatch.setenv("https_proxy", proxy.url)
-            driver = drive(base_url="https://127.0.0.1", ca_file=str(authority))
-            assert driver.send(endpoints.get_running_counts()).extracting_count == 1
+            client = connect_on_clock(base_url="https://127.0.0.1", ca_file=str(authority))
+            assert client.send(endpoints.get_running_counts()).extracting_count == 1
         assert proxy.received[0].startswith(b"CONNECT 127.0.0.1:443 ")
 
     @pytest.mark.parametrize(
@@ -359,41 +400,45 @@ class TestProxies:
         ],
     )
     def test_a_malformed_proxy_is_refused_at_once_by_the_name_of_its_variable(
-        self, drive: Drive, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
+        self,
+        connect_on_clock: Callable[..., Client],
+        clock: Clock,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
     ) -> None:
         monkeypatch.setenv("https_proxy", name.replace("//", "//me:SECRET@"))
         with pytest.raises(errors.ProxyUnusable, match=r"HTTPS_PROXY \(or ALL_PROXY\)") as refusal:
-            drive(base_url="https://service.example").send(endpoints.copy_task("t"))
+            connect_on_clock(base_url="https://service.example").send(endpoints.copy_task("t"))
         assert "SECRET" not in str(refusal.value)
         assert clock.slept == []
 
     def test_a_proxy_that_is_down_is_told_and_the_call_was_not_sent(
-        self, drive: Drive, monkeypatch: pytest.MonkeyPatch
+        self, connect_on_clock: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with serving(lambda _: None) as server:
             down = server.url
         monkeypatch.setenv("http_proxy", down)
-        driver = drive(base_url="http://service.example", retries=ONCE)
+        client = connect_on_clock(base_url="http://service.example", retries=ONCE)
         with pytest.raises(errors.ServiceUnreachable, match="proxy settings"):
-            driver.send(endpoints.copy_task("t"))
+            client.send(endpoints.copy_task("t"))
 
     def test_a_proxy_that_refuses_a_tunnel_has_sent_nothing(
-        self, drive: Drive, monkeypatch: pytest.MonkeyPatch
+        self, connect_on_clock: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with serving(lambda _: answer(b"no", status=502)) as proxy:
             monkeypatch.setenv("https_proxy", proxy.url)
-            driver = drive(base_url="https://service.example", retries=ONCE)
+            client = connect_on_clock(base_url="https://service.example", retries=ONCE)
             with pytest.raises(errors.ServiceUnreachable):
-                driver.send(endpoints.copy_task("t"))
+                client.send(endpoints.copy_task("t"))
 
     def test_what_a_proxy_was_given_before_it_cut_the_connection_may_have_been_done(
-        self, drive: Drive, monkeypatch: pytest.MonkeyPatch
+        self, connect_on_clock: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with serving(lambda _: b"") as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
-            driver = drive(base_url="http://service.example")
+            client = connect_on_clock(base_url="http://service.example")
             with pytest.raises(errors.OutcomeUnknown):
-                driver.send(endpoints.copy_task("t"))
+                client.send(endpoints.copy_task("t"))
         assert len(proxy.received) == 1
 
 
@@ -421,44 +466,30 @@ class TestSharing:
         tokens = [request for request in sandbox.control.requests() if request["path"] == "/token"]
         assert len(tokens) == 1
 
-    def test_many_calls_of_one_event_loop_share_one_client(self, driver: Driver, sandbox: Sandbox) -> None:
+    async def test_many_calls_of_one_event_loop_share_one_client(self, client: Client) -> None:
         calls: list[Any] = [endpoints.read_data(demo.FINISHED_TASK_ID, 0, n) for n in range(1, 101)]
-        assert [len(page.rows) for page in driver.send_together(calls)] == list(range(1, 101))
+        assert [len(page.rows) for page in await send_together(client, calls)] == list(range(1, 101))
 
-    def test_connections_are_kept(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_connections_are_kept(self, client: Client, sandbox: Sandbox) -> None:
         for _ in range(10):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert len({request["client_port"] for request in sandbox.control.requests()}) == 1
 
-    def test_a_closed_client_opens_anew(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_a_closed_client_opens_anew(self, client: Client, sandbox: Sandbox) -> None:
         for _ in range(2):
-            driver.send(endpoints.get_running_counts())
-            if driver._runner:
-                driver._runner.run(driver._client.aclose())
-            else:
-                driver._client.close()
+            client.send(endpoints.get_running_counts())
+            client.close()
         assert len(sandbox.control.requests()) == 2
 
-    def test_clients_are_context_managers(self, driver: Driver) -> None:
-        if driver._runner:
+    async def test_a_closed_client_of_an_event_loop_sends_nothing(
+        self, client: Client, sandbox: Sandbox
+    ) -> None:
+        async with AsyncClient(client.context) as closed:
+            assert (await closed.send(endpoints.get_running_counts())).finished_count == 1
+        with pytest.raises(errors.Stopped):
+            await closed.send(endpoints.get_running_counts())
+        assert len(sandbox.control.requests()) == 1
 
-            async def use() -> Any:
-                async with driver._client as client:
-                    return await client.send(endpoints.get_running_counts())
-
-            assert driver._runner.run(use()).finished_count == 1
-            return
-        with driver._client as client:
+    def test_clients_are_context_managers(self, client: Client) -> None:
+        with client:
             assert client.send(endpoints.get_running_counts()).finished_count == 1
-
-
-async def test_httpx_logs_the_requests_of_others_and_not_ours(
-    client: Client, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "httpx"):
-        async with AsyncClient(client.context) as ours:
-            await ours.send(endpoints.get_running_counts())
-        assert [record for record in caplog.records if record.name == "httpx"] == []
-        async with httpx.AsyncClient() as other:
-            await other.get(f"{sandbox.url}/nowhere")
-    assert "httpx" in [record.name for record in caplog.records if "/nowhere" in record.getMessage()]

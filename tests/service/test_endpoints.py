@@ -14,9 +14,11 @@ from airflow_provider_webcollect.service.url_file import url_list
 from tests.conftest import CONTRACT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Drive, Driver
+    from airflow_provider_webcollect.service.sync import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -76,22 +78,24 @@ def one_call_of_each(sandbox: Sandbox) -> list[Call[Any]]:
     ]
 
 
-def test_all_twenty_are_sent_as_the_contract_says(driver: Driver, sandbox: Sandbox) -> None:
+def test_all_twenty_are_sent_as_the_contract_says(client: Client, sandbox: Sandbox) -> None:
     for call in one_call_of_each(sandbox):
-        driver.send(call)
+        client.send(call)
 
     seen = CONTRACT.check(sandbox.control.requests())
     assert set(seen) == {endpoint.name for endpoint in endpoints.ENDPOINTS}
     assert len(seen) == 20
 
 
-def test_an_address_may_be_written_in_capitals(drive: Drive, sandbox: Sandbox) -> None:
-    driver = drive(
+def test_an_address_may_be_written_in_capitals(
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox
+) -> None:
+    client = connect_on_clock(
         base_url=sandbox.url.replace("http://", "HTTP://"),
         datahub_url=sandbox.datahub_url.replace("http://", "HTTP://"),
     )
     for call in one_call_of_each(sandbox):
-        driver.send(call)
+        client.send(call)
 
 
 def test_every_endpoint_has_its_number() -> None:
@@ -99,21 +103,21 @@ def test_every_endpoint_has_its_number() -> None:
 
 
 class TestSuccess:
-    def test_a_refresh_token_gives_new_tokens_and_is_spent(self, driver: Driver, sandbox: Sandbox) -> None:
-        record = driver.send(endpoints.refresh_token(sandbox.refresh_token))
+    def test_a_refresh_token_gives_new_tokens_and_is_spent(self, client: Client, sandbox: Sandbox) -> None:
+        record = client.send(endpoints.refresh_token(sandbox.refresh_token))
         assert record.access_token
         assert record.refresh_token not in {None, sandbox.refresh_token}
         assert record.expires_in == 86399
         assert record.token_type == "Bearer"
         with pytest.raises(errors.GrantRejected) as refusal:
-            driver.send(endpoints.refresh_token(sandbox.refresh_token))
+            client.send(endpoints.refresh_token(sandbox.refresh_token))
         assert (refusal.value.status, refusal.value.code) == (400, "Invalid.Grant")
 
-    def test_login_and_password_give_the_first_tokens(self, driver: Driver, sandbox: Sandbox) -> None:
-        assert driver.send(endpoints.first_token(sandbox.username, sandbox.password)).refresh_token
+    def test_login_and_password_give_the_first_tokens(self, client: Client, sandbox: Sandbox) -> None:
+        assert client.send(endpoints.first_token(sandbox.username, sandbox.password)).refresh_token
 
-    def test_analytics_come_by_day_for_the_tasks_asked_for(self, driver: Driver) -> None:
-        page = driver.send(
+    def test_analytics_come_by_day_for_the_tasks_asked_for(self, client: Client) -> None:
+        page = client.send(
             endpoints.query_analytics(
                 str(LAST_WEEK), TODAY, page_size=500, task_ids=[demo.TASK_ID], collection_method="Cloud"
             )
@@ -128,27 +132,27 @@ class TestSuccess:
             assert row.data_volume_metrics.total_collected is not None
             assert row.resource_usage_metrics.captcha_count is not None
 
-    def test_analytics_come_by_week_with_the_weeks_dates(self, driver: Driver) -> None:
-        page = driver.send(endpoints.query_analytics(LAST_WEEK, TODAY, time_granularity="Week"))
+    def test_analytics_come_by_week_with_the_weeks_dates(self, client: Client) -> None:
+        page = client.send(endpoints.query_analytics(LAST_WEEK, TODAY, time_granularity="Week"))
         assert page.rows[0].week_start_date
         assert page.rows[0].week_end_date
 
-    def test_analytics_of_a_colleague_are_told_from_ones_own(self, driver: Driver) -> None:
-        page = driver.send(endpoints.query_analytics(LAST_WEEK, TODAY, member_names=[demo.COLLEAGUE]))
+    def test_analytics_of_a_colleague_are_told_from_ones_own(self, client: Client) -> None:
+        page = client.send(endpoints.query_analytics(LAST_WEEK, TODAY, member_names=[demo.COLLEAGUE]))
         assert {row.user_id for row in page.rows} == {f"user-{demo.COLLEAGUE}"}
 
     @pytest.mark.parametrize(("append", "expected"), [(False, ["x"]), (True, [*demo.LOOP_ITEMS, "x"])])
     def test_loop_items_are_replaced_or_appended(
-        self, driver: Driver, sandbox: Sandbox, append: bool, expected: list[str]
+        self, client: Client, sandbox: Sandbox, append: bool, expected: list[str]
     ) -> None:
         loop = action_ids(sandbox)[0]
-        answer = driver.send(endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["x"], append))
+        answer = client.send(endpoints.update_loop_items(demo.TASK_ID, loop, "TextList", ["x"], append))
         assert answer.message
         assert sandbox.control.task(demo.TASK_ID)["actions"][0]["loop_items"] == expected
 
-    def test_parameters_of_several_steps_are_updated_at_once(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_parameters_of_several_steps_are_updated_at_once(self, client: Client, sandbox: Sandbox) -> None:
         loop, page, text = action_ids(sandbox)
-        update = driver.send(
+        update = client.send(
             endpoints.update_task_parameters(
                 demo.TASK_ID,
                 actions=[
@@ -179,9 +183,9 @@ class TestSuccess:
         assert actions[0]["loop_items"] == [*demo.LOOP_ITEMS, "https://a.example"]
         assert actions[1]["properties"]["Url"] == "https://new.example"
 
-    def test_steps_come_as_they_can_be_sent_back(self, driver: Driver, sandbox: Sandbox) -> None:
-        driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
-        (task,) = driver.send(endpoints.get_actions([demo.TASK_ID]))
+    def test_steps_come_as_they_can_be_sent_back(self, client: Client, sandbox: Sandbox) -> None:
+        client.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
+        (task,) = client.send(endpoints.get_actions([demo.TASK_ID]))
         loop, page, text = task.actions
         assert task.task_id == demo.TASK_ID
         assert (loop.action_type, loop.loop_type, loop.loop_items) == ("LoopAction", "UrlList", tuple(URLS))
@@ -190,52 +194,52 @@ class TestSuccess:
         assert text.properties[0].name == "TextToSet"
         assert [action.action_id for action in task.actions] == action_ids(sandbox)
 
-    def test_only_the_action_types_asked_for_come(self, driver: Driver) -> None:
-        (task,) = driver.send(endpoints.get_actions([demo.TASK_ID], ["LoopAction"]))
+    def test_only_the_action_types_asked_for_come(self, client: Client) -> None:
+        (task,) = client.send(endpoints.get_actions([demo.TASK_ID], ["LoopAction"]))
         assert [action.action_type for action in task.actions] == ["LoopAction"]
 
-    def test_urls_are_replaced(self, driver: Driver, sandbox: Sandbox) -> None:
-        driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
+    def test_urls_are_replaced(self, client: Client, sandbox: Sandbox) -> None:
+        client.send(endpoints.replace_urls(demo.TASK_ID, url_list(URLS)))
         assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
     @pytest.mark.parametrize(("group", "expected"), [(None, 1), (3, 3)])
     def test_a_copy_goes_to_its_own_or_to_another_group(
-        self, driver: Driver, sandbox: Sandbox, group: int | None, expected: int
+        self, client: Client, sandbox: Sandbox, group: int | None, expected: int
     ) -> None:
-        copied = driver.send(endpoints.copy_task(demo.TASK_ID, group))
+        copied = client.send(endpoints.copy_task(demo.TASK_ID, group))
         assert copied.task_name == "Shop search (copy)"
         assert sandbox.control.task(copied.task_id)["group_id"] == expected
 
-    def test_copies_go_to_each_group_and_failures_are_told(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_copies_go_to_each_group_and_failures_are_told(self, client: Client, sandbox: Sandbox) -> None:
         before = len(sandbox.control.tasks())
-        result = driver.send(endpoints.copy_tasks([demo.TASK_ID, "none"], [2, 3]))
+        result = client.send(endpoints.copy_tasks([demo.TASK_ID, "none"], [2, 3]))
         assert (result.request_count, result.success_count) == (4, 2)
         assert [(failed.task_id, bool(failed.reason)) for failed in result.failed_tasks] == [
             ("none", True)
         ] * 2
         assert len(sandbox.control.tasks()) == before + 2
 
-    def test_copies_without_a_failure_have_an_empty_list_of_failures(self, driver: Driver) -> None:
-        assert driver.send(endpoints.copy_tasks([demo.TASK_ID], [2])).failed_tasks == ()
+    def test_copies_without_a_failure_have_an_empty_list_of_failures(self, client: Client) -> None:
+        assert client.send(endpoints.copy_tasks([demo.TASK_ID], [2])).failed_tasks == ()
 
-    def test_a_task_is_moved(self, driver: Driver, sandbox: Sandbox) -> None:
-        assert driver.send(endpoints.move_task(demo.TASK_ID, 3)).moved is True
+    def test_a_task_is_moved(self, client: Client, sandbox: Sandbox) -> None:
+        assert client.send(endpoints.move_task(demo.TASK_ID, 3)).moved is True
         assert sandbox.control.task(demo.TASK_ID)["group_id"] == 3
 
-    def test_tasks_and_groups_are_deleted(self, driver: Driver, sandbox: Sandbox) -> None:
-        driver.send(endpoints.delete_tasks([demo.TASK_ID, demo.GROUPED_TASK_ID]))
-        driver.send(endpoints.delete_task_groups([2, 3]))
+    def test_tasks_and_groups_are_deleted(self, client: Client, sandbox: Sandbox) -> None:
+        client.send(endpoints.delete_tasks([demo.TASK_ID, demo.GROUPED_TASK_ID]))
+        client.send(endpoints.delete_task_groups([2, 3]))
         left = {task["task_id"] for task in sandbox.control.tasks()}
         assert left.isdisjoint({demo.TASK_ID, demo.GROUPED_TASK_ID})
         assert set(sandbox.control.groups()) == {1}
 
-    def test_version_1_tells_name_and_state(self, driver: Driver) -> None:
-        (status,) = driver.send(endpoints.get_task_statuses([demo.FINISHED_TASK_ID]))
+    def test_version_1_tells_name_and_state(self, client: Client) -> None:
+        (status,) = client.send(endpoints.get_task_statuses([demo.FINISHED_TASK_ID]))
         assert (status.task_name, status.status) == ("Price list", "Finished")
         assert status.executed_times is None
 
-    def test_version_2_tells_counts_and_times(self, driver: Driver) -> None:
-        (status,) = driver.send(endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID]))
+    def test_version_2_tells_counts_and_times(self, client: Client) -> None:
+        (status,) = client.send(endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID]))
         assert (status.status, status.executed_times, status.sub_task_count) == ("Finished", 2, 4)
         assert status.current_total_extract_count == 123
         assert status.start_execute_time is not None
@@ -243,56 +247,56 @@ class TestSuccess:
         assert status.start_execute_time < status.end_execute_time
         assert status.start_execute_time.tzinfo is None
 
-    def test_times_are_in_the_connections_zone(self, drive: Drive) -> None:
+    def test_times_are_in_the_connections_zone(self, connect_on_clock: Callable[..., Client]) -> None:
         statuses = endpoints.get_task_statuses_v2([demo.FINISHED_TASK_ID])
-        (status,) = drive(timezone="Asia/Shanghai").send(statuses)
+        (status,) = connect_on_clock(timezone="Asia/Shanghai").send(statuses)
         assert status.start_execute_time is not None
         assert status.start_execute_time.timezone_name == "Asia/Shanghai"
 
-    def test_subtasks_come_by_page(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_subtasks_come_by_page(self, client: Client, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(subtasks=23)["task_id"]
-        pages = [driver.send(endpoints.get_subtasks(task, page)) for page in (1, 2)]
+        pages = [client.send(endpoints.get_subtasks(task, page)) for page in (1, 2)]
         assert [subtask.sub_task_id for page in pages for subtask in page] == subtask_ids(sandbox, task)
         assert [len(page) for page in pages] == [20, 3]
 
-    def test_started_subtasks_run(self, driver: Driver, sandbox: Sandbox) -> None:
-        driver.send(endpoints.start_subtasks(demo.TASK_ID, subtask_ids(sandbox)))
+    def test_started_subtasks_run(self, client: Client, sandbox: Sandbox) -> None:
+        client.send(endpoints.start_subtasks(demo.TASK_ID, subtask_ids(sandbox)))
         assert sandbox.control.task(demo.TASK_ID)["state"] == "Waiting"
-        assert driver.send(endpoints.get_subtasks(demo.TASK_ID))[0].status in {"Waiting", "Sent"}
+        assert client.send(endpoints.get_subtasks(demo.TASK_ID))[0].status in {"Waiting", "Sent"}
 
-    def test_running_counts_are_integers(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_running_counts_are_integers(self, client: Client, sandbox: Sandbox) -> None:
         sandbox.control.add_task(state="Extracting", rows=10)
-        counts = driver.send(endpoints.get_running_counts())
+        counts = client.send(endpoints.get_running_counts())
         assert counts.extracting_count == 1
         assert counts.finished_count == 1
         assert counts.executing_sub_task_count == 4
         assert counts.waiting_count == counts.waiting_sub_task_count == 0
 
-    def test_rows_come_as_they_are(self, driver: Driver, sandbox: Sandbox) -> None:
-        page = driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+    def test_rows_come_as_they_are(self, client: Client, sandbox: Sandbox) -> None:
+        page = client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert (page.total, page.rest_total) == (240, 0)
         assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
 
-    def test_the_rows_of_one_batch_come(self, driver: Driver, sandbox: Sandbox) -> None:
-        page = driver.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", size=50))
+    def test_the_rows_of_one_batch_come(self, client: Client, sandbox: Sandbox) -> None:
+        page = client.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", size=50))
         assert (page.total, page.rest_total, len(page.rows)) == (120, 70, 50)
         rows = sandbox.control.true_rows(demo.FINISHED_TASK_ID, "000002")
         assert page.records() == rows[:50]
-        rest = driver.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", page.offset))
+        rest = client.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, "000002", page.offset))
         assert rest.records() == rows[50:]
 
-    def test_data_is_marked_as_exported(self, driver: Driver, sandbox: Sandbox) -> None:
-        driver.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
+    def test_data_is_marked_as_exported(self, client: Client, sandbox: Sandbox) -> None:
+        client.send(endpoints.mark_exported(demo.FINISHED_TASK_ID))
         assert sandbox.control.task(demo.FINISHED_TASK_ID)["exported"] is True
 
-    def test_an_app_is_deprecated_and_again(self, driver: Driver) -> None:
+    def test_an_app_is_deprecated_and_again(self, client: Client) -> None:
         for _ in range(2):
-            app = driver.send(endpoints.deprecate_data_app(demo.APP_ID))
+            app = client.send(endpoints.deprecate_data_app(demo.APP_ID))
             assert (app.app_name, app.status, app.version) == ("Price watch", "deprecated", "1.2.0")
             assert app.missing_secrets == ("SHOP_TOKEN",)
 
-    def test_an_app_without_a_release_is_deprecated(self, driver: Driver) -> None:
-        assert driver.send(endpoints.deprecate_data_app(demo.UNRELEASED_APP_ID)).version is None
+    def test_an_app_without_a_release_is_deprecated(self, client: Client) -> None:
+        assert client.send(endpoints.deprecate_data_app(demo.UNRELEASED_APP_ID)).version is None
 
 
 class TestRefusal:
@@ -321,10 +325,10 @@ class TestRefusal:
         ids=lambda value: getattr(getattr(value, "endpoint", None), "name", None),
     )
     def test_an_error_code_has_its_class_and_nothing_is_repeated(
-        self, driver: Driver, sandbox: Sandbox, call: Call[Any], kind: type[Exception], code: str
+        self, client: Client, sandbox: Sandbox, call: Call[Any], kind: type[Exception], code: str
     ) -> None:
         with pytest.raises(kind) as refusal:
-            driver.send(call)
+            client.send(call)
         error = refusal.value
         assert isinstance(error, errors.WebCollectError)
         assert type(error) is kind
@@ -334,10 +338,10 @@ class TestRefusal:
         assert error.permanent
         assert len(sandbox.control.requests()) == 1
 
-    def test_a_running_task_takes_no_urls(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_a_running_task_takes_no_urls(self, client: Client, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(state="Extracting")["task_id"]
         with pytest.raises(errors.TaskBusy, match="TaskExecuting") as refusal:
-            driver.send(endpoints.replace_urls(task, url_list(URLS)))
+            client.send(endpoints.replace_urls(task, url_list(URLS)))
         assert not refusal.value.permanent
 
     @pytest.mark.parametrize(
@@ -353,11 +357,11 @@ class TestRefusal:
         ],
     )
     def test_a_code_met_in_practice_passes_through(
-        self, driver: Driver, sandbox: Sandbox, status: int, code: str, kind: type[errors.ServiceError]
+        self, client: Client, sandbox: Sandbox, status: int, code: str, kind: type[errors.ServiceError]
     ) -> None:
         sandbox.control.fail("*", status=status, code=code, message="Because.")
         with pytest.raises(kind) as refusal:
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert type(refusal.value) is kind
         assert refusal.value.code == code
         assert f"get_running_counts: HTTP {status} {code}: Because." in str(refusal.value)
@@ -372,45 +376,45 @@ class TestRefusal:
         ],
     )
     def test_a_plan_that_is_too_low_is_told(
-        self, driver: Driver, sandbox: Sandbox, tier: str, refused: set[int]
+        self, client: Client, sandbox: Sandbox, tier: str, refused: set[int]
     ) -> None:
         sandbox.control.configure(tier=tier)
         explained = set()
         for call in one_call_of_each(sandbox):
             if call.endpoint.number in {2, 5, 10, 11, 13, 16, 17, 19}:
                 if tier in call.endpoint.tiers:
-                    driver.send(call)
+                    client.send(call)
                     continue
                 with pytest.raises(errors.PermissionDenied, match="Required plan tiers"):
-                    driver.send(call)
+                    client.send(call)
                 explained.add(call.endpoint.number)
         assert explained == refused
 
-    def test_an_app_of_somebody_else_and_one_that_is_not_there_look_alike(self, driver: Driver) -> None:
+    def test_an_app_of_somebody_else_and_one_that_is_not_there_look_alike(self, client: Client) -> None:
         for app in (demo.OTHERS_APP_ID, "none"):
             with pytest.raises(errors.NotFound, match="not the author, or there is no such app") as refusal:
-                driver.send(endpoints.deprecate_data_app(app))
+                client.send(endpoints.deprecate_data_app(app))
             assert (refusal.value.status, refusal.value.category) == (404, "not_found")
 
-    def test_a_wrong_data_app_key_is_told(self, drive: Drive) -> None:
+    def test_a_wrong_data_app_key_is_told(self, connect_on_clock: Callable[..., Client]) -> None:
         with pytest.raises(errors.TokenRejected) as refusal:
-            drive(credentials=Credentials(datahub_api_key="wrong")).send(
+            connect_on_clock(credentials=Credentials(datahub_api_key="wrong")).send(
                 endpoints.deprecate_data_app(demo.APP_ID)
             )
         assert (refusal.value.status, refusal.value.code) == (401, "unauthorized")
         assert refusal.value.category == "forbidden"
 
     def test_the_data_app_service_says_itself_whether_trying_again_helps(
-        self, driver: Driver, sandbox: Sandbox
+        self, client: Client, sandbox: Sandbox
     ) -> None:
         path = "/v1/data-apps/{app_id}/deprecate"
         sandbox.control.fail(path, status=422, code="odd", message="No.")
         with pytest.raises(errors.DataAppError, match="odd: No") as refusal:
-            driver.send(endpoints.deprecate_data_app(demo.APP_ID))
+            client.send(endpoints.deprecate_data_app(demo.APP_ID))
         assert refusal.value.category == "invalid_request"
         assert refusal.value.permanent
         sandbox.control.fail(path, status=500, times=2)
-        assert driver.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"
+        assert client.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"
 
 
 class TestOddIdentifiers:
@@ -418,24 +422,24 @@ class TestOddIdentifiers:
 
     @pytest.mark.parametrize("app_id", ODD)
     def test_an_app_id_stays_one_segment_of_the_path(
-        self, driver: Driver, sandbox: Sandbox, app_id: str
+        self, client: Client, sandbox: Sandbox, app_id: str
     ) -> None:
         with pytest.raises(errors.NotFound):
-            driver.send(endpoints.deprecate_data_app(app_id))
+            client.send(endpoints.deprecate_data_app(app_id))
         (request,) = sandbox.control.requests()
         assert request["endpoint"] == "/v1/data-apps/{app_id}/deprecate"
         assert request["query_string"] == ""
 
-    def test_an_app_id_with_a_slash_is_found(self, driver: Driver) -> None:
+    def test_an_app_id_with_a_slash_is_found(self, client: Client) -> None:
         assert "/" in demo.APP_ID
-        assert driver.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"
+        assert client.send(endpoints.deprecate_data_app(demo.APP_ID)).status == "deprecated"
 
     @pytest.mark.parametrize("value", ODD)
-    def test_a_query_value_stays_in_its_place(self, driver: Driver, sandbox: Sandbox, value: str) -> None:
+    def test_a_query_value_stays_in_its_place(self, client: Client, sandbox: Sandbox, value: str) -> None:
         with pytest.raises(errors.RequestRejected):
-            driver.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, value, 5, 7))
+            client.send(endpoints.read_batch_data(demo.FINISHED_TASK_ID, value, 5, 7))
         with pytest.raises(errors.NotFound):
-            driver.send(endpoints.copy_task(value, 3))
+            client.send(endpoints.copy_task(value, 3))
         read, copy = sandbox.control.requests()
         assert read["path"] == "/data/lotno/all"
         assert read["query"] == {"taskId": demo.FINISHED_TASK_ID, "offset": "5", "size": "7", "lotno": value}
@@ -444,8 +448,8 @@ class TestOddIdentifiers:
 
     @pytest.mark.parametrize("value", ODD)
     def test_a_task_id_of_a_form_stays_in_its_field(
-        self, driver: Driver, sandbox: Sandbox, value: str
+        self, client: Client, sandbox: Sandbox, value: str
     ) -> None:
         task = sandbox.control.add_task(task_id=f'{value}"\r\n--x')["task_id"]
-        driver.send(endpoints.replace_urls(task, url_list(["https://a.example"])))
+        client.send(endpoints.replace_urls(task, url_list(["https://a.example"])))
         assert sandbox.control.task(task)["urls"] == ["https://a.example"]

@@ -24,7 +24,7 @@ from tests.service.test_endpoints import one_call_of_each
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Drive
+    from airflow_provider_webcollect.service.sync import Client
     from tests.service.servers import Server
 
 pytestmark = [
@@ -199,21 +199,25 @@ def cause_of(what: str) -> Cause:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
 def test_what_happens_leads_to_its_error(
-    drive: Drive, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row
+    connect_on_clock: Callable[..., Client],
+    sandbox: Sandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    row: Row,
 ) -> None:
     world = World(tmp_path, monkeypatch.setenv)
     calls = one_call_of_each(sandbox)
     if row.what in TAKE_TIME:
         calls = list({(call.retry, call.result is NOTHING): call for call in calls}.values())
     with cause_of(row.what)(world) as settings:
-        driver = drive(retries=Retries(attempts=2, first_wait=0.01), **settings)
+        client = connect_on_clock(retries=Retries(attempts=2, first_wait=0.01), **settings)
         for call in calls:
             before = world.server.connections if world.server else 0
             if row.what.endswith("where the operation has a result") and call.result is NOTHING:
-                driver.send(call)
+                client.send(call)
                 continue
             with pytest.raises(errors.WebCollectError) as caught:
-                driver.send(call)
+                client.send(call)
             tries = check(row, call, caught.value)
             if world.server:
                 assert world.server.connections - before == tries

@@ -10,15 +10,16 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.flow import Request, Send
+from airflow_provider_webcollect.service.call import Request
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.url_file import url_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.service.conftest import Drive, Driver
+    from airflow_provider_webcollect.service.sync import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -80,10 +81,10 @@ def test_a_wrong_argument_that_cannot_be_pickled_does_not_keep_its_error_from_it
     assert copy.argument == "file"
 
 
-def test_an_error_of_the_service_carries_all_facts(driver: Driver, sandbox: Sandbox) -> None:
+def test_an_error_of_the_service_carries_all_facts(client: Client, sandbox: Sandbox) -> None:
     sandbox.control.fail(STATS, status=403, code="PermissionDenied", message="Not in your plan.")
     with pytest.raises(errors.PermissionDenied) as refusal:
-        driver.send(endpoints.get_running_counts())
+        client.send(endpoints.get_running_counts())
     error = refusal.value
     assert (error.status, error.code, error.endpoint) == (403, "PermissionDenied", "get_running_counts")
     assert error.message == "Not in your plan."
@@ -91,7 +92,7 @@ def test_an_error_of_the_service_carries_all_facts(driver: Driver, sandbox: Sand
     assert error.advice in str(error)
 
 
-#: Faults that between them reach every way in which a driver words an error.
+#: Faults that between them reach every way in which a client words an error.
 FAULTS: list[dict[str, Any]] = [
     {"status": 401},
     {"status": 403},
@@ -106,7 +107,9 @@ FAULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: " ".join(map(str, fault.values())))
-def test_no_error_shows_a_secret(drive: Drive, sandbox: Sandbox, fault: dict[str, Any]) -> None:
+def test_no_error_shows_a_secret(
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, fault: dict[str, Any]
+) -> None:
     secrets = ("sandbox-access-token", "REFRESH", "PASSWORD", "APIKEY", "DATAHUB")
     credentials = Credentials(
         access_token=sandbox.access_token,
@@ -115,7 +118,7 @@ def test_no_error_shows_a_secret(drive: Drive, sandbox: Sandbox, fault: dict[str
         password="PASSWORD",
         datahub_api_key="DATAHUB",
     )
-    driver = drive(credentials=credentials, retries=Retries(attempts=1))
+    client = connect_on_clock(credentials=credentials, retries=Retries(attempts=1))
     for call in (
         endpoints.get_running_counts(),
         endpoints.copy_task(demo.TASK_ID),
@@ -125,7 +128,7 @@ def test_no_error_shows_a_secret(drive: Drive, sandbox: Sandbox, fault: dict[str
     ):
         sandbox.control.fail("*", times=None, **fault)
         with pytest.raises(errors.WebCollectError) as failure:
-            driver.send(call)
+            client.send(call)
         sandbox.control.clear_faults()
         error: BaseException | None = failure.value
         while error is not None:
@@ -137,9 +140,9 @@ def test_no_error_shows_a_secret(drive: Drive, sandbox: Sandbox, fault: dict[str
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])
 @pytest.mark.parametrize("field", ["access_token", "api_key", "datahub_api_key"])
 def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
-    drive: Drive, sandbox: Sandbox, bad: str, field: str
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, bad: str, field: str
 ) -> None:
-    driver = drive(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
+    client = connect_on_clock(credentials=Credentials(**{field: bad}), retries=Retries(attempts=3))
     call = {
         "access_token": endpoints.get_running_counts(),
         "api_key": endpoints.copy_task("t"),
@@ -148,13 +151,13 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
     with pytest.raises(
         errors.ConnectionIncomplete, match=field.replace("access_token", "access token")
     ) as refusal:
-        driver.send(call)
+        client.send(call)
     assert "SEC" not in str(refusal.value)
     assert refusal.value.endpoint == call.endpoint.name
     assert sandbox.control.requests() == []
 
 
-def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
+def test_nothing_that_holds_a_secret_shows_it(client: Client) -> None:
     from airflow_provider_webcollect.service.tokens.state import StoredToken
 
     credentials = Credentials(
@@ -172,11 +175,10 @@ def test_nothing_that_holds_a_secret_shows_it(driver: Driver) -> None:
     things = [
         credentials,
         request,
-        Send(request),
         stored,
         endpoints.refresh_token("SECRET8"),
         endpoints.first_token("me", "SECRET9"),
-        driver.context,
+        client.context,
     ]
     for thing in things:
         assert "SECRET" not in f"{thing!r} {thing}"
@@ -235,10 +237,12 @@ class TestSettings:
         with pytest.raises(errors.InvalidArgument, match=f"`{name}`"):
             Settings(**{"base_url": "https://a.example", name: value})
 
-    def test_a_data_app_call_without_an_address_is_refused(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(datahub_url=None)
+    def test_a_data_app_call_without_an_address_is_refused(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(datahub_url=None)
         with pytest.raises(errors.ConnectionIncomplete, match="`datahub_url`") as refusal:
-            driver.send(endpoints.deprecate_data_app("a"))
+            client.send(endpoints.deprecate_data_app("a"))
         assert refusal.value.endpoint == "deprecate_data_app"
         assert sandbox.control.requests() == []
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.service.conftest import Driver
+    from airflow_provider_webcollect.service.sync import Client
 
 NOON = datetime.datetime(2024, 5, 31, 12, tzinfo=datetime.UTC)
 DAY = "2024-05-31"
@@ -162,10 +162,10 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
 
 @pytest.mark.parametrize(("make", "what", "rule"), REFUSED, ids=[what for _, what, _ in REFUSED])
 def test_what_breaks_a_limit_is_refused_and_nothing_is_sent(
-    driver: Driver, sandbox: Sandbox, make: Callable[[], Any], what: str, rule: str
+    client: Client, sandbox: Sandbox, make: Callable[[], Any], what: str, rule: str
 ) -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        driver.send(make())
+        client.send(make())
     assert what in str(refusal.value)
     assert rule in str(refusal.value)
     assert isinstance(refusal.value, ValueError)
@@ -270,7 +270,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     assert len(str(refusal.value)) < 300
 
 
-def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(driver: Driver, sandbox: Sandbox) -> None:
+def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(client: Client, sandbox: Sandbox) -> None:
     class Markup(str):
         __slots__ = ()
 
@@ -282,8 +282,8 @@ def test_a_subclass_of_str_or_int_is_taken_as_what_it_is(driver: Driver, sandbox
     call = endpoints.update_loop_items(
         Markup(task["task_id"]), Markup(loop_step["action_id"]), "TextList", [Markup("b")]
     )
-    assert driver.send(call)
-    assert driver.send(endpoints.copy_tasks([Markup(task["task_id"])], [Id(task["group_id"])]))
+    assert client.send(call)
+    assert client.send(endpoints.copy_tasks([Markup(task["task_id"])], [Id(task["group_id"])]))
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries
 from demo.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.service.conftest import Clock, Drive
+    from airflow_provider_webcollect.service.sync import Client
+    from tests.service.conftest import Clock
 
 PROVIDER = "airflow_provider_webcollect"
 STATS = "/cloudextraction/task/stats"
@@ -38,12 +39,12 @@ def captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
-    drive: Drive, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox.control.fail(
         STATS, kind="status", status=503, message="be right back", headers={"Retry-After": "7"}
     )
-    drive(retries=PATIENT).send(endpoints.get_running_counts())
+    connect_on_clock(retries=PATIENT).send(endpoints.get_running_counts())
 
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
@@ -52,21 +53,23 @@ def test_a_long_pause_before_a_further_attempt_is_announced_with_its_cause(
 
 
 def test_short_pauses_are_not_worth_a_line(
-    drive: Drive, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     sandbox.control.fail(STATS, kind="status", status=503, times=2)
-    drive().send(endpoints.get_running_counts())
+    connect_on_clock().send(endpoints.get_running_counts())
 
     assert caplog.messages == []
 
 
 def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
-    drive: Drive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    driver = drive(base_url=f"http://127.0.0.1:{free_port()}", retries=Retries(attempts=4, first_wait=10))
+    client = connect_on_clock(
+        base_url=f"http://127.0.0.1:{free_port()}", retries=Retries(attempts=4, first_wait=10)
+    )
     with pytest.raises(ServiceUnreachable):
-        driver.send(endpoints.read_data(demo.TASK_ID, 0, 10))
+        client.send(endpoints.read_data(demo.TASK_ID, 0, 10))
 
     (line,) = caplog.messages
     assert line.startswith("Attempt 2 of at most 4 follows in ")
@@ -75,16 +78,16 @@ def test_a_host_where_nobody_listens_is_named_once_and_without_the_query(
 
 
 def test_attempts_are_counted_once_where_the_token_cannot_be_renewed_either(
-    drive: Drive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    driver = drive(
+    client = connect_on_clock(
         base_url=f"http://127.0.0.1:{free_port()}",
         credentials=Credentials(refresh_token="r"),
         retries=Retries(attempts=4, first_wait=4),
     )
     with pytest.raises(ServiceUnreachable):
-        driver.send(endpoints.get_running_counts())
+        client.send(endpoints.get_running_counts())
 
     counts = [line for line in caplog.messages if line.startswith("Attempt ")]
     assert counts
@@ -92,19 +95,23 @@ def test_attempts_are_counted_once_where_the_token_cannot_be_renewed_either(
     assert len({line.partition(" of ")[0] for line in counts}) == len(counts)
 
 
-def test_waiting_for_the_rate_limit_is_announced(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
-    driver = drive()
+def test_waiting_for_the_rate_limit_is_announced(
+    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect_on_clock()
     for _ in range(2):
-        driver.send(endpoints.get_task_statuses([demo.TASK_ID]))
+        client.send(endpoints.get_task_statuses([demo.TASK_ID]))
 
     assert caplog.messages == ["get_task_statuses waits 5 s for the rate limit."]
 
 
 def test_waiting_for_whoever_used_a_refused_refresh_token_is_announced(
-    drive: Drive, caplog: pytest.LogCaptureFixture
+    connect_on_clock: Callable[..., Client], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(GrantRejected):
-        drive(credentials=Credentials(refresh_token="no-such-token")).send(endpoints.get_running_counts())
+        connect_on_clock(credentials=Credentials(refresh_token="no-such-token")).send(
+            endpoints.get_running_counts()
+        )
 
     assert any("The refresh token was refused; waiting" in message for message in caplog.messages)
     assert "no-such-token" not in caplog.text

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.service.sync import Client
-    from tests.service.conftest import Clock, Drive, Driver
+    from tests.service.conftest import Clock
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-def read_all(driver: Driver, task_id: str, lotno: str | None = None, size: int = 1000) -> list[DataPage]:
-    """Read page by page as ``PageReader`` does, on either driver."""
+def read_all(client: Client, task_id: str, lotno: str | None = None, size: int = 1000) -> list[DataPage]:
+    """Read page by page as ``PageReader`` does, on either client."""
     pages, offset = [], 0
     while not pages or pages[-1].rest_total:
-        pages.append(driver.run(read_page(driver.context, task_id, lotno, offset, size)))
+        pages.append(read_page(client, task_id, lotno, offset, size))
         offset = pages[-1].offset
     return pages
 
@@ -43,34 +43,34 @@ def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
 class TestRows:
     @pytest.mark.parametrize("size", [37, 100, 999, 1000])
     def test_every_row_comes_once_and_in_order_though_offsets_jump(
-        self, driver: Driver, sandbox: Sandbox, size: int
+        self, client: Client, sandbox: Sandbox, size: int
     ) -> None:
         task = sandbox.control.add_task(rows=610, lots=4)["task_id"]
-        pages = read_all(driver, task, size=size)
+        pages = read_all(client, task, size=size)
         assert rows_of(pages) == sandbox.control.true_rows(task)
         assert pages[0].offset != size
-        batch = read_all(driver, task, "000002", size)
+        batch = read_all(client, task, "000002", size)
         assert rows_of(batch) == sandbox.control.true_rows(task, "000002")
 
-    def test_the_cursor_that_comes_back_is_passed_on(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_the_cursor_that_comes_back_is_passed_on(self, client: Client, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=250, state="Finished")["task_id"]
-        pages = read_all(driver, task, size=100)
+        pages = read_all(client, task, size=100)
         offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests()]
         assert offsets == [0, *(page.offset for page in pages[:-1])] == [0, 1024, 1124]
 
     @pytest.mark.webcollect_sandbox(row_bytes=30_000)
     @pytest.mark.parametrize("size", [200, 1000])
     def test_pages_that_come_back_short_lose_nothing(
-        self, driver: Driver, sandbox: Sandbox, size: int
+        self, client: Client, sandbox: Sandbox, size: int
     ) -> None:
         task = sandbox.control.add_task(rows=600, state="Finished")["task_id"]
-        pages = read_all(driver, task, size=size)
+        pages = read_all(client, task, size=size)
         assert len(pages[0].rows) < size
         assert len(pages) > 600 / size
         assert rows_of(pages) == sandbox.control.true_rows(task)
 
-    def test_an_empty_source_is_one_empty_page(self, driver: Driver) -> None:
-        (page,) = read_all(driver, demo.TASK_ID)
+    def test_an_empty_source_is_one_empty_page(self, client: Client) -> None:
+        (page,) = read_all(client, demo.TASK_ID)
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
     def test_a_reader_asks_for_a_page_when_it_is_wanted_where_answers_come_at_once(
@@ -114,30 +114,32 @@ class TestCursorThatStandsStill:
         ],
     )
     def test_is_an_error_after_a_few_tries(
-        self, drive: Drive, clock: Clock, offset: int, stuck: bytes
+        self, connect_on_clock: Callable[..., Client], clock: Clock, offset: int, stuck: bytes
     ) -> None:
         with serving(lambda _: stuck) as server:
-            driver = drive(base_url=server.url)
+            client = connect_on_clock(base_url=server.url)
             with pytest.raises(PagingError, match=f"stands still at offset {offset}") as failure:
-                driver.run(read_page(driver.context, "t", None, offset, 10))
+                read_page(client, "t", None, offset, 10)
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
             assert len(server.received) == STUCK_TRIES
         assert clock.slept == [TIMING.stuck_wait] * (STUCK_TRIES - 1)
 
-    def test_is_passed_over_if_it_moves_again(self, drive: Drive, clock: Clock) -> None:
+    def test_is_passed_over_if_it_moves_again(
+        self, connect_on_clock: Callable[..., Client], clock: Clock
+    ) -> None:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
-            driver = drive(base_url=server.url)
-            came = driver.run(read_page(driver.context, "t", None, 0, 10))
+            client = connect_on_clock(base_url=server.url)
+            came = read_page(client, "t", None, 0, 10)
         assert (came.offset, len(came.rows)) == (1024, 5)
         assert len(clock.slept) == 2
 
     @pytest.mark.parametrize("rest", [0, -3])
-    def test_is_the_end_if_nothing_is_left(self, drive: Drive, rest: int) -> None:
+    def test_is_the_end_if_nothing_is_left(self, connect_on_clock: Callable[..., Client], rest: int) -> None:
         with serving(lambda _: page(0, rest, 3)) as server:
-            driver = drive(base_url=server.url)
-            assert len(driver.run(read_page(driver.context, "t", None, 0, 10)).rows) == 3
+            client = connect_on_clock(base_url=server.url)
+            assert len(read_page(client, "t", None, 0, 10).rows) == 3
 
 
 def counted(offset: int, total: int, rest: int, rows: list[Any] | None) -> bytes:
@@ -181,42 +183,46 @@ class TestCountsThatContradictTheRows:
 
 class TestLists:
     @pytest.mark.parametrize("count", [1, 20, 40, 47])
-    def test_all_subtasks_come(self, driver: Driver, sandbox: Sandbox, count: int) -> None:
+    def test_all_subtasks_come(self, client: Client, sandbox: Sandbox, count: int) -> None:
         task = sandbox.control.add_task(subtasks=count)
-        found = driver.run(all_subtasks(driver.context, task["task_id"]))
+        found = all_subtasks(client, task["task_id"])
         assert [subtask.sub_task_id for subtask in found] == [
             subtask["subtask_id"] for subtask in task["subtasks"]
         ]
 
-    def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(self, drive: Drive) -> None:
+    def test_a_service_that_gives_the_same_page_for_ever_does_not_hold_us(
+        self, connect_on_clock: Callable[..., Client]
+    ) -> None:
         same = json.dumps(
             {"data": [{"subTaskId": str(n), "status": "Waiting"} for n in range(20)], "requestId": "r"}
         ).encode()
         with serving(lambda _: answer(same)) as server:
-            driver = drive(base_url=server.url)
-            assert len(driver.run(all_subtasks(driver.context, "t"))) == 20
+            client = connect_on_clock(base_url=server.url)
+            assert len(all_subtasks(client, "t")) == 20
             assert len(server.received) == 2
 
     def test_all_analytics_come(
-        self, driver: Driver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+        self, client: Client, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
         start = today - datetime.timedelta(days=60)
         for _ in range(12):
             sandbox.control.add_task()
-        rows = driver.run(all_analytics(driver.context, start=start, end=today))
+        rows = all_analytics(client, start=start, end=today)
         assert len(rows) > 500
         assert len({(row.task_id, row.day_key, row.collection_method) for row in rows}) == len(rows)
         assert len(sandbox.control.requests("/taskanalytics/queries")) == len(rows) // 500 + 1
 
-    def test_analytics_that_are_fewer_than_announced_are_an_error(self, drive: Drive) -> None:
+    def test_analytics_that_are_fewer_than_announced_are_an_error(
+        self, connect_on_clock: Callable[..., Client]
+    ) -> None:
         today = datetime.datetime.now(datetime.UTC).date()
         answers = [
             answer({"total": 9, "data": [{"taskId": "t", "dayKey": "d"}]}),
             answer({"total": 9, "data": []}),
         ]
         with serving(lambda _: answers.pop(0)) as server:
-            driver = drive(base_url=server.url)
+            client = connect_on_clock(base_url=server.url)
             with pytest.raises(PagingError, match="announced 9 rows, and 1 came") as failure:
-                driver.run(all_analytics(driver.context, start=today, end=today))
+                all_analytics(client, start=today, end=today)
         assert failure.value.endpoint == "query_analytics"

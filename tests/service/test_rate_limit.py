@@ -24,14 +24,13 @@ from airflow_provider_webcollect.service.limits import (
     RateLimiter,
     shared_rate_limiters,
 )
-from tests.service.conftest import Clock
+from tests.service.conftest import Clock, send_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.sync import Client
-    from tests.service.conftest import Drive
 
 
 def moments(limiter: RateLimiter, clock: Clock, count: int) -> list[float]:
@@ -274,55 +273,69 @@ class TestSharing:
 
 
 class TestLimits:
-    def test_a_burst_keeps_within_the_general_limit(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(requests_per_second=20, real_time=True)
-        driver.send_together([endpoints.get_running_counts()] * 30)
+    async def test_a_burst_keeps_within_the_general_limit(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(requests_per_second=20, real_time=True)
+        await send_together(client, [endpoints.get_running_counts()] * 30)
         assert_within_the_limit(sandbox, "/cloudextraction/task/stats", 30)
 
-    def test_status_queries_keep_within_their_own_limit(self, drive: Drive, sandbox: Sandbox) -> None:
-        driver = drive(real_time=True)
-        driver.send_together([endpoints.get_task_statuses_v2([demo.TASK_ID])] * 7)
+    async def test_status_queries_keep_within_their_own_limit(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        client = connect_on_clock(real_time=True)
+        await send_together(client, [endpoints.get_task_statuses_v2([demo.TASK_ID])] * 7)
         assert_within_the_limit(sandbox, "/cloudextraction/statuses/v2", 7)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_status_queries_of_version_1_are_five_seconds_apart(self, drive: Drive, clock: Clock) -> None:
-        driver = drive()
+    def test_status_queries_of_version_1_are_five_seconds_apart(
+        self, connect_on_clock: Callable[..., Client], clock: Clock
+    ) -> None:
+        client = connect_on_clock()
         for _ in range(3):
-            driver.send(endpoints.get_task_statuses([demo.TASK_ID]))
+            client.send(endpoints.get_task_statuses([demo.TASK_ID]))
         assert len(clock.slept) == 2
         assert all(5 <= wait < 6 for wait in clock.slept)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_status_query_is_under_the_general_rate_too(self, drive: Drive, clock: Clock) -> None:
-        driver = drive(requests_per_second=1)
-        driver.send(endpoints.get_running_counts())
-        driver.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
+    def test_a_status_query_is_under_the_general_rate_too(
+        self, connect_on_clock: Callable[..., Client], clock: Clock
+    ) -> None:
+        client = connect_on_clock(requests_per_second=1)
+        client.send(endpoints.get_running_counts())
+        client.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
         assert clock.slept == [1]
 
-    def test_a_limit_that_others_have_used_up_is_waited_for(self, drive: Drive, sandbox: Sandbox) -> None:
-        strangers = drive(requests_per_second=0)
-        driver = drive(requests_per_second=20, real_time=True)
+    def test_a_limit_that_others_have_used_up_is_waited_for(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        strangers = connect_on_clock(requests_per_second=0)
+        client = connect_on_clock(requests_per_second=20, real_time=True)
         sandbox.control.configure(general_rate=10)
         for _ in range(10):
             strangers.send(endpoints.get_running_counts())
-        driver.send(endpoints.get_running_counts())
+        client.send(endpoints.get_running_counts())
         assert sandbox.control.counters()["/cloudextraction/task/stats"][200] == 11
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_429_slows_the_endpoints_own_rate(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
-        driver = drive(requests_per_second=20)
+    def test_a_429_slows_the_endpoints_own_rate(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+    ) -> None:
+        client = connect_on_clock(requests_per_second=20)
         sandbox.control.fail("/cloudextraction/statuses/v2", status=429)
         for _ in range(3):
-            driver.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
+            client.send(endpoints.get_task_statuses_v2([demo.TASK_ID]))
         assert 0.26 < clock.slept[-1] < 0.34
         clock.slept.clear()
         for _ in range(2):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert clock.slept[-1] == pytest.approx(0.05)
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_redirect_counts_as_a_request(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+    def test_a_redirect_counts_as_a_request(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+    ) -> None:
         to = f"/data/lotno/all?taskId={demo.FINISHED_TASK_ID}&lotno=000002&offset=0&size=10"
         sandbox.control.fail("/data/all", kind="redirect", to=to)
-        drive(requests_per_second=2).send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        connect_on_clock(requests_per_second=2).send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert clock.slept == [0.5]

@@ -29,9 +29,11 @@ from airflow_provider_webcollect.service.responses import Response, read_respons
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Drive
+    from airflow_provider_webcollect.service.sync import Client
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(
@@ -515,21 +517,23 @@ def test_a_field_type_without_a_reader_is_a_programming_error() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-def test_an_answer_that_is_too_large_is_never_in_memory(drive: Drive, sandbox: Sandbox, packed: bool) -> None:
+def test_an_answer_that_is_too_large_is_never_in_memory(
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, packed: bool
+) -> None:
     body = b" " * 60_000_000
     said = answer(gzip.compress(body), Content_Encoding="gzip") if packed else answer(body)
     with serving(lambda _: said) as server:
-        driver = drive(base_url=server.url, max_response_bytes=1_000_000)
+        client = connect_on_clock(base_url=server.url, max_response_bytes=1_000_000)
         tracemalloc.start()
         with pytest.raises(errors.ResponseTooLarge, match="1,000,000 bytes"):
-            driver.send(STATS)
+            client.send(STATS)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 8_000_000
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
-def test_a_packed_answer_is_unpacked(drive: Drive, encoding: str) -> None:
+def test_a_packed_answer_is_unpacked(connect_on_clock: Callable[..., Client], encoding: str) -> None:
     page = (
         b'{"data": {"offset": 9, "total": 9, "restTotal": 0, "data": ['
         + b" " * 3_000_000
@@ -537,25 +541,27 @@ def test_a_packed_answer_is_unpacked(drive: Drive, encoding: str) -> None:
     )
     pack = zlib.compress if encoding == "deflate" else gzip.compress
     with serving(lambda _: answer(pack(page), Content_Encoding=encoding)) as server:
-        assert drive(base_url=server.url).send(READ).records() == [{"a": "ü"}]
+        assert connect_on_clock(base_url=server.url).send(READ).records() == [{"a": "ü"}]
 
 
 @pytest.mark.parametrize("status", [102, 103])
-def test_an_interim_answer_is_not_the_answer(drive: Drive, status: int) -> None:
+def test_an_interim_answer_is_not_the_answer(connect_on_clock: Callable[..., Client], status: int) -> None:
     final = answer({"taskId": "new", "taskName": "n"})
     with serving(lambda _: iter((f"HTTP/1.1 {status} Wait\r\n\r\n".encode(), final))) as server:
-        assert drive(base_url=server.url).send(COPY).task_id == "new"
+        assert connect_on_clock(base_url=server.url).send(COPY).task_id == "new"
 
 
-def test_what_follows_a_packed_answer_is_not_kept(drive: Drive) -> None:
+def test_what_follows_a_packed_answer_is_not_kept(connect_on_clock: Callable[..., Client]) -> None:
     said = answer(gzip.compress(b"{}") + b"x" * 1000, Content_Encoding="gzip")
     with serving(lambda _: said) as server, pytest.raises(errors.NoResponse, match="follow"):
-        drive(base_url=server.url).send(STATS)
+        connect_on_clock(base_url=server.url).send(STATS)
 
 
-def test_a_success_without_content_is_one_where_there_is_no_result(drive: Drive) -> None:
+def test_a_success_without_content_is_one_where_there_is_no_result(
+    connect_on_clock: Callable[..., Client],
+) -> None:
     with serving(lambda _: b"HTTP/1.1 204 No Content\r\n\r\n") as server:
-        drive(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
+        connect_on_clock(base_url=server.url).send(endpoints.start_subtasks("t", ["s"]))
 
 
 @pytest.mark.parametrize("nothing", [False, {}, ""])
@@ -565,10 +571,12 @@ def test_an_error_that_says_nothing_is_none_beside_a_result(nothing: Any) -> Non
 
 
 @pytest.mark.parametrize("status", [300, 304, 307])
-def test_a_redirect_to_nowhere_is_trouble_on_the_way(drive: Drive, status: int) -> None:
+def test_a_redirect_to_nowhere_is_trouble_on_the_way(
+    connect_on_clock: Callable[..., Client], status: int
+) -> None:
     said = f"HTTP/1.1 {status} Elsewhere\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
     with serving(lambda _: said) as server, pytest.raises(errors.MalformedResponse):
-        drive(base_url=server.url).send(STATS)
+        connect_on_clock(base_url=server.url).send(STATS)
 
 
 @pytest.mark.parametrize("given", ["Fri, 31 Dec 9999 23:59:59 -0000", "9" * 400])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.endpoints import Call
-    from tests.service.conftest import Clock, Drive, Driver
+    from tests.service.conftest import Clock
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -89,54 +89,58 @@ def unsafe_calls(sandbox: Sandbox) -> list[Call[Any]]:
 class TestSafeCalls:
     @pytest.mark.parametrize("fault", TROUBLE, ids=named)
     def test_a_read_succeeds_after_some_trouble(
-        self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
+        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
         sandbox.control.fail(STATS, times=3, **fault)
-        assert driver.send(endpoints.get_running_counts()).finished_count == 1
+        assert client.send(endpoints.get_running_counts()).finished_count == 1
         assert len(sandbox.control.requests()) == 4
 
     @pytest.mark.parametrize("fault", [{"status": 503}, {"kind": "no_answer"}], ids=named)
     def test_every_call_that_is_safe_to_repeat_is_repeated(
-        self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
+        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
         for call in safe_calls(sandbox):
             sandbox.control.clear_requests()
             sandbox.control.fail("*", times=2, **fault)
-            driver.send(call)
+            client.send(call)
             assert len(sandbox.control.requests()) == 3
 
     def test_the_rows_that_come_after_trouble_are_the_right_ones(
-        self, driver: Driver, sandbox: Sandbox
+        self, client: Client, sandbox: Sandbox
     ) -> None:
         for fault in TROUBLE[-5:]:
             sandbox.control.fail("/data/all", **fault)
-        page = driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        page = client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert page.records() == sandbox.control.true_rows(demo.FINISHED_TASK_ID)
 
     def test_it_is_given_up_after_the_attempts_with_the_last_error(
-        self, drive: Drive, sandbox: Sandbox
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
     ) -> None:
-        driver = drive(retries=Retries(attempts=3, first_wait=0.01))
+        client = connect_on_clock(retries=Retries(attempts=3, first_wait=0.01))
         sandbox.control.fail(STATS, times=2, status=503)
         sandbox.control.fail(STATS, status=500, message="The last.")
         with pytest.raises(errors.ServiceFailure, match=r"The last\.") as failure:
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert failure.value.status == 500
         assert failure.value.endpoint == "get_running_counts"
         assert len(sandbox.control.requests()) == 3
 
-    def test_it_is_given_up_at_the_deadline(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+    def test_it_is_given_up_at_the_deadline(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+    ) -> None:
         sandbox.control.fail(STATS, times=None, status=503, headers={"Retry-After": "9"})
-        driver = drive(retries=Retries(attempts=100, deadline=5))
+        client = connect_on_clock(retries=Retries(attempts=100, deadline=5))
         with pytest.raises(errors.ServiceFailure):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert clock.slept == []
         assert len(sandbox.control.requests()) == 1
 
-    def test_the_waits_grow_up_to_a_bound(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+    def test_the_waits_grow_up_to_a_bound(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+    ) -> None:
         sandbox.control.fail(STATS, times=39, status=503)
-        driver = drive(retries=Retries(attempts=40, first_wait=1, longest_wait=8, deadline=1e9))
-        driver.send(endpoints.get_running_counts())
+        client = connect_on_clock(retries=Retries(attempts=40, first_wait=1, longest_wait=8, deadline=1e9))
+        client.send(endpoints.get_running_counts())
         waits = clock.slept
         assert len(waits) == 39
         assert all(wait <= 2**number for number, wait in enumerate(waits))
@@ -144,68 +148,74 @@ class TestSafeCalls:
         assert sum(waits[4:]) / len(waits[4:]) == pytest.approx(4, abs=2)
         assert len(set(waits)) > 30
 
-    def test_nothing_listens(self, drive: Drive, clock: Clock) -> None:
+    def test_nothing_listens(self, connect_on_clock: Callable[..., Client], clock: Clock) -> None:
         with serving(lambda _: None) as server:
             url = server.url
-        driver = drive(base_url=url, retries=Retries(attempts=4, first_wait=0.01))
+        client = connect_on_clock(base_url=url, retries=Retries(attempts=4, first_wait=0.01))
         with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host") as failure:
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert failure.value.unsent
         assert len(clock.slept) == 3
 
-    def test_a_name_that_is_not_known(self, drive: Drive) -> None:
-        driver = drive(base_url="http://nowhere.invalid", retries=Retries(attempts=1))
+    def test_a_name_that_is_not_known(self, connect_on_clock: Callable[..., Client]) -> None:
+        client = connect_on_clock(base_url="http://nowhere.invalid", retries=Retries(attempts=1))
         with pytest.raises(errors.ServiceUnreachable):
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
 
     @pytest.mark.parametrize("status", [400, 403, 404, 405, 413])
-    def test_a_refusal_is_not_repeated(self, driver: Driver, sandbox: Sandbox, status: int) -> None:
+    def test_a_refusal_is_not_repeated(self, client: Client, sandbox: Sandbox, status: int) -> None:
         sandbox.control.fail(STATS, status=status, code="No")
         with pytest.raises(errors.ServiceError) as refusal:
-            driver.send(endpoints.get_running_counts())
+            client.send(endpoints.get_running_counts())
         assert refusal.value.status == status
         assert len(sandbox.control.requests()) == 1
 
-    def test_a_wrong_base_url_is_explained(self, drive: Drive, sandbox: Sandbox) -> None:
+    def test_a_wrong_base_url_is_explained(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
         with serving(lambda _: answer(b"<html>Welcome", Content_Type="text/html")) as server:
-            driver = drive(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
+            client = connect_on_clock(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
             with pytest.raises(errors.MalformedResponse, match="probably not the service's base URL"):
-                driver.send(endpoints.get_running_counts())
+                client.send(endpoints.get_running_counts())
             assert server.connections == 2
 
 
 class TestRetryAfter:
     @pytest.mark.parametrize("status", [429, 503])
-    def test_seconds_are_waited(self, drive: Drive, sandbox: Sandbox, clock: Clock, status: int) -> None:
+    def test_seconds_are_waited(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock, status: int
+    ) -> None:
         sandbox.control.fail(STATS, status=status, headers={"Retry-After": "7"})
-        drive(retries=Retries()).send(endpoints.get_running_counts())
+        connect_on_clock(retries=Retries()).send(endpoints.get_running_counts())
         assert clock.slept == [7]
 
-    def test_a_date_is_waited_for(self, drive: Drive, sandbox: Sandbox, clock: Clock) -> None:
+    def test_a_date_is_waited_for(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
+    ) -> None:
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
         headers = {"Retry-After": format_datetime(later, usegmt=True)}
         sandbox.control.fail(STATS, status=429, headers=headers)
-        drive(retries=Retries()).send(endpoints.get_running_counts())
+        connect_on_clock(retries=Retries()).send(endpoints.get_running_counts())
         assert sum(clock.slept) == pytest.approx(20, abs=2)
 
     @pytest.mark.parametrize(
         "retry_after", ["86400", "9" * 400, "Fri, 31 Dec 9998 23:59:59 GMT"], ids=["day", "for ever", "date"]
     )
     def test_what_is_asked_for_has_a_bound_for_the_call_and_for_all_others(
-        self, drive: Drive, sandbox: Sandbox, clock: Clock, retry_after: str
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock, retry_after: str
     ) -> None:
-        driver = drive(retries=Retries(longest_wait=30))
+        client = connect_on_clock(retries=Retries(longest_wait=30))
         sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
-        driver.send(endpoints.get_running_counts())
-        driver.send(endpoints.read_data(demo.FINISHED_TASK_ID))
+        client.send(endpoints.get_running_counts())
+        client.send(endpoints.read_data(demo.FINISHED_TASK_ID))
         assert sum(clock.slept) == 30
 
     @pytest.mark.parametrize("retry_after", ["soon", "-1", "Fri, 31 Dec 99999 23:59:59 GMT", ""])
     def test_what_cannot_be_read_is_passed_over(
-        self, driver: Driver, sandbox: Sandbox, clock: Clock, retry_after: str
+        self, client: Client, sandbox: Sandbox, clock: Clock, retry_after: str
     ) -> None:
         sandbox.control.fail(STATS, status=429, headers={"Retry-After": retry_after})
-        driver.send(endpoints.get_running_counts())
+        client.send(endpoints.get_running_counts())
         assert sum(clock.slept) < 1
 
 
@@ -216,14 +226,14 @@ class TestUnsafeCalls:
         ids=named,
     )
     def test_a_call_that_may_have_taken_effect_is_sent_once(
-        self, driver: Driver, sandbox: Sandbox, fault: dict[str, Any]
+        self, client: Client, sandbox: Sandbox, fault: dict[str, Any]
     ) -> None:
         for call in unsafe_calls(sandbox):
             assert call.retry is Retry.ONLY_IF_UNSENT
             sandbox.control.clear_requests()
             sandbox.control.fail(call.endpoint.path, **fault)
             with pytest.raises(errors.OutcomeUnknown, match="Check in the service") as outcome:
-                driver.send(call)
+                client.send(call)
             error = outcome.value
             assert error.endpoint == call.endpoint.name
             assert error.permanent
@@ -233,31 +243,33 @@ class TestUnsafeCalls:
             assert str(error).count("requestId") <= 1
             assert len(sandbox.control.requests()) == 1
 
-    def test_a_copy_whose_answer_got_lost_is_there_once(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_a_copy_whose_answer_got_lost_is_there_once(self, client: Client, sandbox: Sandbox) -> None:
         before = len(sandbox.control.tasks())
         sandbox.control.fail(COPY, kind="no_answer")
         with pytest.raises(errors.OutcomeUnknown):
-            driver.send(endpoints.copy_task(demo.TASK_ID))
+            client.send(endpoints.copy_task(demo.TASK_ID))
         assert len(sandbox.control.tasks()) == before + 1
 
-    def test_a_call_that_surely_had_no_effect_is_repeated(self, driver: Driver, sandbox: Sandbox) -> None:
+    def test_a_call_that_surely_had_no_effect_is_repeated(self, client: Client, sandbox: Sandbox) -> None:
         for call in unsafe_calls(sandbox):
             sandbox.control.clear_requests()
             sandbox.control.fail(call.endpoint.path, times=2, status=429)
-            driver.send(call)
+            client.send(call)
             assert len(sandbox.control.requests()) == 3
 
-    def test_a_rejected_token_is_replaced_and_the_call_repeated(self, drive: Drive, sandbox: Sandbox) -> None:
+    def test_a_rejected_token_is_replaced_and_the_call_repeated(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
         credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
-        driver = drive(credentials=credentials)
+        client = connect_on_clock(credentials=credentials)
         before = len(sandbox.control.tasks())
         sandbox.control.expire_tokens()
-        driver.send(endpoints.copy_task(demo.TASK_ID))
+        client.send(endpoints.copy_task(demo.TASK_ID))
         assert len(sandbox.control.tasks()) == before + 1
         assert [request["path"] for request in sandbox.control.requests()] == [COPY, "/token", COPY]
 
     def test_a_service_that_comes_up_late_gets_the_call_once(
-        self, drive: Drive, sandbox: Sandbox, clock: Clock
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox, clock: Clock
     ) -> None:
         with serving(lambda _: answer({"taskId": "new"})) as server:
             port = server.port
@@ -271,16 +283,16 @@ class TestUnsafeCalls:
 
         clock.sleep = sleep_until_it_is_up  # type: ignore[method-assign]
         try:
-            copied = drive(base_url=f"http://127.0.0.1:{port}").send(endpoints.copy_task("t"))
+            copied = connect_on_clock(base_url=f"http://127.0.0.1:{port}").send(endpoints.copy_task("t"))
             assert copied.task_id == "new"
             assert len(starting[0].received) == 1
         finally:
             for server in starting:
                 server.listener.close()
 
-    def test_a_refusal_stays_what_it_is(self, driver: Driver) -> None:
+    def test_a_refusal_stays_what_it_is(self, client: Client) -> None:
         with pytest.raises(errors.NotFound):
-            driver.send(endpoints.copy_task("none"))
+            client.send(endpoints.copy_task("none"))
 
 
 def _listening_on(port: int) -> Any:
@@ -360,22 +372,26 @@ class TestInterruptions:
 
 
 class TestTimeouts:
-    def test_a_service_that_says_nothing_is_left(self, drive: Drive) -> None:
+    def test_a_service_that_says_nothing_is_left(self, connect_on_clock: Callable[..., Client]) -> None:
         with serving(lambda _: None) as server:
-            driver = drive(base_url=server.url, read_timeout=0.1, retries=Retries(attempts=2))
+            client = connect_on_clock(base_url=server.url, read_timeout=0.1, retries=Retries(attempts=2))
             with pytest.raises(errors.NoResponse, match="read_timeout") as failure:
-                driver.send(endpoints.get_running_counts())
+                client.send(endpoints.get_running_counts())
             assert not failure.value.unsent
             assert server.connections == 2
 
-    def test_a_copy_without_an_answer_in_time_has_an_unknown_outcome(self, drive: Drive) -> None:
+    def test_a_copy_without_an_answer_in_time_has_an_unknown_outcome(
+        self, connect_on_clock: Callable[..., Client]
+    ) -> None:
         with serving(lambda _: None) as server:
-            driver = drive(base_url=server.url, read_timeout=0.1)
+            client = connect_on_clock(base_url=server.url, read_timeout=0.1)
             with pytest.raises(errors.OutcomeUnknown):
-                driver.send(endpoints.copy_task("t"))
+                client.send(endpoints.copy_task("t"))
             assert server.connections == 1
 
-    def test_a_service_that_takes_no_connection_is_unreachable(self, drive: Drive) -> None:
+    def test_a_service_that_takes_no_connection_is_unreachable(
+        self, connect_on_clock: Callable[..., Client]
+    ) -> None:
         import socket
 
         with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
@@ -384,9 +400,9 @@ class TestTimeouts:
                 connection.setblocking(False)
                 connection.connect_ex(listener.getsockname())
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            driver = drive(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
+            client = connect_on_clock(base_url=url, connect_timeout=0.1, retries=Retries(attempts=1))
             with pytest.raises(errors.ServiceUnreachable) as failure:
-                driver.send(endpoints.copy_task("t"))
+                client.send(endpoints.copy_task("t"))
             assert failure.value.unsent
             for connection in full:
                 connection.close()
@@ -402,11 +418,13 @@ class TestTimeouts:
         ],
         ids=["cut", "not gzip", "not HTTP", "cut chunk", "nothing"],
     )
-    def test_an_answer_that_is_torn_is_no_answer(self, drive: Drive, torn: Callable[[], bytes]) -> None:
+    def test_an_answer_that_is_torn_is_no_answer(
+        self, connect_on_clock: Callable[..., Client], torn: Callable[[], bytes]
+    ) -> None:
         with serving(lambda _: torn()) as server:
-            driver = drive(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
+            client = connect_on_clock(base_url=server.url, retries=Retries(attempts=2, first_wait=0.01))
             with pytest.raises(errors.NoResponse):
-                driver.send(endpoints.get_running_counts())
+                client.send(endpoints.get_running_counts())
             with pytest.raises(errors.OutcomeUnknown):
-                driver.send(endpoints.copy_task("t"))
+                client.send(endpoints.copy_task("t"))
             assert server.connections == 3

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from tests.service.conftest import Driver
+    from airflow_provider_webcollect.service.sync import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -107,51 +107,51 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_urls_come_from_anywhere(
-    driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
+    client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
     file = url_file(source(path))
-    driver.send(endpoints.replace_urls(demo.TASK_ID, file))
+    client.send(endpoints.replace_urls(demo.TASK_ID, file))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
     assert (file.count, file.size) == (3, len(TEXT))
     assert file.name in {"urls.txt", "urls.gz"}
 
 
 def test_a_retry_sends_the_whole_file_again(
-    driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
+    client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
     sandbox.control.fail("/task/urls:file", status=503, times=2)
     sandbox.control.fail("/task/urls:file", kind="drop")
-    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
+    client.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
     bodies = [request["headers"]["content-length"] for request in sandbox.control.requests()]
     assert len(bodies) == 4
     assert len(set(bodies)) == 1
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
-def test_an_open_file_is_left_open_and_its_position_does_not_matter(driver: Driver, path: Path) -> None:
+def test_an_open_file_is_left_open_and_its_position_does_not_matter(client: Client, path: Path) -> None:
     with path.open("rb") as file:
         file.seek(7)
-        driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(file)))
+        client.send(endpoints.replace_urls(demo.TASK_ID, url_file(file)))
         assert not file.closed
 
 
 @pytest.mark.parametrize(
     "text", ["\r\n".join(URLS) + "\r\n", "\n".join(URLS)], ids=["CRLF", "no last line end"]
 )
-def test_line_ends_do_not_matter(driver: Driver, sandbox: Sandbox, path: Path, text: str) -> None:
+def test_line_ends_do_not_matter(client: Client, sandbox: Sandbox, path: Path, text: str) -> None:
     path.write_bytes(text.encode())
-    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(path)))
+    client.send(endpoints.replace_urls(demo.TASK_ID, url_file(path)))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
 def test_a_url_is_sent_without_the_white_space_around_it(
-    driver: Driver, sandbox: Sandbox, path: Path
+    client: Client, sandbox: Sandbox, path: Path
 ) -> None:
     path.write_bytes(b"  https://a.example/1\t\r\n\thttps://c.example \n")
     for file in (url_file(path), url_list([" https://a.example/1\n", "\thttps://c.example "])):
         with file.open() as content:
             assert content.read() == b"https://a.example/1\nhttps://c.example\n"
-        driver.send(endpoints.replace_urls(demo.TASK_ID, file))
+        client.send(endpoints.replace_urls(demo.TASK_ID, file))
         assert sandbox.control.task(demo.TASK_ID)["urls"] == ["https://a.example/1", "https://c.example"]
 
 
@@ -185,7 +185,7 @@ class Troubled(io.BytesIO):
 
 
 def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
-    driver: Driver, sandbox: Sandbox
+    client: Client, sandbox: Sandbox
 ) -> None:
     with pytest.raises(FileUnreadable, match="the storage does not answer") as failure:
         url_file(Troubled(TEXT, 0))
@@ -194,16 +194,16 @@ def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
     checked = url_file(file)
     file.fails_after = 3
     with pytest.raises(FileUnreadable):
-        driver.send(endpoints.replace_urls(demo.TASK_ID, checked))
+        client.send(endpoints.replace_urls(demo.TASK_ID, checked))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == []
 
 
 def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
-    driver: Driver, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
+    client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
     sandbox.control.fail("/task/urls:file", status=503)
     path.write_bytes(b"\xef\xbb\xbf" + TEXT + b"\r\n \t\r\n\n")
-    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
+    client.send(endpoints.replace_urls(demo.TASK_ID, url_file(source(path))))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
     for request in sandbox.control.requests():
         assert b"\r\n\r\n" + TEXT + b"\r\n--" in base64.b64decode(request["body"])
@@ -248,11 +248,11 @@ def test_blank_lines_at_the_end_do_not_count(path: Path, rest: bytes) -> None:
     ids=lambda value: repr(value[:60]),
 )
 def test_a_file_that_is_wrong_is_refused_with_the_line_and_nothing_is_sent(
-    driver: Driver, sandbox: Sandbox, path: Path, text: bytes, said: str
+    client: Client, sandbox: Sandbox, path: Path, text: bytes, said: str
 ) -> None:
     path.write_bytes(text)
     with pytest.raises(InvalidArgument) as refusal:
-        driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(path)))
+        client.send(endpoints.replace_urls(demo.TASK_ID, url_file(path)))
     assert said in str(refusal.value)
     assert len(str(refusal.value)) < 400
     assert sandbox.control.requests() == []
@@ -289,14 +289,14 @@ def test_a_list_of_urls_is_checked_too(urls: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ['a "b".txt', "a\nb.txt", "ü 自行车.txt", "a;b=c.txt"])
-def test_a_file_may_have_any_name(driver: Driver, sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+def test_a_file_may_have_any_name(client: Client, sandbox: Sandbox, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(TEXT)
-    driver.send(endpoints.replace_urls(demo.TASK_ID, url_file(tmp_path / name)))
+    client.send(endpoints.replace_urls(demo.TASK_ID, url_file(tmp_path / name)))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
-def test_a_list_may_be_any_iterable(driver: Driver, sandbox: Sandbox) -> None:
-    driver.send(endpoints.replace_urls(demo.TASK_ID, url_list(iter(URLS))))
+def test_a_list_may_be_any_iterable(client: Client, sandbox: Sandbox) -> None:
+    client.send(endpoints.replace_urls(demo.TASK_ID, url_list(iter(URLS))))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == URLS
 
 
@@ -330,17 +330,17 @@ def test_a_file_that_cannot_be_read_twice_is_refused() -> None:
     "change", [TEXT + b"https://late.example\n", TEXT + b"\n" * 600_000 + b"x", TEXT[:-5], b""]
 )
 def test_a_file_that_changes_after_its_check_is_not_uploaded(
-    driver: Driver, sandbox: Sandbox, path: Path, change: bytes, rest: bytes
+    client: Client, sandbox: Sandbox, path: Path, change: bytes, rest: bytes
 ) -> None:
     path.write_bytes(TEXT + rest)
     file = url_file(path)
     path.write_bytes(change)
     with pytest.raises(InvalidArgument, match="between its check and its upload"):
-        driver.send(endpoints.replace_urls(demo.TASK_ID, file))
+        client.send(endpoints.replace_urls(demo.TASK_ID, file))
     assert sandbox.control.task(demo.TASK_ID)["urls"] == []
 
 
-def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path: Path) -> None:
+def test_a_large_file_is_never_in_memory(client: Client, sandbox: Sandbox, path: Path) -> None:
     sandbox.control.fail("/task/urls:file", status=400, code="Enough")
     line = b"https://a.example/" + b"x" * 5_000 + b"\n"
     with path.open("wb") as file:
@@ -351,7 +351,7 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
     assert checked.size == 4_000 * len(line)
     assert pieces < 3_000_000
 
-    from airflow_provider_webcollect.service.flow import Request
+    from airflow_provider_webcollect.service.call import Request
     from airflow_provider_webcollect.service.sync import multipart
 
     def stream() -> None:
@@ -364,7 +364,7 @@ def test_a_large_file_is_never_in_memory(driver: Driver, sandbox: Sandbox, path:
 
     assert peak_of(stream) < 1_000_000
     with pytest.raises(Exception, match="Enough"):
-        driver.send(endpoints.replace_urls(demo.TASK_ID, checked))
+        client.send(endpoints.replace_urls(demo.TASK_ID, checked))
     (request,) = sandbox.control.requests()
     assert int(request["headers"]["content-length"]) > 20_000_000
     assert "transfer-encoding" not in request["headers"]

@@ -10,9 +10,9 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_provider_webcollect.landing.background import drop
 from airflow_provider_webcollect.landing.storage.conditional import PROBE, Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
+from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

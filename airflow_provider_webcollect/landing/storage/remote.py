@@ -10,13 +10,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from airflow_provider_webcollect.landing.background import drop
 from airflow_provider_webcollect.landing.storage.conditional import PROBE, Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import (
     BucketNotFound,
     knows_no_conditions,
     raise_unless_absent,
 )
+from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
