@@ -359,6 +359,7 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
         timezone = sender.context.settings.timezone
         return read_response(call.result, response, timezone, of_data_app=_is_of_data_app(call))
     except WebCollectError as error:
+        _forget_frames(error)
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
@@ -380,6 +381,7 @@ def _send(call: Call[T], sender: Sender, token: str | None) -> T:
         request = _request(call, sender.context, token)
         _await_turn(call, sender)
     except WebCollectError as error:
+        _forget_frames(error)
         error.endpoint = call.endpoint.name
         raise
     return result_of(call, sender, request, sender.transmit)
@@ -409,6 +411,7 @@ def _transmitted(
     except Exception as failure:
         raise no_response(failure, context.address_of(datahub=_is_of_data_app(call))) from failure
     except BaseException as interruption:
+        _forget_frames(interruption)
         # the renewal of the token handles its own interruptions; they do not concern the caller
         if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
             raise
@@ -417,6 +420,14 @@ def _transmitted(
             f"({type(interruption).__name__})",
             endpoint=call.endpoint.name,
         )
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks below this module: in their frames are headers, bodies and tokens."""
+    chained: BaseException | None = error
+    while chained is not None:
+        chained.__traceback__ = None
+        chained = chained.__cause__ or chained.__context__
 
 
 def _is_of_data_app(call: Call[Any]) -> bool:

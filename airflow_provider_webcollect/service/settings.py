@@ -70,6 +70,15 @@ class Timing:
 TIMING = Timing()
 
 
+class Secret(str):
+    """A string that its repr does not show, since some tracebacks show variables."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 def digest(secret: str) -> str:
     """Return a digest by which a secret is recognized and from which it cannot be found out."""
     return hashlib.sha256(secret.encode()).hexdigest()[:16]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
+import json
 import pickle
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,13 +113,13 @@ FAULTS: list[dict[str, Any]] = [
 def test_no_error_shows_a_secret(
     connect_on_clock: Callable[..., Client], sandbox: Sandbox, fault: dict[str, Any]
 ) -> None:
-    secrets = ("sandbox-access-token", "REFRESH", "PASSWORD", "APIKEY", "DATAHUB")
+    secrets = ("sandbox-access-token", "REFRESH", "PASSWORD", "APIKEY", "HUBSECRET")
     credentials = Credentials(
         access_token=sandbox.access_token,
         refresh_token="REFRESH",
         login="me",
         password="PASSWORD",
-        datahub_api_key="DATAHUB",
+        datahub_api_key="HUBSECRET",
     )
     client = connect_on_clock(credentials=credentials, retries=Retries(attempts=1))
     for call in (
@@ -130,11 +133,33 @@ def test_no_error_shows_a_secret(
         with pytest.raises(errors.WebCollectError) as failure:
             client.send(call)
         sandbox.control.clear_faults()
-        error: BaseException | None = failure.value
-        while error is not None:
-            shown = f"{error} {error!r} {error.args}"
-            assert not [secret for secret in secrets if secret in shown]
-            error = error.__cause__ or error.__context__
+        assert not [secret for secret in secrets if secret in shown_by(failure.value)]
+
+
+@pytest.mark.parametrize("of", ["access token", "refresh token"])
+def test_a_token_response_that_cannot_be_read_shows_no_token(
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, of: str
+) -> None:
+    record = {"accessToken": "SECRET", "refreshToken": "SECRET", "expiresIn": 9}
+    record["accessToken" if of == "access token" else "refreshToken"] = ["SECRET"]
+    body = base64.b64encode(json.dumps({"data": record}).encode()).decode()
+    sandbox.control.fail("/token", times=None, kind="raw", body=body)
+    client = connect_on_clock(credentials=Credentials(login="me", password="PASSWORD"))
+    with pytest.raises(errors.WebCollectError) as failure:
+        client.send(endpoints.get_running_counts())
+    assert "SECRET" not in shown_by(failure.value)
+    assert "PASSWORD" not in shown_by(failure.value)
+
+
+def shown_by(failure: BaseException) -> str:
+    """Return what an error and its causes show, and the variables of the frames below the test's."""
+    shown: list[object] = []
+    error: BaseException | None = failure
+    while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][error is failure :]
+        shown += [error, repr(error), error.args, *(dict(frame.f_locals) for frame in frames)]
+        error = error.__cause__ or error.__context__
+    return " ".join(map(str, shown))
 
 
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])

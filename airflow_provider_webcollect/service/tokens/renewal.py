@@ -60,7 +60,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.settings import TIMING, digest
+from airflow_provider_webcollect.service.settings import TIMING, Secret, digest
 from airflow_provider_webcollect.service.tokens.claim import CLAIMING, RenewalClaim
 from airflow_provider_webcollect.service.tokens.state import RenewalState, Step, StoredToken, next_step
 from airflow_provider_webcollect.service.tokens.store import write_again
@@ -184,7 +184,7 @@ class Tokens:
         if self._failure is not None and self.failures > failures and not self._usable(rejected):
             raise copy.copy(self._failure)
         try:
-            return self._renewed(driver, rejected, None).access_token
+            return Secret(self._renewed(driver, rejected, None).access_token)
         except WebCollectError as error:
             if still_good := self._usable(rejected):
                 self._postponed_until = self._clock() + POSTPONEMENT
@@ -203,24 +203,24 @@ class Tokens:
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: as :meth:`obtain` does.
         """
-        rejected = None
+        rejected: str | None = None
         with contextlib.suppress(TokenStoreUnavailable):  # it is read again below
             self._read_store()
             self._renewal = self._claim.read(self._next_digest)
-        # not in a variable as long as it is valid, since some tracebacks show variables
-        if self._held and self._is_good(None, after_share) and not is_accepted(self._held.access_token):
-            rejected = self._held.access_token
-        token = self._renewed(driver, rejected, after_share)
+        if self._held and self._is_good(None, after_share):
+            token = Secret(self._held.access_token)
+            rejected = None if is_accepted(token) else token
+        renewed = self._renewed(driver, rejected, after_share)
         if self._renewal is RenewalState.DOUBTFUL:
             log.warning("The response to the last renewal was lost; the token is used on and renewed later.")
-        return token
+        return renewed
 
     def _usable(self, rejected: str | None) -> str | None:
         """Return the access token in memory if it may still be used, due for renewal or not."""
         held = self._held
         if held is None or held.access_token in {"", rejected} or held.has_ended(self._now()):
             return None
-        return held.access_token
+        return Secret(held.access_token)
 
     def _is_due(self) -> bool:
         """Whether the token in memory expires so soon that it should be renewed."""
