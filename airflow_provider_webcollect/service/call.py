@@ -5,7 +5,9 @@ A :class:`Sender` does what takes time: it sends a request, waits, and gets an a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -46,7 +48,7 @@ from airflow_provider_webcollect.service.responses import (
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.service.settings import Credentials, Settings
     from airflow_provider_webcollect.service.tokens.store import TokenStore
@@ -216,25 +218,20 @@ def exchange(
     """
     is_token_call = call.endpoint is endpoints.REFRESH_TOKEN
     policy = Policy(sender.context.settings, can_halve=can_halve, is_part=is_token_call)
-
-    def attempt() -> T:
-        result = _attempt(call, sender)
-        check(result)
-        return result
-
-    if is_token_call:  # the renewal of the token handles a refusal itself
-        return policy.repeated(attempt, sender.sleep)
-    return with_current_credential(lambda: policy.repeated(attempt, sender.sleep), sender.context)
+    # the renewal of the token handles a refusal itself
+    with contextlib.nullcontext() if is_token_call else current_credential(sender.context):
+        return policy.repeated(functools.partial(_attempt, call, sender, check), sender.sleep)
 
 
-def with_current_credential(work: Callable[[], T], context: ClientContext) -> T:
-    """Return the result of ``work``, whose credential a person may replace in the connection meanwhile.
+@contextlib.contextmanager
+def current_credential(context: ClientContext) -> Iterator[None]:
+    """Do work with a credential that a person may replace in the connection meanwhile.
 
     :raises TokenUnavailable: if the credential is refused, but the connection has changed: another attempt
         may succeed.
     """
     try:
-        return work()
+        yield
     except CredentialError as refusal:
         if not context.is_outdated():
             raise
@@ -244,17 +241,18 @@ def with_current_credential(work: Callable[[], T], context: ClientContext) -> T:
         ) from refusal
 
 
-def _attempt(call: Call[T], sender: Sender) -> T:
+def _attempt(call: Call[T], sender: Sender, check: Callable[[T], object]) -> T:
     """Make one attempt; if the access token is rejected, replace it and repeat the request, a few times."""
-    token = _token(call, sender, None)
-    for _ in range(REPLACEMENTS):
+    token, replacements = _token(call, sender, None), 0
+    while True:
         try:
-            return _send(call, sender, token)
+            result = _send(call, sender, token)
+            check(result)
+            return result
         except TokenRejected:
-            if token is None:
+            if token is None or replacements == REPLACEMENTS:
                 raise
-        token = _token(call, sender, token)
-    return _send(call, sender, token)
+        token, replacements = _token(call, sender, token), replacements + 1
 
 
 def is_accepted(token: str, sender: Sender) -> bool:
@@ -349,11 +347,13 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
     :raises WebCollectError: as :func:`exchange` does.
     """
     try:
-        response = _transmitted(call, sender.context, request, transmit)
+        with _no_response(call, sender.context):
+            response = transmit(request)
         if _is_redirect(response):
             redirected = _redirected(request, response)
             _await_turn(call, sender)
-            response = _transmitted(call, sender.context, redirected, sender.transmit)
+            with _no_response(call, sender.context):
+                response = sender.transmit(redirected)
         if _is_redirect(response):
             raise RedirectRefused("the service redirects time and again", status=response.status)
         timezone = sender.context.settings.timezone
@@ -397,15 +397,11 @@ def _await_turn(call: Call[Any], sender: Sender) -> None:
             sender.sleep(wait)
 
 
-def _transmitted(
-    call: Call[Any], context: ClientContext, request: Request, transmit: Callable[[Request], Response]
-) -> Response:
-    """Send a request, and return the response.
-
-    :raises WebCollectError: of the matching class, if there is none.
-    """
+@contextlib.contextmanager
+def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
+    """Send a request, and raise an error of the matching class if there is no response."""
     try:
-        return transmit(request)
+        yield
     except WebCollectError:
         raise
     except Exception as failure:

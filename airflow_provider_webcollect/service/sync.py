@@ -23,9 +23,9 @@ from airflow_provider_webcollect.service.call import (
     ClientContext,
     Policy,
     Request,
+    current_credential,
     exchange,
     is_accepted,
-    with_current_credential,
 )
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
@@ -130,7 +130,8 @@ class Client:
                 lambda token: is_accepted(token, sender),
             )
 
-        return with_current_credential(lambda: self._uninterrupted(renewal), self.context)
+        with current_credential(self.context):
+            return self._uninterrupted(renewal)
 
     def authorize(self, rejected: str | None) -> str:
         """Get an access token, from the store or by a renewal, which no interruption of the caller cuts off.
