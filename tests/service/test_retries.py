@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import threading
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -336,6 +337,26 @@ class TestInterruptions:
                 with pytest.raises(asyncio.CancelledError) as interruption:
                     await sending
         assert errors.unknown_outcome(interruption.value) is not None
+
+    async def test_a_call_that_is_cancelled_sends_nothing_more(
+        self, connect: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
+        pauses, goes_on = threading.Event(), threading.Event()
+
+        def pause(_: float) -> None:
+            pauses.set()
+            goes_on.wait(10)
+
+        sandbox.control.fail(STATS, times=None, status=503)
+        client = AsyncClient(connect().context, stop=Pauses(pause))
+        sending = asyncio.create_task(client.send(endpoints.get_running_counts()))
+        await asyncio.to_thread(pauses.wait)
+        sending.cancel()
+        await asyncio.wait([sending])
+        goes_on.set()
+        await asyncio.to_thread(client._threads.shutdown)
+        assert sending.cancelled()
+        assert len(sandbox.control.requests()) == 1
 
     @pytest.mark.parametrize(
         ("call", "credentials"),
