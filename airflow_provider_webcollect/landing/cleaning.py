@@ -24,6 +24,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -95,6 +96,8 @@ def clean(
     validation.boolean("dry_run", dry_run)
     fs, root = locate(path, storage_options, storage_conn_id)
     folder = Folder(fs, root)
+    if outer := folder.enclosing():
+        raise InvalidArgument("path", root, f"it is inside the landing at {outer.root}: clean that one")
     files = folder.files()
     needed = _Needed.read(folder)
     candidates = [name for name in _removable(files) if not needed.includes(name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ Mode = Literal["full", "incremental"]
 
 #: The pattern of the names that :func:`part_name` returns.
 PART_PATTERN = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
+_PART_PATH = re.compile(rf"(?:{PARTITION_PATTERN}/)*{PART_PATTERN}")
 _ATTEMPT_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
 
 
@@ -40,6 +42,13 @@ def part_name(number: int, attempt_id: str, suffix: str) -> str:
     :param suffix: the format's suffix, with the dot.
     """
     return f"part-{number:05d}-{attempt_id}{suffix}"
+
+
+def _check_part_names(names: Iterable[str]) -> None:
+    """Raise ValueError unless all are names of parts: others could lead out of the folder."""
+    for name in names:
+        if not _PART_PATH.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a part")
 
 
 def attempt_id_in(name: str) -> str | None:
@@ -58,6 +67,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     collection_task_id: str
     lotno: str | None = None
+
+    def is_same_as(self, other: Source) -> bool:
+        """Return whether both name the same rows; the service's ids have no letter case."""
+        return (self.collection_task_id.lower(), self.lotno) == (
+            other.collection_task_id.lower(),
+            other.lotno,
+        )
 
     def __str__(self) -> str:
         batch = f", batch {self.lotno}" if self.lotno else ""
@@ -153,6 +169,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     exported_at: str | None = None
     provider_version: str
 
+    def __post_init__(self) -> None:
+        _check_part_names(part.name for part in self.parts)
+
     def added(self) -> tuple[Part, ...]:
         """Return the parts that the run of this commit has added."""
         return self.parts[len(self.parts) - self.new_parts :]
@@ -200,6 +219,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     heartbeat: int = 0
     commit: Manifest | None = None
+
+    def __post_init__(self) -> None:
+        _check_part_names((*(part.name for part in self.parts), *self.replaced))
 
     @property
     def rows(self) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged, PartsMissing
 from airflow_provider_webcollect.landing.manifest import Progress, RecordedPart, now
-from airflow_provider_webcollect.landing.storage.folder import is_ours
+from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
@@ -86,7 +86,7 @@ def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
 
 
 def _already_committed(job: Job, found: FolderState, committed: Manifest) -> bool:
-    if committed.source != job.source:
+    if not committed.source.is_same_as(job.source):
         raise DestinationTaken(f"{job.folder.root} holds {committed.source}, not {job.source}")
     if committed.run == job.run:
         lacks_mark = job.mark is not None and committed.exported_at is None
@@ -101,14 +101,14 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
 
 
 def _refuse_foreign_files(job: Job, found: FolderState) -> None:
-    foreign = sorted(name for name in found.files if not is_ours(name))
+    foreign = sorted(name for name in found.files if not (is_ours(name) or is_marker(name)))
     if foreign:
         raise DestinationTaken(
             f"{job.folder.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
             "give the landing a folder of its own"
         )
     record = found.record
-    if record is not None and record.parts and record.source != job.source:
+    if record is not None and record.parts and not record.source.is_same_as(job.source):
         raise DestinationTaken(f"{job.folder.root} holds a part of {record.source}, not of {job.source}")
 
 

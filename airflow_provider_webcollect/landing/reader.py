@@ -16,6 +16,7 @@ from airflow_provider_webcollect.landing.errors import (
     LandingDamaged,
     LandingReplaced,
     NothingLanded,
+    PartsMissing,
 )
 from airflow_provider_webcollect.landing.formats import ExtraMissing
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
@@ -231,8 +232,11 @@ class LandedData:
             return "is missing"
         if size != part.bytes:
             return f"has {size} bytes instead of {part.bytes}"
-        with self._folder.opened(part.name) as file:
-            rows = self._reader().count(file, part.sha256)
+        try:
+            with self._folder.opened(part.name) as file:
+                rows = self._reader().count(file, part.sha256)
+        except PartsMissing:  # it was deleted since the files were listed
+            return "is missing"
         if rows is None:
             return f"does not have the SHA-256 {part.sha256}"
         return None if rows == part.rows else f"has {rows} rows instead of {part.rows}"

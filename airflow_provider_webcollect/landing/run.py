@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from airflow_provider_webcollect.landing.commit import check_complete, make_manifest
-from airflow_provider_webcollect.landing.errors import DestinationBusy, PartsMissing, SourceReset
+from airflow_provider_webcollect.landing.errors import (
+    DestinationBusy,
+    DestinationTaken,
+    PartsMissing,
+    SourceReset,
+)
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
@@ -64,6 +69,10 @@ def land(job: Job) -> Landed:
     """
     job.file_format.require_extras()
     job.folder.try_out()
+    if outer := job.folder.enclosing():
+        raise DestinationTaken(
+            f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"
+        )
     for _ in range(PLAN_TRIES):
         try:
             return _land_on(job, _read_folder(job.folder))
@@ -158,11 +167,23 @@ def _first_page(
     start = _confirmed_start(job, reader, plan)
     pages = reader.pages()
     first = next(pages, None)
+    if first is None:
+        _keep_landed(job, start, found)
     committed = len(found.manifest.parts) if found.manifest is not None else 0
     if first is None and start.continues and start.rows and len(start.parts) == committed:
         pages = reader.late_pages()
         first = next(pages, None)
     return start, itertools.chain(() if first is None else (first,), pages)
+
+
+def _keep_landed(job: Job, start: Progress, found: FolderState) -> None:
+    """Raise :class:`SourceReset` if a source without rows would replace the rows that earlier runs landed."""
+    landed = found.manifest.rows if found.manifest is not None else 0
+    if job.mode == "incremental" and landed and not start.rows:
+        raise SourceReset(
+            f"{job.source} has no rows now, and the {landed} rows at {job.folder.root} are kept: "
+            "on_reset='full' replaces them only by rows"
+        )
 
 
 def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:

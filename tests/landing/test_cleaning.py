@@ -50,6 +50,19 @@ FOREIGN = [
 ]
 
 
+def test_a_partition_of_a_landing_is_not_cleaned_on_its_own(landing: Landed, folder: Folder) -> None:
+    landing("t", fetch=listed(widening(2)), partition="dt=2026-01-01/hour=07")
+    before = names(folder)
+    for inside in ("dt=2026-01-01/hour=07", "dt=2026-01-01"):
+        root = f"{folder.root}/{inside}"
+        # as older versions could leave it
+        folder.fs.pipe_file(f"{root}/_manifest.json", folder.read("_manifest.json"))
+        with pytest.raises(InvalidArgument, match=r"`path`.*is inside the landing at .*/landing"):
+            clean(SimpleNamespace(fs=folder.fs, path=root), older_than=0)
+        folder.fs.rm_file(f"{root}/_manifest.json")
+    assert names(folder) == before
+
+
 @pytest.fixture(params=["local", "memory"])
 def folder(request: pytest.FixtureRequest, folder: Folder) -> Folder:
     """A folder on a filesystem that says when a file was written."""
@@ -229,7 +242,8 @@ class TestFoldersThatTellNothing:
         write(folder, "_manifest.json")
         folder.write("_manifest.json", json.dumps(inner.manifest() | {"parts": []}).encode())
         assert cleaned(folder) == set()
-        assert cleaned(inner) == {LEFTOVERS[0]}
+        with pytest.raises(InvalidArgument, match="is inside the landing at"):
+            cleaned(inner)
         assert inner.rows() == rows_of(widening(2))
 
 

@@ -182,6 +182,19 @@ class TestReset:
         assert folder.manifest()["landing_id"] == first.landing_id
         assert folder.names() == {"_manifest.json", *(part.name for part in first.parts)}
 
+    @pytest.mark.parametrize("gone", ["rows", "rows and the first part"])
+    def test_a_source_without_rows_never_replaces_a_landing(
+        self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, gone: str
+    ) -> None:
+        first = growing()
+        sandbox.control.reset_data(task)
+        if gone != "rows":
+            folder.fs.rm_file(f"{folder.root}/{first.parts[0].name}")
+        with pytest.raises(SourceReset, match=r"has no rows now.*300 rows.*are kept") as refusal:
+            growing(run=OTHER_RUN, on_reset="full")
+        assert refusal.value.permanent
+        assert folder.manifest()["landing_id"] == first.landing_id
+
     @pytest.mark.parametrize("size", [100, 1000, 30])
     @pytest.mark.parametrize("grown", [300, 310, 700])
     def test_a_source_that_was_reset_and_has_grown_again_is_noticed(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,11 +31,12 @@ from tests.landing.conftest import (
     Crash,
     Folder,
     Landed,
+    Landing,
     crashing_at,
     listed,
     offsets_asked,
 )
-from tests.landing.pages import page
+from tests.landing.pages import page, rows_of, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -253,7 +255,7 @@ class TestWhatIsThereAlready:
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
     @pytest.mark.parametrize(
-        "name", ["data.csv", "part-1.jsonl", "part-00001-xyz.jsonl", "landing", "_SUCCESS", "sub/file"]
+        "name", ["data.csv", "part-1.jsonl", "part-00001-xyz.jsonl", "landing", "_SUCCESS.csv", "sub/file"]
     )
     def test_foreign_files_are_refused_and_left_alone(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, name: str
@@ -265,6 +267,49 @@ class TestWhatIsThereAlready:
             landing(task)
         assert folder.read(name) == b"mine"
         assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            ".nfs000000000002b4c100000001",
+            "_SUCCESS",
+            "dt=2026-11-25/_SUCCESS",
+            "prices_$folder$",
+            ".part-00001-0badcafe.jsonl.crc",
+            ".DS_Store",
+        ],
+    )
+    def test_markers_that_other_tools_leave_are_no_foreign_files(
+        self, landing: Landed, folder: Folder, task: str, name: str
+    ) -> None:
+        if "/" in name:
+            folder.fs.makedirs(f"{folder.root}/dt=2026-11-25", exist_ok=True)
+        folder.write(name, b"mark")
+        assert landing(task).rows == 1000
+        assert folder.read(name) == b"mark"
+
+    @pytest.mark.parametrize("partition", ["dt=2026-11-25", "dt=2026-11-25/hour=07"])
+    @pytest.mark.parametrize("left", ["_manifest.json", "_progress.json"])
+    def test_a_landing_inside_a_partition_of_another_is_refused(
+        self, land_job: Landing, folder: Folder, task: str, partition: str, left: str
+    ) -> None:
+        if left == "_manifest.json":
+            land_job(task, mode="incremental")
+        else:
+            with pytest.raises(Crash):
+                land_job("t", fetch=listed(widening(3)), read=crashing_at(2), max_part_bytes=1)
+        inner = Folder(folder.fs, f"{folder.root}/{partition}")
+        with pytest.raises(DestinationTaken, match=r"is inside the landing at .*/landing"):
+            land_job(task, folder=inner.destination)
+        assert inner.names() == set()
+
+    @pytest.mark.parametrize("case", [str.upper, str.lower, str.swapcase])
+    def test_the_same_task_in_other_letter_case_is_the_same_source(
+        self, landing: Landed, case: Callable[[str], str]
+    ) -> None:
+        landing("4fb2ad1b-Ab", mode="incremental", fetch=listed(widening(2)))
+        again = landing(case("4fb2ad1b-Ab"), mode="incremental", run=OTHER_RUN, fetch=listed(widening(2)))
+        assert again.rows == len(rows_of(widening(2)))
 
     def test_a_foreign_file_beside_the_commit_does_not_disturb_a_retry(
         self, landing: Landed, folder: Folder, task: str
@@ -311,3 +356,21 @@ class TestWhatIsThereAlready:
         assert refusal.value.permanent
         assert folder.read(name) == content
         assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize("listed_as", ["parts", "replaced"])
+    def test_a_record_that_names_a_file_outside_is_refused_and_the_file_kept(
+        self, landing: Landed, folder: Folder, listed_as: str
+    ) -> None:
+        with pytest.raises(Crash):
+            landing("t", fetch=listed(widening(3)), read=crashing_at(2), max_part_bytes=1)
+        record = json.loads(folder.read("_progress.json"))
+        victim = Folder(folder.fs, folder.root.rpartition("/")[0])
+        victim.write("victim.txt", b"mine")
+        if listed_as == "parts":
+            record["parts"][0]["name"] = "../victim.txt"
+        else:
+            record["replaced"] = ["../victim.txt"]
+        folder.write("_progress.json", json.dumps(record).encode())
+        with pytest.raises(DestinationUnreadable, match=r"'\.\./victim\.txt' is not the name of a part"):
+            landing("t", fetch=listed(widening(3)))
+        assert victim.read("victim.txt") == b"mine"

@@ -415,6 +415,17 @@ class TestWithoutAGoodManifest:
         with pytest.raises(DestinationUnreadable, match=said):
             opened(folder)
 
+    @pytest.mark.parametrize(
+        "name", ["../part-00001-0badcafe.jsonl", "/etc/passwd", "a/../../b", "notes.txt"]
+    )
+    def test_a_name_that_no_part_has_is_refused(self, landing: Landed, folder: Folder, name: str) -> None:
+        landing("t", fetch=listed(widening(2)))
+        manifest = folder.manifest()
+        manifest["parts"][0]["name"] = name
+        folder.write("_manifest.json", json.dumps(manifest).encode())
+        with pytest.raises(DestinationUnreadable, match="is not the name of a part"):
+            opened(folder)
+
     def test_a_part_that_is_listed_twice_is_a_contradiction(self, landing: Landed, folder: Folder) -> None:
         landing("t", fetch=listed(widening(2)))
         manifest = folder.manifest()
@@ -466,6 +477,25 @@ class TestDamage:
         error = LandingDamaged("m", [f"part {number} is missing" for number in range(5000)])
         assert len(error.problems) == 5000
         assert str(error).endswith("part 19 is missing; and 4980 more")
+
+    @pytest.mark.parametrize("folder", ["store"], indirect=True)
+    def test_a_landing_that_is_replaced_while_it_is_verified_is_no_damage(
+        self, landing: Landed, folder: Folder, sandbox: Sandbox
+    ) -> None:
+        task = sandbox.control.add_task(rows=100, lots=1)["task_id"]
+        landing(task, size=50, max_part_bytes=1)
+        landed = opened(folder)
+        list_files = folder.fs.ls
+
+        def replaced_after(*arguments: Any, **options: Any) -> Any:
+            files = list_files(*arguments, **options)
+            folder.fs.ls = list_files
+            landing(task, run=OTHER_RUN, if_exists="overwrite")
+            return files
+
+        folder.fs.ls = replaced_after
+        with pytest.raises(LandingReplaced, match="was replaced since it was read"):
+            landed.verify()
 
     def test_a_landing_that_is_replaced_meanwhile_is_no_damage(
         self, landing: Landed, folder: Folder, sandbox: Sandbox

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import posixpath
 import re
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: A part or an incomplete file, in the folder or in partition folders; or a manifest for Redshift.
 _OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{REDSHIFT_MANIFEST_PATTERN}")
+#: What file systems, Spark, Hadoop and macOS leave in folders.
+_MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
+_PARTITION = re.compile(PARTITION_PATTERN)
 #: Attempts of a write that is refused although the file has the expected version.
 CONFLICTS = 5
 #: Bytes after which the disk starts to write them, so that the final sync takes little time.
@@ -92,6 +96,21 @@ class Folder:
         with storage_errors(self._fs, self.root):
             if not self._storage.try_out(self.root):
                 self._storage = Unconditional(self._fs)
+
+    def enclosing(self) -> Folder | None:
+        """Return the folder of the landing whose partition this folder is; None if there is none."""
+        outer = posixpath.dirname(self.root)
+        if not _PARTITION.fullmatch(posixpath.basename(self.root)):
+            return None
+        folder = Folder(self._fs, outer)
+        try:
+            is_landing = folder.read(MANIFEST) is not None or folder.read(PROGRESS) is not None
+        except StorageError as error:
+            # who may not read above this folder cannot land there either
+            if not error.permanent:
+                raise
+            return None
+        return folder if is_landing else folder.enclosing()
 
     def read(self, name: str) -> Stored | None:
         """Return a small file with the version of this content, or None if it is absent."""
@@ -214,6 +233,11 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
 def is_ours(name: str) -> bool:
     """Return whether a landing uses such a name, at the top or in partition folders."""
     return name in {MANIFEST, PROGRESS} or bool(_OURS.fullmatch(name))
+
+
+def is_marker(name: str) -> bool:
+    """Return whether a file says nothing of rows: other tools leave such files in any folder."""
+    return name.endswith("/") or bool(_MARKER.fullmatch(name))
 
 
 def _write_out(file: Any, start: int, end: int) -> None:
