@@ -219,6 +219,7 @@ def _copy_and_commit(
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())
+    reader.check_unchanged()
     files = check_complete(job, lease.progress, reader.count.total)
     writer.widen()
     manifest = make_manifest(job, lease.progress, found, reader.count.total)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ import msgspec
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.job import intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.pauses import Notice
@@ -29,6 +32,8 @@ SETTLE_INTERVAL = 2.0
 COUNT_READS = 4
 #: Seconds between two such reads.
 COUNT_INTERVAL = 1.0
+#: Seconds of reading after which the first page is read again at the end.
+LONG_READ = 5.0
 #: Number of consecutive pages without a decrease of the rows left, after which the read counts as endless.
 ENDLESS_PAGES = 1000
 
@@ -40,6 +45,7 @@ class Page:
     :ivar offset: the cursor with which they were read; ``next_offset`` is the cursor after them.
     :ivar rows_so_far: number of the source's rows up to the last of these.
     :ivar total: number of all rows that the service announces.
+    :ivar landed: landed rows right before these, which were read with the cursor ``landed_offset``.
     """
 
     rows: Sequence[msgspec.Raw]
@@ -47,10 +53,19 @@ class Page:
     next_offset: int
     rows_so_far: int
     total: int
+    landed: Sequence[msgspec.Raw] = ()
+    landed_offset: int = 0
 
     def fingerprint(self) -> PageFingerprint:
-        """Return the fingerprint with which a later landing checks whether the source still has this page."""
-        return PageFingerprint(offset=self.offset, rows=len(self.rows), sha256=digest_rows(self.rows))
+        """Return the fingerprint with which a later landing checks whether the source still has this page.
+
+        It covers the landed rows before these up to a page in all, since runs may add one row each.
+        """
+        if self.landed and len(self.landed) + len(self.rows) <= MAX_DATA_SIZE:
+            rows, offset = (*self.landed, *self.rows), self.landed_offset
+        else:
+            rows, offset = (*self.rows,), self.offset
+        return PageFingerprint(offset=offset, rows=len(rows), sha256=digest_rows(rows))
 
 
 class SourceReader:
@@ -66,6 +81,11 @@ class SourceReader:
         self._job = job
         self._offset = 0
         self._ahead: DataPage | None = None
+        self._landed: Sequence[msgspec.Raw] = ()
+        self._first: PageFingerprint | None = None
+        self._began = time.monotonic()
+        self._waited = False
+        self._pages = 0
         self._least_left: int | None = None
         self._pages_since = 0
 
@@ -85,8 +105,8 @@ class SourceReader:
         waits = self._waits("all rows to be shown: there are fewer than were landed")
         count_waits = iter([COUNT_INTERVAL] * (COUNT_READS - 1))
         while True:
-            page, rows, counts_fit = self._read_again(landed)
             fingerprint = landed.page_fingerprint
+            page, rows, counts_fit = self._read_again(fingerprint, landed.rows)
             if page.total < landed.rows:
                 wait = next(waits, None)
             elif digest_rows(rows[: fingerprint.rows]) != fingerprint.sha256:
@@ -94,6 +114,7 @@ class SourceReader:
             elif counts_fit:
                 self._offset, self.count.rows = landed.next_offset, landed.rows
                 self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
+                self._landed, self._first = rows[: fingerprint.rows], fingerprint
                 return
             else:
                 log.info("%s: the counts do not fit the rows: %d in all.", landed.source, page.total)
@@ -103,7 +124,7 @@ class SourceReader:
                     f"{landed.source} has {page.total} rows now, {landed.rows} were landed; it does not go "
                     "on where these end: it was emptied, or rows were taken away or changed"
                 )
-            self._job.stop.sleep(wait)
+            self._wait(wait)
 
     def pages(self) -> Iterator[Page]:
         """Yield the pages to the end, including rows that are added meanwhile.
@@ -125,20 +146,40 @@ class SourceReader:
             Notice(log).give(
                 settle, "Waiting %.0f s for rows that a run which has just finished may still add.", settle
             )
-            self._job.stop.sleep(settle)
+            self._wait(settle)
             yield from self._to_the_end(iter(()), late=True)
         self.settled = self.count.rows == before
+
+    def check_unchanged(self) -> None:
+        """Read the first page again, if there was time for the rows to change since.
+
+        Before a mark, which covers all rows of the source, a second page is time enough.
+
+        :raises RowsMissing: if its rows are others now: what was read does not go together.
+        """
+        had_time = self._waited or time.monotonic() - self._began >= LONG_READ
+        had_time = had_time or (self._job.mark is not None and self._pages > 1)
+        if self._first is None or not had_time:
+            return
+        _, rows, _ = self._read_again(self._first, self._first.rows)
+        if digest_rows(rows[: self._first.rows]) != self._first.sha256:
+            raise rows_missing(self._job.source, "the first rows have changed since they were read")
+
+    def _wait(self, seconds: float) -> None:
+        self._waited = True
+        self._job.stop.sleep(seconds)
 
     def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
         while True:
             answer = self._ahead or self._job.fetch(self._offset)
             self._ahead = None
+            self._pages += 1
             if not answer.rows and answer.total < max(self.count.rows, 1):
                 # not all rows are shown yet, so the counts are ignored
                 if late:
                     return
                 if wait := next(waits, None):
-                    self._job.stop.sleep(wait)
+                    self._wait(wait)
                     continue
             page = self._counted(answer)
             if page.rows:
@@ -153,6 +194,11 @@ class SourceReader:
             raise rows_missing(self._job.source, contradiction.message) from contradiction
         self._refuse_endless_read(answer.rest_total)
         page = Page(answer.rows, self._offset, answer.offset, self.count.rows, answer.total)
+        if self._landed and self._first:
+            page = dataclasses.replace(page, landed=self._landed, landed_offset=self._first.offset)
+            self._landed = ()
+        elif self._first is None and page.rows:
+            self._first = page.fingerprint()
         self._offset = answer.offset
         return page
 
@@ -165,18 +211,20 @@ class SourceReader:
             what = f"the service has had {self._least_left} rows or more left for {ENDLESS_PAGES} pages"
             raise rows_missing(self._job.source, what)
 
-    def _read_again(self, landed: Progress) -> tuple[DataPage, list[msgspec.Raw], bool]:
-        """Read as many rows as the last landed page had.
+    def _read_again(
+        self, last: PageFingerprint, rows_so_far: int
+    ) -> tuple[DataPage, list[msgspec.Raw], bool]:
+        """Read as many rows as a page had.
 
+        :param rows_so_far: number of the source's rows up to the end of the page.
         :return: the page in which they end, the rows, and whether their position fits the counts.
         """
-        last = landed.page_fingerprint
         offset, counts_fit = last.offset, True
         rows: list[msgspec.Raw] = []
         while True:
             page = self._job.fetch(offset)
             before = page.total - page.rest_total - len(page.rows)
-            counts_fit = counts_fit and before == landed.rows - last.rows + len(rows)
+            counts_fit = counts_fit and before == rows_so_far - last.rows + len(rows)
             rows += page.rows
             offset = page.offset
             if len(rows) >= last.rows or not page.rows or page.rest_total <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -42,6 +43,15 @@ def widening(count: int = 6) -> list[DataPage]:
 def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
     """Return the rows of pages, in order."""
     return [row for each in pages for row in each.records()]
+
+
+def serving(rows: list[dict[str, Any]], size: int = 100) -> Callable[[int], DataPage]:
+    """Return what gives pages of ``rows``, as they are at that moment; the cursor counts rows."""
+
+    def fetch(offset: int) -> DataPage:
+        return page(rows[offset : offset + size], offset, len(rows))
+
+    return fetch
 
 
 class Rows:

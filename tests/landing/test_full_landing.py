@@ -6,12 +6,13 @@ import functools
 import json
 import tracemalloc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 import airflow_provider_webcollect
+from airflow_provider_webcollect.landing import source
 from airflow_provider_webcollect.landing.errors import (
     RowsMissing,
 )
@@ -26,7 +27,7 @@ from tests.landing.conftest import (
     Landed,
     listed,
 )
-from tests.landing.pages import counted_page
+from tests.landing.pages import counted_page, serving
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -39,6 +40,36 @@ def task(sandbox: Sandbox) -> str:
     """A task with 1000 rows in two batches."""
     task_id: str = sandbox.control.add_task(rows=500, lots=2)["task_id"]
     return task_id
+
+
+@pytest.mark.parametrize("why", ["long read", "wait", "mark"])
+@pytest.mark.parametrize("change", ["reset", "newest first"])
+def test_rows_that_change_while_they_are_read_are_not_committed(
+    landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch, why: str, change: str
+) -> None:
+    rows = [{"n": f"{number}"} for number in range(300)]
+    other = [{"n": f"other {number}"} for number in range(300)]
+
+    def changing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
+        for number, each in enumerate(pages):
+            yield each
+            if number == (1 if why == "wait" else 0):
+                rows[:] = other if change == "reset" else [{"n": "new"}, *rows[:-1]]
+
+    options: dict[str, Any] = {"read": changing}
+    if why == "long read":
+        monkeypatch.setattr(source, "LONG_READ", 0.0)
+    elif why == "wait":
+        # the source shows no rows at first
+        late, rows[:] = rows[:], []
+        options |= {"settle": 3.0, "sleep": lambda seconds: rows.__setitem__(slice(None), late)}
+    else:
+        options |= {"mark": lambda: pytest.fail("these rows must not be marked")}
+    with pytest.raises(RowsMissing, match="the first rows have changed since they were read"):
+        landing("t", fetch=serving(rows), max_part_bytes=1, **options)
+    assert "_manifest.json" not in folder.names()
+    landing("t", fetch=serving(rows))
+    assert folder.rows() == rows
 
 
 class TestLanding:

@@ -27,7 +27,7 @@ from tests.landing.conftest import (
     listed,
     offsets_asked,
 )
-from tests.landing.pages import rows_of, widening
+from tests.landing.pages import rows_of, serving, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -210,6 +210,20 @@ class TestReset:
         assert folder.manifest()["landing_id"] == first.landing_id
         landing(task, mode="incremental", run=OTHER_RUN, size=size, on_reset="full")
         assert folder.rows() == sandbox.control.true_rows(task)
+
+    @pytest.mark.parametrize("changed", range(4))
+    def test_a_refill_is_noticed_by_the_rows_before_the_last_if_runs_add_one_row_each(
+        self, landing: Landed, folder: Folder, changed: int
+    ) -> None:
+        rows = [{"n": number} for number in range(6)]
+        for count in range(1, 5):
+            run = msgspec.structs.replace(RUN, run_id=f"run {count}")
+            landing("t", mode="incremental", run=run, fetch=serving(rows[:count]))
+        refilled = [*rows[:changed], {"n": "another"}, *rows[changed + 1 :]]
+        with pytest.raises(SourceReset, match="it does not go on where these end"):
+            landing("t", mode="incremental", run=OTHER_RUN, fetch=serving(refilled))
+        landing("t", mode="incremental", run=OTHER_RUN, fetch=serving(rows))
+        assert folder.rows() == rows
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
     def test_the_same_rows_laid_out_in_another_way_are_the_same(
