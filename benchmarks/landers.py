@@ -10,7 +10,6 @@ import functools
 import json
 import re
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
     """Land several sources, some of them at a time."""
     client = connected(url)
 
-    def job(task: str, stop: threading.Event) -> int:
+    def job(task: str) -> int:
         own = Folder(*fsspec.url_to_fs(f"{folder}/{task}"))
         return ours(client, task, own, make_format("jsonl"))
 

@@ -33,7 +33,7 @@ COUNT_READS = 4
 #: Seconds between two such reads.
 COUNT_INTERVAL = 1.0
 #: Seconds of reading after which the first page is read again at the end.
-LONG_READ = 5.0
+LONG_READ = 10.0
 #: Number of consecutive pages without a decrease of the rows left, after which the read counts as endless.
 ENDLESS_PAGES = 1000
 

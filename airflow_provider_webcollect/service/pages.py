@@ -101,6 +101,7 @@ class PageReader:
         self._task_id = task_id
         self._lotno = lotno
         self._size = PageSize(size)
+        self._offset = 0
         self._sender = _Prefetching(client, self._call, sent)
 
     def read(self, offset: int) -> DataPage:
@@ -109,6 +110,8 @@ class PageReader:
         :raises PagingError: if the cursor does not advance although rows are left.
         :raises WebCollectError: if the service does not return the page, however few rows are requested.
         """
+        # after an earlier page is read again, it is not known which one follows
+        self._sender.goes_on, self._offset = offset >= self._offset, offset
         page = self._sender.take(offset)
         if page is None:
             return read_fitting_page(self._sender, self._task_id, self._lotno, offset, self._size)
@@ -181,6 +184,8 @@ class _Prefetching:
         self._prefetched: _Prefetched | None = None
         #: The number of pages to read before the next one is prefetched, to spare a connection in trouble.
         self._pages_without = 0
+        #: Whether the pages are read one after the other.
+        self.goes_on = True
         #: How long the last response took.
         self._seconds = 0.0
 
@@ -234,7 +239,7 @@ class _Prefetching:
     def _prefetch(self, head: bytes) -> None:
         """Prefetch the page after the one that begins with ``head``, if it may be requested now."""
         offset = offset_before_rows(head)
-        if offset is None or self._pages_without:
+        if offset is None or self._pages_without or not self.goes_on:
             return
         with contextlib.suppress(WebCollectError):
             call = self._call_at(offset)

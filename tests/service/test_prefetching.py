@@ -140,6 +140,13 @@ class TestTheNextPage:
         assert [row["n"] for row in rows] == list(range(ROWS))
         assert reader.sent == ROWS // SIZE
 
+    def test_is_not_asked_for_where_an_earlier_page_is_read_again(
+        self, client: Client, sandbox: Sandbox, task: str
+    ) -> None:
+        reader = Reader(client, task)
+        assert rows_of(reader.pages()) == sandbox.control.true_rows(task)
+        assert reader.sent_by(0) == 1
+
     def test_is_not_asked_for_out_of_its_turn(self, clock: Clock) -> None:
         with serving(lambda request: answer(body_at(query_number(request)))) as server:
             limiters = RateLimiters(RateLimiter(1.0, clock.now), status_rate_limiters(clock.now))
