@@ -217,9 +217,9 @@ def counting() -> Iterator[Counting]:
             "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
         }
-        from airflow.utils.db import initdb
+        from tests.airflow.dag_runs import make_database
 
-        initdb()
+        make_database()
         _add_connections(server.url, storage.options)
         yield Counting(Control(server.url), "s3://landings", storage.options, requests)
 

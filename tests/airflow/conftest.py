@@ -93,13 +93,10 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.fixture(scope="session")
 def airflow_database(airflow_home: str) -> None:
     """An empty metadata database."""
-    from airflow.utils.db import initdb
+    # not before the home is set
+    from tests.airflow.dag_runs import make_database
 
-    initdb()
-    if not version("apache-airflow").startswith("2."):
-        from airflow.dag_processing.bundles.manager import DagBundlesManager
-
-        DagBundlesManager().sync_bundles_to_db()
+    make_database()
 
 
 @pytest.fixture

@@ -39,6 +39,17 @@ class FinishedRun:
     names: dict[str, str | None] = field(repr=False)
 
 
+def make_database() -> None:
+    """Make Airflow's tables, and the bundle that DAGs of :func:`run_dag` belong to."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    if AIRFLOW_V_3_0_PLUS:
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+        DagBundlesManager().sync_bundles_to_db()
+
+
 def make_dag(**options: Any) -> DAG:
     """Return an empty DAG of a name that no other has; by default, without a schedule."""
     usual = {
