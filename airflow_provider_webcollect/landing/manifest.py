@@ -69,7 +69,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     lotno: str | None = None
 
     def is_same_as(self, other: Source) -> bool:
-        """Return whether both name the same rows; the service's ids have no letter case."""
+        """Return whether both name the same rows; the service's ids have no letter case.
+
+        :param other: what is landed already.
+        """
         return (self.collection_task_id.lower(), self.lotno) == (
             other.collection_task_id.lower(),
             other.lotno,
