@@ -153,7 +153,8 @@ class SourceReader:
     def check_unchanged(self) -> None:
         """Read the first page again, if there was time for the rows to change since.
 
-        Before a mark, which covers all rows of the source, a second page is time enough.
+        Before a mark, which covers all rows of the source, a second page is time enough. A source that shows
+        fewer rows than were read is read again for ``settle`` seconds.
 
         :raises RowsMissing: if its rows are others now: what was read does not go together.
         """
@@ -161,9 +162,15 @@ class SourceReader:
         had_time = had_time or (self._job.mark is not None and self._pages > 1)
         if self._first is None or not had_time:
             return
-        _, rows, _ = self._read_again(self._first, self._first.rows)
-        if digest_rows(rows[: self._first.rows]) != self._first.sha256:
-            raise rows_missing(self._job.source, "the first rows have changed since they were read")
+        waits = self._waits("all rows to be shown: there are fewer than were read")
+        while True:
+            page, rows, _ = self._read_again(self._first, self._first.rows)
+            if digest_rows(rows[: self._first.rows]) == self._first.sha256:
+                return
+            wait = next(waits, None) if page.total < self.count.rows else None
+            if wait is None:
+                raise rows_missing(self._job.source, "the first rows have changed since they were read")
+            self._wait(wait)
 
     def _wait(self, seconds: float) -> None:
         self._waited = True

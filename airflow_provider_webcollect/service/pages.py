@@ -245,8 +245,9 @@ class _Prefetching:
             call = self._call_at(offset)
             if request := request_now(call, self.context):
                 self._sent()
-                came: Future[bytes] = Future()
-                self._prefetched = _Prefetched(offset, call, request, self._begin(request, came), came)
+                next_head: Future[bytes] = Future()
+                response = self._begin(request, next_head)
+                self._prefetched = _Prefetched(offset, call, request, response, next_head)
 
     def _begin(self, request: Request, head: Future[bytes]) -> Future[Response]:
         """Send a request in a thread, which neither the caller nor the end of the process waits for."""

@@ -270,7 +270,7 @@ _LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
 
 
 class NotConnected(Exception):
-    """Raised by a driver, from the cause, if there was no connection to send the request over."""
+    """Raised by a client, from the cause, if there was no connection to send the request over."""
 
 
 @dataclass(frozen=True, slots=True)

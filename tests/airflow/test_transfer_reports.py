@@ -133,7 +133,7 @@ def report_of(parts: int, task: str = "a") -> LandingReport:
             "rows": parts,
             "bytes": 2 * parts,
             "format": "jsonl",
-            "parts": [{"name": f"part-{number:05d}", **part} for number in range(parts)],
+            "parts": [{"name": f"part-{number:05d}-0badcafe.jsonl", **part} for number in range(parts)],
             "new_parts": parts,
             "next_offset": parts,
             "total": parts,

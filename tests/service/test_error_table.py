@@ -1,4 +1,4 @@
-"""The tables of ``docs/reference/errors.md`` hold for every endpoint and both drivers."""
+"""The tables of ``docs/reference/errors.md`` hold for every endpoint."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ MOST_SPENT = 1000
 _unsaved: dict[str, StoredToken] = {}
 
 
-class Driver(Protocol):
+class TokenSender(Protocol):
     """The client that runs a renewal."""
 
     def send(self, call: Call[TokenRecord]) -> TokenRecord:
@@ -170,10 +170,10 @@ class Tokens:
         """Return the access token in memory, or None if one has to be obtained first."""
         return None if self._is_due() else self._usable(rejected)
 
-    def obtain(self, driver: Driver, rejected: str | None, failures: int) -> str:
+    def obtain(self, sender: TokenSender, rejected: str | None, failures: int) -> str:
         """Return an access token other than the rejected one, from the store or by renewing.
 
-        The driver runs one of these at a time. If one fails, it fails for all callers that waited for it:
+        The client runs one of these at a time. If one fails, it fails for all callers that waited for it:
         an attempt may take long, and one attempt for each of them would take too long.
 
         :param failures: what :attr:`failures` was when the caller began to wait.
@@ -184,7 +184,7 @@ class Tokens:
         if self._failure is not None and self.failures > failures and not self._usable(rejected):
             raise copy.copy(self._failure)
         try:
-            return Secret(self._renewed(driver, rejected, None).access_token)
+            return Secret(self._renewed(sender, rejected, None).access_token)
         except WebCollectError as error:
             if still_good := self._usable(rejected):
                 self._postponed_until = self._clock() + POSTPONEMENT
@@ -194,7 +194,9 @@ class Tokens:
             self._failure = copy.copy(error)  # without the traceback, which would keep its frames
             raise
 
-    def renew(self, driver: Driver, after_share: float, is_accepted: Callable[[str], bool]) -> StoredToken:
+    def renew(
+        self, sender: TokenSender, after_share: float, is_accepted: Callable[[str], bool]
+    ) -> StoredToken:
         """Renew the token if it is old enough or the service rejects it; return the valid one.
 
         :param after_share: renew if at least this share of the lifetime has passed; 0 renews in any case, 0.5
@@ -210,7 +212,7 @@ class Tokens:
         if self._held and self._is_good(None, after_share):
             token = Secret(self._held.access_token)
             rejected = None if is_accepted(token) else token
-        renewed = self._renewed(driver, rejected, after_share)
+        renewed = self._renewed(sender, rejected, after_share)
         if self._renewal is RenewalState.DOUBTFUL:
             log.warning("The response to the last renewal was lost; the token is used on and renewed later.")
         return renewed
@@ -303,7 +305,7 @@ class Tokens:
         if token.generation >= self._generation:
             self._generation, self._spent = token.generation, token.spent
 
-    def _renewed(self, driver: Driver, rejected: str | None, after_share: float | None) -> StoredToken:
+    def _renewed(self, sender: TokenSender, rejected: str | None, after_share: float | None) -> StoredToken:
         """Return a token that is good enough: renew it, or wait for the process that does.
 
         :param after_share: as for :meth:`renew`; None if a token is good until it is due.
@@ -313,7 +315,7 @@ class Tokens:
         self._late_for, self._late_read_at = 0.0, math.inf  # what was read long ago says nothing of now
         while True:
             try:
-                outcome = self._attempt(driver, rejected, after_share)
+                outcome = self._attempt(sender, rejected, after_share)
                 if isinstance(outcome, StoredToken):
                     return outcome
                 store_works_at, reason = self._clock(), outcome
@@ -332,10 +334,12 @@ class Tokens:
             if rest <= 0:
                 raise TokenUnavailable(f"no token for {self._patience:.0f} s: waited for {reason}")
             notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
-            driver.sleep(pause * random.uniform(0.8, 1.2))
+            sender.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(pause * 1.3, LONGEST_READ_INTERVAL)
 
-    def _attempt(self, driver: Driver, rejected: str | None, after_share: float | None) -> StoredToken | str:
+    def _attempt(
+        self, sender: TokenSender, rejected: str | None, after_share: float | None
+    ) -> StoredToken | str:
         """Do the next step; return the token, or what has to be waited for."""
         self._read_store()
         if self._held and self._is_good(rejected, after_share):
@@ -347,7 +351,7 @@ class Tokens:
         step = self._next_step(rejected, after_share)
         if step in {Step.EXCHANGE, Step.LOG_IN}:
             self._check_frequency(rejected)
-            self._renewal = self._claim.acquire(self._next_digest, driver.sleep)
+            self._renewal = self._claim.acquire(self._next_digest, sender.sleep)
             if self._renewal is RenewalState.CLAIMED:
                 return "another process, which has claimed the renewal at the same time"
             try:
@@ -356,14 +360,14 @@ class Tokens:
                 is_as_before = (self._generation, self._next_digest) == before
                 step = self._next_step(rejected, after_share) if is_as_before else Step.WAIT
                 if step in {Step.EXCHANGE, Step.LOG_IN}:
-                    obtained = self._obtained(driver, step)
+                    obtained = self._obtained(sender, step)
                     if isinstance(obtained, StoredToken) and after_share is None:
                         self._obtained_at.append(self._clock())
                     return obtained
             finally:
                 # what could not be stored must not be sent again by others as long as the claim keeps them
                 if self._key not in _unsaved:
-                    self._claim.settle(driver.sleep)
+                    self._claim.settle(sender.sleep)
         return self._without_renewal(step, rejected)
 
     def _keepers_token(self, rejected: str | None) -> StoredToken | str:
@@ -443,21 +447,21 @@ class Tokens:
         source = self._next_source
         return digest(source.refresh_token) if source and source.refresh_token else ""
 
-    def _obtained(self, driver: Driver, step: Step) -> StoredToken | str:
+    def _obtained(self, sender: TokenSender, step: Step) -> StoredToken | str:
         """Obtain a new token, as claimant, and store it."""
         self._claim.check_recent()
         if step is Step.LOG_IN:
-            return self._keep(self._logged_in(driver), None, driver)
+            return self._keep(self._logged_in(sender), None, sender)
         source = self._next_source
-        record = self._exchanged(endpoints.refresh_token((source and source.refresh_token) or ""), driver)
+        record = self._exchanged(endpoints.refresh_token((source and source.refresh_token) or ""), sender)
         if record is None:
             return "the refresh token's refusal to be noted"
-        return self._keep(record, source, driver)
+        return self._keep(record, source, sender)
 
-    def _logged_in(self, driver: Driver) -> TokenRecord:
+    def _logged_in(self, sender: TokenSender) -> TokenRecord:
         login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
         try:
-            return driver.send(login)
+            return sender.send(login)
         except CredentialError as refusal:
             raise LoginRejected(
                 f"login and password were refused: {refusal.message}",
@@ -471,7 +475,7 @@ class Tokens:
                 raise
             raise _issues_none(error) from error
 
-    def _exchanged(self, refresh: Call[TokenRecord], driver: Driver) -> TokenRecord | None:
+    def _exchanged(self, refresh: Call[TokenRecord], sender: TokenSender) -> TokenRecord | None:
         """Exchange a refresh token, and record the outcome in the claim; None if it is refused.
 
         :raises _ResponseLost: if it is not known whether the service accepted it.
@@ -481,7 +485,7 @@ class Tokens:
         self._renewal, before = RenewalState.DOUBTFUL, self._renewal
         self._claim.outcome = RenewalState.DOUBTFUL
         try:
-            return driver.send(refresh)
+            return sender.send(refresh)
         except OutcomeUnknown as lost:
             raise _ResponseLost(f"the response to a renewal was lost: {lost.message}") from lost
         except WebCollectError as error:
@@ -501,7 +505,7 @@ class Tokens:
             raise _issues_none(error) from error
 
     def _keep(
-        self, record: TokenRecord, source: StoredToken | Credentials | None, driver: Driver
+        self, record: TokenRecord, source: StoredToken | Credentials | None, sender: TokenSender
     ) -> StoredToken:
         """Store a new token before it is used.
 
@@ -532,7 +536,7 @@ class Tokens:
             if self._claim.lives() or token.is_newer_than(self._store.load()):
                 self._store.save(token)
 
-        if error := write_again(write, driver.sleep):
+        if error := write_again(write, sender.sleep):
             log.error("The new token cannot be stored; only this process has it. %s", error)
             return token
         del _unsaved[self._key]

@@ -170,7 +170,7 @@ def test_a_token_that_the_note_says_was_replaced_is_not_spent_again_however_late
     world.run(until=25)
     assert world.sent_at == []
     # nobody reads that late; it was deleted
-    world.run(until=60)
+    world.run(until=80)
     assert len(world.sent_at) == 1
 
 
@@ -183,7 +183,7 @@ def test_a_store_that_was_late_long_ago_is_waited_for_again() -> None:
     world.now = 1000
     world.run(until=1025)
     assert world.sent_at == []
-    world.run(until=1060)
+    world.run(until=1080)
     assert len(world.sent_at) == 1
 
 

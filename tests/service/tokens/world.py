@@ -148,7 +148,7 @@ class SharedStore(TokenStore):
 
 @dataclass(eq=False)
 class Process:
-    """A process that calls the service now and then. It is the driver of its renewals."""
+    """A process that calls the service now and then. It is the sender of its renewals."""
 
     world: World
     name: str
