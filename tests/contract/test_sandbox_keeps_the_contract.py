@@ -67,7 +67,7 @@ EXCLUDED_CHECKS = [CHECKS.get_one("positive_data_acceptance")]
 
 
 #: Requests of each operation.
-EXAMPLES = 50 if ALL_HISTORIES else 20
+EXAMPLES = 50 if ALL_HISTORIES else 12
 
 # The same examples in every run: a failure is then the sandbox's, not the day's.
 repeatable = partial(

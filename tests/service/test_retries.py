@@ -371,7 +371,7 @@ class TestInterruptions:
         self, connect: Callable[..., Client], call: Call[Any], credentials: Credentials
     ) -> None:
         with serving(lambda _: None) as server:
-            client = connect(base_url=server.url, credentials=credentials)
+            client = connect(base_url=server.url, credentials=credentials, total_timeout=2.0)
             with signalled_when(lambda: server.received), pytest.raises(Signalled) as interruption:
                 client.send(call)
         assert len(server.received) == 1

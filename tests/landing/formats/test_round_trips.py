@@ -23,7 +23,7 @@ from tests.landing.formats.parts import (
 
 TEXT_COMPRESSIONS = [None, "gzip", "zstd"]
 given_pages = given(pages=strategies.pages, space=strategies.spaces)
-quickly = settings(max_examples=80 if ALL_HISTORIES else 40, deadline=None, derandomize=not ALL_HISTORIES)
+quickly = settings(max_examples=80 if ALL_HISTORIES else 25, deadline=None, derandomize=not ALL_HISTORIES)
 
 
 def raw(pages, space):
