@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import logging
 import math
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -326,7 +327,7 @@ def _sendable(name: str, secret: str) -> str:
 
 
 def request_now(call: Call[Any], context: ClientContext) -> Request | None:
-    """Return the request of a call if it may be sent at once; None if a token or the rate limit is awaited.
+    """Return the request of a call if it may be sent at once; None if it has to wait.
 
     :raises WebCollectError: if there is no credential for the call.
     """
@@ -346,6 +347,7 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
     :param transmit: sends the request.
     :raises WebCollectError: as :func:`exchange` does.
     """
+    handled = sys.exception()
     try:
         with _no_response(call, sender.context):
             response = transmit(request)
@@ -359,7 +361,7 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
         timezone = sender.context.settings.timezone
         return read_response(call.result, response, timezone, of_data_app=_is_of_data_app(call))
     except WebCollectError as error:
-        _forget_frames(error)
+        _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
@@ -377,11 +379,12 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
 
 
 def _send(call: Call[T], sender: Sender, token: str | None) -> T:
+    handled = sys.exception()
     try:
         request = _request(call, sender.context, token)
         _await_turn(call, sender)
     except WebCollectError as error:
-        _forget_frames(error)
+        _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         raise
     return result_of(call, sender, request, sender.transmit)
@@ -400,6 +403,7 @@ def _await_turn(call: Call[Any], sender: Sender) -> None:
 @contextlib.contextmanager
 def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
     """Send a request, and raise an error of the matching class if there is no response."""
+    handled = sys.exception()
     try:
         yield
     except WebCollectError:
@@ -407,7 +411,7 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
     except Exception as failure:
         raise no_response(failure, context.address_of(datahub=_is_of_data_app(call))) from failure
     except BaseException as interruption:
-        _forget_frames(interruption)
+        _forget_frames(interruption, handled)
         # the renewal of the token handles its own interruptions; they do not concern the caller
         if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.REFRESH_TOKEN:
             raise
@@ -418,10 +422,13 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
         )
 
 
-def _forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks below this module: in their frames are headers, bodies and tokens."""
+def _forget_frames(error: BaseException, handled: BaseException | None) -> None:
+    """Drop the tracebacks below this module: in their frames are headers, bodies and tokens.
+
+    :param handled: what the caller was handling when it made the call; its traceback is the caller's.
+    """
     chained: BaseException | None = error
-    while chained is not None:
+    while chained is not None and chained is not handled:
         chained.__traceback__ = None
         chained = chained.__cause__ or chained.__context__
 

@@ -151,6 +151,21 @@ def test_a_token_response_that_cannot_be_read_shows_no_token(
     assert "PASSWORD" not in shown_by(failure.value)
 
 
+@pytest.mark.parametrize("fault", [{"status": 500}, {"kind": "drop"}], ids=["status", "drop"])
+def test_an_error_that_the_caller_handles_meanwhile_keeps_its_traceback(
+    connect_on_clock: Callable[..., Client], sandbox: Sandbox, fault: dict[str, Any]
+) -> None:
+    client = connect_on_clock(retries=Retries(attempts=1))
+    sandbox.control.fail("*", times=None, **fault)
+    handled = ValueError()
+    try:
+        raise handled
+    except ValueError:
+        with pytest.raises(errors.WebCollectError):
+            client.send(endpoints.get_running_counts())
+    assert handled.__traceback__ is not None
+
+
 def shown_by(failure: BaseException) -> str:
     """Return what an error and its causes show, and the variables of the frames below the test's."""
     shown: list[object] = []
