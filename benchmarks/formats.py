@@ -11,6 +11,7 @@ import csv
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -56,10 +57,8 @@ def main() -> None:
     pages = list(made_up(parser.parse_args().rows))
     print(f"{'format':18} {'rows/s':>12} {'MB':>8}")
     for name, file_format in FORMATS.items():
-        report(name, pages, lambda sink, chosen=file_format: encode(pages, chosen, sink))
-        if name.startswith("csv") or file_format.name == "parquet":
-            report("  widened", pages, widening(pages, file_format))
-    report("csv.DictWriter", pages, lambda sink: with_dict_writer(pages, sink))
+        report(name, pages, partial(encode, pages, file_format))
+    report("csv.DictWriter", pages, partial(with_dict_writer, pages))
 
 
 def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
@@ -70,23 +69,11 @@ def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
         yield msgspec.json.decode(body, type=list[msgspec.Raw])
 
 
-def encode(pages: Pages, file_format: FileFormat, sink: Counter | io.BytesIO) -> None:
+def encode(pages: Pages, file_format: FileFormat, sink: Counter) -> None:
     """Write one part."""
     with file_format.writer(sink, file_format.columns_after()) as writer:
         for page in pages:
             writer.write(page)
-
-
-def widening(pages: Pages, file_format: FileFormat) -> Callable[[Counter], None]:
-    """Return what rewrites a finished part to one more column."""
-    part = io.BytesIO()
-    encode(pages, file_format, part)
-
-    def widen(sink: Counter) -> None:
-        part.seek(0)
-        file_format.widen(part, sink, DEFAULT_FIELDS, (*DEFAULT_FIELDS, "late"))
-
-    return widen
 
 
 def with_dict_writer(pages: Pages, sink: Counter) -> None:

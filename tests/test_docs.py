@@ -149,10 +149,9 @@ def test_the_landing_protocol_names_files_and_fields_that_exist() -> None:
     assert "plan.py" in names
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "airflow_provider_webcollect/landing" / name).exists(), name
-    _, _, record = page.partition("\n## The record\n")
-    fields = names_in_first_column(record.partition("\n## ")[0])
-    assert "owner" in fields
-    assert fields <= set(Progress.__struct_fields__)
+    fields = set(re.findall(r"`([a-z]+_[a-z]+)`", page))
+    assert "new_parts" in fields
+    assert fields <= {*Progress.__struct_fields__, *Manifest.__struct_fields__}
 
 
 def test_the_reference_explains_every_key_of_the_manifest() -> None:

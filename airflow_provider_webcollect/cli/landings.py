@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FACTS = ("folder", "rows", "parts", "bytes", "source", "run", "finished_at", "exported_at")
 LEFTOVERS = ("name", "bytes", "modified")
+REPLACED = ("name", "rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -121,6 +122,37 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
     found = remove(storage_location(path, storage_conn_id), older_than=older_than, dry_run=not yes)
     show([file._asdict() for file in found], output, LEFTOVERS)
     click.echo(f"Removed: {len(found)}" if yes else f"Found: {len(found)}; --yes removes them", err=True)
+
+
+@landing.command()
+@click.argument("path")
+@click.option("--name", help="The replaced manifest to put back; the latest without it.")
+@click.option("--yes", is_flag=True, help="Put it back; without it what could be is only listed.")
+@storage_option
+@output_option
+def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None, output: str) -> None:
+    """List the landings that were replaced with --on-reset full; --yes puts one back.
+
+    They stay until they are cleaned up. What is landed now takes the place of the one that is put back.
+    """
+    from airflow_provider_webcollect.landing import cleaning
+
+    location = storage_location(path, storage_conn_id)
+    if yes:
+        manifest = cleaning.restore(location, name)
+        click.echo(f"Restored: {manifest.rows:,} rows in {len(manifest.parts)} parts", err=True)
+        return
+    rows = [
+        {
+            "name": each.name,
+            "rows": each.manifest.rows,
+            "parts": len(each.manifest.parts),
+            "finished_at": each.manifest.finished_at,
+        }
+        for each in cleaning.replaced_landings(location)
+    ]
+    show(rows, output, REPLACED)
+    click.echo(f"Found: {len(rows)}; --yes puts back the latest, or the one of --name", err=True)
 
 
 def _landed(path: str, storage_conn_id: str | None) -> LandedData:

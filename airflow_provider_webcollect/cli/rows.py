@@ -136,7 +136,7 @@ def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int 
 @click.option("--mode", type=click.Choice(["full", "incremental"]), default="full")
 @click.option(
     "--on-reset",
-    type=click.Choice(["fail", "full"]),
+    type=click.Choice(["fail", "full", "append"]),
     default="fail",
     help="incremental: what to do if the source has lost rows.",
 )
@@ -223,7 +223,11 @@ def _job(
     mark = functools.partial(client.send, endpoints.mark_exported(task))
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Job(
-        source=Source(collection_task_id=validation.text("TASK", task), lotno=lotno or None),
+        source=Source(
+            collection_task_id=validation.text("TASK", task),
+            lotno=lotno or None,
+            host=client.context.settings.host,
+        ),
         folder=Folder(*locate(location)),
         run=Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
         fetch=reader.read,

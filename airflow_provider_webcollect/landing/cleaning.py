@@ -1,4 +1,4 @@
-"""Removing the files that interrupted landings have left and that nothing will read."""
+"""Removing files that nothing will read, and putting back a landing that was replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_webcollect.landing.errors import NothingLanded
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import DestinationBusy, NothingLanded, PartsMissing
 from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
@@ -16,11 +18,19 @@ from airflow_provider_webcollect.landing.manifest import (
     PARTITION_PATTERN,
     PROGRESS,
     REDSHIFT_MANIFEST_PATTERN,
+    REPLACED_PATTERN,
+    Manifest,
     attempt_id_in,
     decode_manifest,
     decode_progress,
+    encode,
+    is_replaced_manifest,
+    new_attempt_id,
+    now,
     redshift_manifest_of,
+    replaced_manifest,
 )
+from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import validation
@@ -32,12 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: A part or an incomplete file on a disk, in the folder or in partition folders (no lock files); or a
-#: manifest for Redshift.
+#: manifest for Redshift, or one that was replaced.
 _REMOVABLE = re.compile(
     rf"(?:{PARTITION_PATTERN}/)*"
-    rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+\.json)-[0-9a-f]{{8}}|\.tmp-probe(?:-[0-9a-f]{{8}})?)"
-    rf"|{REDSHIFT_MANIFEST_PATTERN}"
+    rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+(?:-[0-9a-f]+)?\.json)-[0-9a-f]{{8}})"
+    rf"|{REDSHIFT_MANIFEST_PATTERN}|{REPLACED_PATTERN}"
 )
+#: Seconds after which nobody writes a manifest or record any more that is incomplete on a disk.
+_WRITING = 60.0
 
 
 class Leftover(NamedTuple):
@@ -62,16 +74,19 @@ def clean(
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
-    These are parts, incomplete files, and the manifests for Redshift's COPY of all runs except the last one
-    that has committed. A landing removes such files itself; they remain if a process was killed, or did not
-    yet know that another had taken over. It is safe to call this while a landing is running:
+    These are parts, incomplete files, the manifests for Redshift's COPY of all runs except the last one that
+    has committed, and what ``on_reset="full"`` has replaced, with its parts. A landing removes leftovers
+    itself; they remain if a process was killed, or did not yet know that another had taken over. It is safe
+    to call this while a landing is running:
 
     * It removes only files with the names of parts and of incomplete files, in the folder itself and in
       partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it
-      also removes manifests for Redshift, except that of the last run that has committed.
-    * It keeps the files that the manifest lists, those that the record ``_progress.json`` lists as finished
-      or is committing, and those whose names contain the id of an attempt in the record: an attempt is in
-      the record before it writes its first file, so its unrecorded part is known by its name.
+      also removes manifests for Redshift, except that of the last run that has committed, and replaced
+      manifests.
+    * It keeps the files that the manifest lists, those that a younger replaced manifest lists, those that the
+      record ``_progress.json`` lists, and those whose names contain the id of an attempt in the record: an
+      attempt is in the record before it writes its first file, so its unrecorded part is known by its name.
+      Manifests and records that are being written on a disk stay for a minute, whatever the age.
     * It lists the files first, then reads the record, and then the manifest. So a file that is written later
       is not considered, and a landing that commits and then removes its record is found in the manifest.
     * The minimum age protects files that are written meanwhile, even on storages without conditional writes,
@@ -99,7 +114,8 @@ def clean(
     if outer := folder.enclosing():
         raise InvalidArgument("path", root, f"it is inside the landing at {outer.root}: clean that one")
     files = folder.files()
-    needed = _Needed.read(folder)
+    ages = {name: _modified(fs, f"{folder.root}/{name}") for name in files if is_replaced_manifest(name)}
+    needed = _Needed.read(folder, [name for name, modified in ages.items() if modified >= until])
     candidates = [name for name in _removable(files) if not needed.includes(name)]
     if candidates and needed.unknown:
         raise NothingLanded(
@@ -107,7 +123,12 @@ def clean(
             "would tell whether they are needed; nothing was removed"
         )
     found = [Leftover(name, files[name], _modified(fs, f"{folder.root}/{name}")) for name in candidates]
-    old = tuple(file for file in found if file.modified < until)
+    written = min(until, _moment_before_now(_WRITING))
+    old = tuple(
+        file
+        for file in found
+        if file.modified < (written if posixpath.basename(file.name).startswith(".tmp-_") else until)
+    )
     if not dry_run:
         folder.delete(file.name for file in old)
     for file in old:
@@ -128,25 +149,103 @@ class _Needed(NamedTuple):
     unknown: bool
 
     @classmethod
-    def read(cls, folder: Folder) -> _Needed:
+    def read(cls, folder: Folder, replaced: Iterable[str]) -> _Needed:
         # in this order: a landing that ends meanwhile writes the manifest before it removes the record
         stored_record, stored_manifest = folder.read(PROGRESS), folder.read(MANIFEST)
         names: set[str] = set()
         ids: set[str] = set()
         if stored_record is not None:
             record = decode_progress(stored_record.content, f"{folder.root}/{PROGRESS}")
-            committing = record.commit.parts if record.commit else ()
-            names.update(part.name for part in (*record.parts, *committing))
+            names.update(part.name for part in record.parts)
             ids.update((record.landing_id, *record.attempt_ids))
         if stored_manifest is not None:
             manifest = decode_manifest(stored_manifest.content, f"{folder.root}/{MANIFEST}")
             names.update(part.name for part in manifest.parts)
             names.add(redshift_manifest_of(manifest.run))
+        for name in replaced:
+            if (stored := folder.read(name)) is not None:
+                kept = decode_manifest(stored.content, f"{folder.root}/{name}")
+                names.update((name, *(part.name for part in kept.parts)))
         unknown = stored_record is None and stored_manifest is None
         return cls(frozenset(names), frozenset(ids), unknown)
 
     def includes(self, name: str) -> bool:
         return name in self.names or attempt_id_in(posixpath.basename(name)) in self.ids
+
+
+class Replaced(NamedTuple):
+    """A landing that ``on_reset="full"`` has replaced.
+
+    :ivar name: of its manifest, relative to the landing's folder.
+    """
+
+    name: str
+    manifest: Manifest
+
+
+def replaced_landings(
+    path: Any, *, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
+) -> tuple[Replaced, ...]:
+    """Return the landings in a folder that ``on_reset="full"`` has replaced, the latest first.
+
+    They stay until :func:`clean` removes them. The arguments are those of :func:`clean`.
+
+    :raises DestinationUnreadable: if one of their manifests cannot be read.
+    """
+    folder = Folder(*locate(path, storage_options, storage_conn_id))
+    found = []
+    for name in filter(is_replaced_manifest, folder.files()):
+        if (stored := folder.read(name)) is not None:
+            found.append(Replaced(name, decode_manifest(stored.content, f"{folder.root}/{name}")))
+    current = folder.read(MANIFEST)
+    # a landing that could not commit may have kept what it would have replaced
+    there = current and decode_manifest(current.content, f"{folder.root}/{MANIFEST}")
+    names = {part.name for part in there.parts} if there else set()
+    replaced = (each for each in found if not names.issuperset(part.name for part in each.manifest.parts))
+    return tuple(sorted(replaced, key=lambda each: each.manifest.finished_at, reverse=True))
+
+
+def restore(
+    path: Any,
+    name: str | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    storage_conn_id: str | None = None,
+) -> Manifest:
+    """Put back a landing that ``on_reset="full"`` has replaced; the one that is there is kept in its place.
+
+    A landing that is at work meanwhile reads the folder again before it commits (on a storage without
+    conditional writes, do this while none is). The next incremental run
+    finds that the source does not go on from there; with ``on_reset="append"`` it adds the source's rows.
+
+    :param path: as for :func:`clean`, like the storage's arguments.
+    :param name: of the replaced manifest (:func:`replaced_landings`); None for the latest.
+    :return: the manifest that is there now.
+    :raises NothingLanded: if there is no such landing, or it has no manifest to replace.
+    :raises PartsMissing: if not all of its parts are there; nothing is changed then.
+    :raises DestinationBusy: if another landing has committed meanwhile.
+    """
+    folder = Folder(*locate(path, storage_options, storage_conn_id))
+    known = replaced_landings(path, storage_options=storage_options, storage_conn_id=storage_conn_id)
+    chosen = next((each for each in known if name in (None, each.name)), None)
+    stored = folder.read(MANIFEST)
+    if chosen is None or stored is None:
+        what = "manifest" if chosen else "replaced landing" if name is None else f"replaced landing {name}"
+        raise NothingLanded(f"{folder.root} has no {what}; nothing was changed")
+    files = folder.files()
+    if missing := [part.name for part in chosen.manifest.parts if files.get(part.name) != part.bytes]:
+        raise PartsMissing(f"{missing[0]} is not at {folder.root} any more; nothing was changed")
+    current = decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
+    with folder.part(replaced_manifest(current.landing_id)) as file:
+        file.write(stored.content)
+    # another id, so that no older landing takes it for the manifest that it has begun with
+    restored = msgspec.structs.replace(chosen.manifest, landing_id=new_attempt_id(), finished_at=now())
+    try:
+        folder.replace(MANIFEST, encode(restored), stored.version)
+    except Changed as error:
+        raise DestinationBusy(f"another landing has committed to {folder.root}; try again") from error
+    folder.delete([chosen.name])
+    return restored
 
 
 def _removable(files: Iterable[str]) -> Iterator[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.models import DataPage
 
 IfExists = Literal["fail", "overwrite", "skip"]
-OnReset = Literal["fail", "full"]
+OnReset = Literal["fail", "full", "append"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
@@ -73,9 +73,12 @@ class Timing:
     :param watch_interval: between two reads of another run's record.
     :param abandoned_after: how long that record must stay unchanged before its landing counts as dead, and is
         taken over; several times ``heartbeat_interval``.
+    :param record_interval: between two writes of the record after a part: stores such as Google Cloud Storage
+        take one write per second of an object.
     """
 
     heartbeat_interval: float = 15.0
+    record_interval: float = 1.0
     watch_interval: float = 2.0
     abandoned_after: float = 60.0
 
@@ -102,8 +105,7 @@ class Job:
     :param on_progress: called with the rows so far and the total, after every page.
     :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``fetch``
         and ``mark`` must share it, so that it sends nothing either.
-    :param on_commit: called with the result right after each commit and before the mark; also after
-        completing a commit that an earlier attempt of the run had begun without writing its manifest.
+    :param on_commit: called with the result right after the commit and before the mark.
     """
 
     source: Source
@@ -137,16 +139,21 @@ def intervals(seconds: float, longest: float) -> Iterator[float]:
 class Landed:
     """A landing that is committed.
 
-    :ivar own: whether the commit is this run's; if not, that of another run was left as it is.
-    :ivar new: the parts that this run has added, in whichever of its attempts.
-    :ivar newly_committed: the parts with the rows that this commit has added, including those that an earlier
-        attempt wrote without committing them; empty if the commit already existed. Each commit is passed to
-        ``on_commit`` at most once, by the attempt of this run that has written its manifest and still has the
-        lease after that, so no row counts twice. It is not passed at all if that attempt is killed or loses
-        the lease at that moment, or if another run has written the manifest for it.
+    :ivar own: whether the landing is this run's; if not, that of another run was left as it is.
+    :ivar new: the parts whose rows this run reports: those that it has added, in whichever of its attempts,
+        and those that a run before it had committed without finishing its report. Each part belongs to one
+        run.
+    :ivar committed: the parts with the rows that this attempt has committed; empty if the commit already
+        existed.
+    :ivar renew: raises :class:`LeaseLost` if another run has taken over the report; to be called before the
+        first of several landings is finished.
+    :ivar finish: to be called once when the result is reported: from then on, no other run reports these
+        parts. Raises :class:`LeaseLost` if another run has taken over the report meanwhile.
     """
 
     manifest: Manifest
-    own: bool
+    own: bool = True
     new: tuple[Part, ...] = ()
-    newly_committed: tuple[Part, ...] = ()
+    committed: tuple[Part, ...] = ()
+    renew: Callable[[], object] = field(default=lambda: None, compare=False)
+    finish: Callable[[], object] = field(default=lambda: None, compare=False)

@@ -1,26 +1,25 @@
-"""The lease of a folder: only one landing at a time may change it, and every write checks that.
+"""The lease of a folder: it tells others that a landing is at work, and lets a retry go on.
 
 The lease is the record `_progress.json`. Each write of it is a compare-and-swap with the version that its
-owner wrote last. So an owner that has lost the lease learns this with its next write, whatever it did
-meanwhile; no clock is used. docs/explanation/landing-protocol.md explains this in full.
+owner wrote last, so an owner that has lost the lease learns this with its next write. Whether rows count is
+decided by the manifest's compare-and-swap alone. The record is removed when the report of a commit has ended.
+docs/explanation/landing-protocol.md explains this in full.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import posixpath
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import (
     DestinationBusy,
-    DestinationTaken,
     LeaseLost,
-    PartsMissing,
     RowsMissing,
     StorageError,
 )
@@ -30,8 +29,6 @@ from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
     Progress,
-    attempt_id_in,
-    decode_found_progress,
     decode_progress,
     encode,
     is_torn,
@@ -40,12 +37,10 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
-    from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service.pauses import Stop
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +66,7 @@ def wait_until_free(job: Job, found: FolderState) -> None:
         job.stop.sleep(wait)
         stored = job.folder.read(PROGRESS)
         if stored is None or stored.version != found.record_version:
-            now_there = stored and decode_found_progress(stored.content, job.folder.root)
-            if now_there and now_there.owner == record.owner:
+            if stored is not None and _owner_in(stored.content) in (None, record.owner):
                 raise DestinationBusy(
                     f"{_who(record)} is landing there, and alive. If it dies, its folder can be taken over "
                     f"{limit:.0f} s after that"
@@ -82,23 +76,21 @@ def wait_until_free(job: Job, found: FolderState) -> None:
 
 
 class Lease:
-    """The right to change a folder, and the progress of the landing that holds it.
+    """The record of the landing that holds a folder, and the commit that ends it.
 
-    :param folder: the folder.
+    :param job: the landing.
     :param progress: the content of the record.
     :param version: the record's version.
-    :param stop: ends the landing once it is set.
-    :param heartbeat_interval: seconds between two heartbeats.
     """
 
-    def __init__(
-        self, folder: Folder, progress: Progress, version: str, stop: Stop, heartbeat_interval: float
-    ) -> None:
+    def __init__(self, job: Job, progress: Progress, version: str) -> None:
         self.progress = progress
-        self._folder = folder
+        self._folder = job.folder
         self._version = version
-        self._stop = stop
-        self._heartbeat_interval = heartbeat_interval
+        self._stop = job.stop
+        self._timing = job.timing
+        self._written = time.monotonic()
+        self._committed: str | None = None
         self._lost: LeaseLost | None = None
         self._ended = False
         # heartbeats are written by another thread
@@ -108,31 +100,21 @@ class Lease:
     def acquire(cls, job: Job, start: Progress, found: FolderState) -> Lease:
         """Take the lease, to continue from ``start``.
 
-        The record takes over the names of the files to delete after the commit: those that the commit
-        replaces, and those that the previous landing had not deleted yet.
-
-        :raises Changed: if the record has changed since it was read.
+        :raises Changed: if the record has changed since it was read, or if the storage is found to ignore
+            conditions: the folder must be read again.
         :raises Stopped: if the landing is to end.
         """
         job.stop.check()
-        before = found.record
         attempt_id = new_attempt_id()
-        known = (*(before.parts if before else ()), *(found.manifest.parts if found.manifest else ()))
         progress = msgspec.structs.replace(
             start,
             landing_id=attempt_id,
-            attempt_ids=(*(before.attempt_ids if before else ()), attempt_id),
-            # the commit keeps those of them that it lists
-            replaced=tuple(
-                dict.fromkeys([*(before.replaced if before else ()), *(part.name for part in known)])
-            ),
+            attempt_ids=(*(found.record.attempt_ids if found.record else ()), attempt_id),
             run=job.run,
             attempt=job.attempt,
             owner=secrets.token_hex(8),
-            commit=found.announced,
         )
-        version = job.folder.replace(PROGRESS, encode(progress), found.record_version)
-        return cls(job.folder, progress, version, job.stop, job.timing.heartbeat_interval)
+        return cls(job, progress, job.folder.claim(PROGRESS, encode(progress), found.record_version))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -144,7 +126,7 @@ class Lease:
         try:
             yield
         except Exception as error:
-            if isinstance(error, PartsMissing | StorageError):
+            if isinstance(error, StorageError):
                 # LeaseLost explains the error: a landing that took over removes what was not committed
                 with contextlib.suppress(StorageError):
                     self.renew()
@@ -171,94 +153,79 @@ class Lease:
             self._write_heartbeat()
 
     def save(self, progress: Progress) -> None:
-        """Write the progress.
+        """Write the progress, unless the record was written just now: then the next write has it.
 
         :raises LeaseLost: if another landing has the lease.
         :raises Stopped: if the landing is to end.
         """
         with self._lock:
             self._stop.check()
-            self._write(progress)
+            self.check()
+            if time.monotonic() - self._written < self._timing.record_interval:
+                self.progress = progress
+            else:
+                self._write(progress)
 
     def commit(self, manifest: Manifest, version: str | None) -> str:
-        """Replace the manifest, if this landing has the lease and the manifest is the one that was read.
-
-        First the record announces the manifest. From then on the commit is certain: if this process does not
-        write the manifest, the next owner of the lease does.
+        """Replace the manifest, if it is the one that was read.
 
         :param version: version of the manifest that was read; None if there was none.
         :return: the new version.
-        :raises LeaseLost: if another landing has the lease.
+        :raises Changed: if another landing has replaced it: the folder must be read again.
         :raises Stopped: if the landing is to end.
         """
-        self.save(msgspec.structs.replace(self.progress, commit=manifest))
-        return self.write_manifest(version)
+        self._stop.check()
+        self._committed = self._folder.replace(MANIFEST, encode(manifest), version)
+        return self._committed
 
-    def write_manifest(self, version: str | None) -> str:
-        """Write the manifest that the record announces.
+    def finish(self, obsolete: Iterable[str]) -> None:
+        """End the report: delete files that no manifest will list again, and remove the record.
 
-        :param version: version of the manifest that it replaces.
-        :return: the new version.
-        :raises LeaseLost: if another landing has the lease; it may have written this manifest.
-        :raises Stopped: if the landing is to end; the next one writes the manifest.
+        :param obsolete: files of older attempts and of the replaced landing. Since this landing has committed
+            after they were written, the condition of every older commit fails.
+        :raises LeaseLost: if another landing has taken the record over, and with it the report.
+        :raises Stopped: if the landing is to end.
         """
-        assert self.progress.commit is not None
-        try:
-            # no heartbeat meanwhile: without atomic replacement, a kill must not leave both files incomplete
-            with self._lock:
-                self._stop.check()
-                written = self._folder.replace(MANIFEST, encode(self.progress.commit), version)
-        except Changed:
-            # a successor has written it for us, or something without the lease has written another
-            self.renew()
-            raise DestinationTaken(
-                f"{self._folder.root}/{MANIFEST} was replaced by something that does not take the "
-                "folder's lease; nothing but landings may write there"
-            ) from None
-        # only the owner of the lease reports the commit; a storage error here does not end ownership
-        with contextlib.suppress(StorageError):
-            self.renew()
-        return written
-
-    def finish(self, files: Mapping[str, int]) -> None:
-        """Delete files that no manifest will list again, and release the lease.
-
-        :param files: the contents of the folder just before the commit.
-        """
-        progress = self.progress
-        assert progress.commit is not None
-        kept = {part.name for part in progress.commit.parts}
-        written = {name for name in files if attempt_id_in(posixpath.basename(name)) in progress.attempt_ids}
-        self._folder.delete(sorted(({*progress.replaced} | written) - kept))
+        self._stop.check()
+        names = sorted(obsolete)
+        if names:
+            stored = self._folder.read(MANIFEST)
+            # a manifest that was put back may list them
+            if stored is not None and stored.version == self._committed:
+                self._folder.delete(names)
         with self._lock:
             self._ended = True
-            self._release()
+            self._remove()
+
+    def _remove(self) -> None:
+        try:
+            if not self._folder.remove(PROGRESS, self._version):
+                self._write(msgspec.structs.replace(_without_parts(self.progress), owner="", attempt_ids=()))
+        except (Changed, StorageError) as error:
+            stored = self._folder.read(PROGRESS)
+            manifest = self._folder.read(MANIFEST)
+            # the removal may have been done, and only its answer been lost
+            if stored is None and manifest is not None and manifest.version == self._committed:
+                return
+            if isinstance(error, Changed):
+                raise self._lose(stored and stored.content) from None
+            raise
 
     def _release_after_error(self, error: Exception) -> None:
         """Release the lease, so that others need not watch the record; if that write fails, they must."""
-        # a failed storage may still have stored a part, so its attempt stays in the record
-        first = len(self.progress.attempt_ids) == 1
-        nothing = first and not self.progress.parts and self.progress.commit is None
+        # a failed storage may still have stored a part or a commit, so its attempt stays in the record
+        first = len(self.progress.attempt_ids) == 1 and self._committed is None
         with contextlib.suppress(Exception), self._lock:
             self._ended = True
-            if nothing and not isinstance(error, StorageError):
-                self._release()
+            if first and not self.progress.parts and not isinstance(error, StorageError):
+                self._remove()
                 return
             # continuing from contradictory counts would fail again
             progress = _without_parts(self.progress) if isinstance(error, RowsMissing) else self.progress
             self._write(msgspec.structs.replace(progress, owner=""))
 
-    def _release(self) -> None:
-        # failures are harmless: a successor may have the lease by now, and a remaining record is only watched
-        with contextlib.suppress(Changed, LeaseLost, StorageError):
-            if not self._folder.remove(PROGRESS, self._version):
-                done = msgspec.structs.replace(
-                    _without_parts(self.progress), owner="", attempt_ids=(), replaced=()
-                )
-                self._write(msgspec.structs.replace(done, commit=None))
-
     def _beat(self, ended: threading.Event) -> None:
-        while not ended.wait(self._heartbeat_interval):
+        while not ended.wait(self._timing.heartbeat_interval):
             try:
                 with self._lock:
                     if self._ended or self._lost:
@@ -274,15 +241,14 @@ class Lease:
         self._write(msgspec.structs.replace(self.progress, heartbeat=self.progress.heartbeat + 1))
 
     def _write(self, progress: Progress) -> None:
-        if self._lost is not None:
-            raise self._lost
+        self.check()
         for _ in range(2):
             try:
                 self._version = self._folder.replace(PROGRESS, encode(progress), self._version)
             except Changed:
                 self._read_own()
             else:
-                self.progress = progress
+                self.progress, self._written = progress, time.monotonic()
                 return
         raise self._lose(None)
 
@@ -292,32 +258,29 @@ class Lease:
         :raises LeaseLost: if the record is another landing's.
         """
         stored = self._folder.read(PROGRESS)
-        if stored is not None and is_torn(stored.content):
-            # left by our own write, or by a killed landing: a living one would complete the file
-            self._version = stored.version
-            return
-        found = stored and decode_progress(stored.content, f"{self._folder.root}/{PROGRESS}")
-        if stored is None or found is None or found.owner != self.progress.owner:
-            raise self._lose(found)
+        if stored is None or _owner_in(stored.content) not in (None, self.progress.owner):
+            raise self._lose(stored and stored.content)
         self._version = stored.version
 
-    def _lose(self, found: Progress | None) -> LeaseLost:
-        who = f"{_who(found)} has" if found else "another landing has finished there and has had"
+    def _lose(self, content: bytes | None) -> LeaseLost:
+        who = "another landing has finished there and has had"
+        if content is not None and not is_torn(content):
+            who = f"{_who(decode_progress(content, f'{self._folder.root}/{PROGRESS}'))} has"
         self._lost = LeaseLost(
-            f"{who} the lease of {self._folder.root}, which was taken over from this landing; this one has "
-            "changed nothing since"
+            f"{who} the lease of {self._folder.root}, which was taken over from this landing; what this one "
+            "has not committed or reported, that one does"
         )
         return self._lost
 
 
 def _without_parts(progress: Progress) -> Progress:
-    replaced = (*progress.replaced, *(part.name for part in progress.parts))
-    return msgspec.structs.replace(progress, parts=(), replaced=replaced)
+    return msgspec.structs.replace(progress, parts=())
+
+
+def _owner_in(content: bytes) -> str | None:
+    """Return the owner in a record; None if it is being written, or its writer was killed meanwhile."""
+    return None if is_torn(content) else decode_progress(content, PROGRESS).owner
 
 
 def _who(record: Progress) -> str:
-    if record.run is None:
-        return "an unknown run"
-    run = record.run
-    mapped = "" if run.map_index < 0 else f"[{run.map_index}]"
-    return f"attempt {record.attempt} of run {run.run_id} of {run.dag_id}.{run.task_id}{mapped}"
+    return f"attempt {record.attempt} of {record.run}" if record.run else "an unknown run"

@@ -19,14 +19,19 @@ MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
 #: The pattern of the names that :func:`redshift_manifest_of` returns.
 REDSHIFT_MANIFEST_PATTERN = r"_redshift_manifest-[0-9a-f]{16}\.json"
+#: The pattern of the names that :func:`replaced_manifest` returns.
+REPLACED_PATTERN = r"_manifest-[0-9a-f]{8}\.json"
 #: The pattern of a folder of a Hive partition.
 PARTITION_PATTERN = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
 
 Mode = Literal["full", "incremental"]
+#: Digits of a run's digest in the entry of a part.
+_RUN_DIGITS = 12
 
 #: The pattern of the names that :func:`part_name` returns.
 PART_PATTERN = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
 _PART_PATH = re.compile(rf"(?:{PARTITION_PATTERN}/)*{PART_PATTERN}")
+_REPLACED = re.compile(REPLACED_PATTERN)
 _ATTEMPT_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
 
 
@@ -63,16 +68,22 @@ def now() -> str:
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What is landed: the whole history of a task, or one batch of it."""
+    """What is landed: the whole history of a task, or one batch of it.
+
+    :ivar host: the service's host; None if it is not known.
+    """
 
     collection_task_id: str
     lotno: str | None = None
+    host: str | None = None
 
     def is_same_as(self, other: Source) -> bool:
-        """Return whether both name the same rows; the service's ids have no letter case.
+        """Return whether both name the same rows; the service's ids and hosts have no letter case.
 
         :param other: what is landed already.
         """
+        if self.host and other.host and self.host.lower() != other.host.lower():
+            return False
         return (self.collection_task_id.lower(), self.lotno) == (
             other.collection_task_id.lower(),
             other.lotno,
@@ -91,14 +102,32 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     map_index: int = -1
 
+    def digest(self) -> str:
+        """Return the hex digest that stands for the run where many are named."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+    def __str__(self) -> str:
+        mapped = "" if self.map_index < 0 else f"[{self.map_index}]"
+        return f"run {self.run_id} of {self.dag_id}.{self.task_id}{mapped}"
+
 
 def redshift_manifest_of(run: Run) -> str:
     """Return the name of the run's manifest for Redshift's COPY, which the transfer operator writes."""
-    return f"_redshift_manifest-{hashlib.sha256(msgspec.json.encode(run)).hexdigest()[:16]}.json"
+    return f"_redshift_manifest-{run.digest()[:16]}.json"
+
+
+def replaced_manifest(landing_id: str) -> str:
+    """Return the name under which a manifest that ``on_reset="full"`` replaces is kept."""
+    return f"_manifest-{landing_id}.json"
+
+
+def is_replaced_manifest(name: str) -> bool:
+    """Return whether :func:`replaced_manifest` gives such a name."""
+    return bool(_REPLACED.fullmatch(name))
 
 
 class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """Identifies the last page of a part, to check later whether the source still has it.
+    """Identifies the last landed page, to check later whether the source still has it.
 
     :ivar offset: the cursor with which it was read.
     :ivar sha256: hex digest of the rows as compact JSON with sorted keys, one after another.
@@ -109,13 +138,14 @@ class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = hashlib.sha256().hexdigest()
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished file of rows.
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A finished file of rows; it never changes.
 
     :ivar name: relative to the manifest, with the partition's folders if it has any.
     :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
-    :ivar run: the run whose commit has added its rows; None before that.
+    :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
+    :ivar run: the first digits of the digest of the run that reports its rows; None before the commit.
     """
 
     name: str
@@ -124,31 +154,26 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     start_offset: int
     next_offset: int
-    page_fingerprint: PageFingerprint = msgspec.field(name="last_page")
-    run: Run | None = None
+    columns: int | None = None
+    run: str | None = None
 
-
-class RecordedPart(Part, frozen=True, kw_only=True):
-    """A finished part of a landing that is not committed yet.
-
-    :ivar column_count: number of the landing's columns that it has, from the first; 0 without fixed columns.
-    """
-
-    column_count: int = msgspec.field(default=0, name="columns")
-
-    def bare(self) -> Part:
-        """Return the part as the manifest lists it."""
-        return Part(**{name: getattr(self, name) for name in Part.__struct_fields__})
+    def of(self, run: Run) -> Part:
+        """Return the part as one whose rows ``run`` reports."""
+        return msgspec.structs.replace(self, run=run.digest()[:_RUN_DIGITS])
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The commit: the parts listed here are the landing, whatever other files are beside them.
 
+    :ivar landing_id: the id of the attempt that has committed.
     :ivar encoding: the options of the file format that have no keys of their own.
     :ivar columns: field names in order; None for JSONL without fixed columns.
-    :ivar new_parts: how many of the last parts this run has added; the others are older (incremental). 0 if
-        the run has found nothing new.
-    :ivar total: rows that the service announced; the same as ``rows``.
+    :ivar new_parts: how many of the last parts no run had reported before this commit.
+    :ivar next_offset: the cursor after the last page; ``last_page`` identifies that page.
+    :ivar total: rows that the service announced.
+    :ivar earlier_rows: how many of the first rows the source has no more (``on_reset="append"``); ``rows`` is
+        ``total`` and these.
+    :ivar run: the run that has committed last; its rows are those of :meth:`new`.
     :ivar started_at: ISO 8601, UTC, as is ``finished_at``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
     """
@@ -162,93 +187,101 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     compression: str | None = None
     encoding: dict[str, Any] = {}
     columns: tuple[str, ...] | None = None
-    parts: tuple[Part, ...]
     new_parts: int
     next_offset: int
+    last_page: PageFingerprint
     total: int
+    earlier_rows: int = 0
     run: Run
     started_at: str
     finished_at: str
     exported_at: str | None = None
     provider_version: str
+    parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
         _check_part_names(part.name for part in self.parts)
 
-    def added(self) -> tuple[Part, ...]:
-        """Return the parts that the run of this commit has added."""
-        return self.parts[len(self.parts) - self.new_parts :]
+    def new(self, run: Run | None = None) -> tuple[Part, ...]:
+        """Return the parts whose rows a run reports, even if other runs have landed since.
 
-    def added_by(self, run: Run) -> tuple[Part, ...]:
-        """Return the parts that a run has added, even if other runs have landed since.
-
-        :param run: the run.
+        :param run: None for the run that has committed last.
         """
-        return tuple(part for part in self.parts if part.run == run)
+        digits = (run or self.run).digest()[:_RUN_DIGITS]
+        return tuple(part for part in self.parts if part.run == digits)
+
+    def columns_of(self, part: Part) -> tuple[str, ...]:
+        """Return the columns that a part has, in order; empty for JSON lines without fixed columns."""
+        return (self.columns or ())[: part.columns]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The record: the current owner, and what is safely written; a retry continues from here.
+    """The record: the current owner, and what it has written since the commit it began with.
 
-    :ivar landing_id: makes the part names of this attempt unique.
-    :ivar attempt_ids: those of all attempts since the last commit; the files that they wrote and no manifest
-        lists can be deleted after this landing is committed.
-    :ivar replaced: names of other files that can be deleted then.
+    :ivar landing_id: makes the part names of this attempt unique; the manifest that it commits has it too.
+    :ivar attempt_ids: those of all attempts since the record was last absent. If the manifest's is among
+        them, the report of that commit may not have ended.
     :ivar encoding: the file format with all its options; a landing that continues must use the same.
     :ivar columns: the columns of all parts, in order.
-    :ivar base: the ``landing_id`` of the commit that the folder held when this landing began.
-    :ivar continues: whether the parts begin with those of that commit.
+    :ivar base: the ``landing_id`` of the manifest that the folder held when this landing began.
+    :ivar continues: whether the parts follow those of that manifest.
+    :ivar rows_before: rows of the source before the parts; ``parts_before`` is the number of parts, and
+        ``offset_before`` the cursor.
+    :ivar earlier_rows: rows that were landed and that the source has no more.
+    :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one;
+        None without parts.
+    :ivar last_page: the last page before the cursor.
     :ivar run: the current or last owner, with ``attempt``. ``owner`` is a random id of its process; empty
         after the lease is released.
     :ivar heartbeat: a number that changes while the owner is alive.
-    :ivar commit: the manifest that is being written. Once it is set, the owner or the next landing will write
-        it.
     """
 
     version: int = VERSION
     landing_id: str = msgspec.field(default_factory=new_attempt_id)
     attempt_ids: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
     source: Source
     mode: Mode = "full"
     encoding: dict[str, Any] = {}
     columns: tuple[str, ...] = ()
-    parts: tuple[RecordedPart, ...] = ()
     base: str | None = None
     continues: bool = False
+    rows_before: int = 0
+    parts_before: int = 0
+    offset_before: int = 0
+    earlier_rows: int = 0
+    first_page: PageFingerprint | None = None
+    last_page: PageFingerprint = PageFingerprint()
     started_at: str
     run: Run | None = None
     attempt: int = 0
     owner: str = ""
     heartbeat: int = 0
-    commit: Manifest | None = None
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_part_names((*(part.name for part in self.parts), *self.replaced))
+        _check_part_names(part.name for part in self.parts)
 
     @property
     def rows(self) -> int:
-        """Number of rows in all finished parts."""
-        return sum(part.rows for part in self.parts)
+        """Number of the source's rows that are landed or in finished parts."""
+        return self.rows_before + sum(part.rows for part in self.parts)
 
     @property
     def next_offset(self) -> int:
         """The cursor from which to continue."""
-        return self.parts[-1].next_offset if self.parts else 0
+        return self.parts[-1].next_offset if self.parts else self.offset_before
 
-    @property
-    def page_fingerprint(self) -> PageFingerprint:
-        """The fingerprint of the last page of the finished parts; without parts, one without rows."""
-        return self.parts[-1].page_fingerprint if self.parts else PageFingerprint()
-
-    def with_part(self, part: RecordedPart, columns: tuple[str, ...]) -> Progress:
+    def with_part(
+        self,
+        part: Part,
+        columns: tuple[str, ...],
+        first_page: PageFingerprint | None,
+        last_page: PageFingerprint,
+    ) -> Progress:
         """Return the progress after ``part``."""
-        return msgspec.structs.replace(self, parts=(*self.parts, part), columns=columns)
-
-    def with_replaced(self, number: int, part: RecordedPart) -> Progress:
-        """Return the progress with ``part`` instead of the one at index ``number``."""
-        parts = (*self.parts[:number], part, *self.parts[number + 1 :])
-        return msgspec.structs.replace(self, parts=parts)
+        return msgspec.structs.replace(
+            self, parts=(*self.parts, part), columns=columns, first_page=first_page, last_page=last_page
+        )
 
 
 class _Versioned(msgspec.Struct):
@@ -256,11 +289,24 @@ class _Versioned(msgspec.Struct):
 
 
 F = TypeVar("F", Manifest, Progress)
+_MENDING = {
+    Manifest: (
+        "; put back an older version of the file, if the storage keeps those, or delete it to land all rows "
+        "again beside the old parts"
+    ),
+    Progress: "; while no landing is at work it can be deleted",
+}
 
 
 def encode(content: Manifest | Progress) -> bytes:
-    """Return the file's content: readable JSON."""
-    return msgspec.json.format(msgspec.json.encode(content), indent=2)
+    """Return the file's content: JSON with a line for each key and for each part."""
+    fields = msgspec.structs.asdict(content)
+    parts = b",\n    ".join(msgspec.json.encode(part) for part in fields.pop("parts"))
+    lines = [
+        b"%s: %s" % (msgspec.json.encode(name), msgspec.json.encode(value)) for name, value in fields.items()
+    ]
+    lines.append(b'"parts": [\n    %s\n  ]' % parts if parts else b'"parts": []')
+    return b"{\n  " + b",\n  ".join(lines) + b"\n}"
 
 
 def decode_manifest(content: bytes, where: str) -> Manifest:
@@ -275,17 +321,6 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
 def decode_progress(content: bytes, where: str) -> Progress:
     """Decode a record; ``where`` and the errors are as in :func:`decode_manifest`."""
     return _decode(content, where, Progress)
-
-
-def decode_found_progress(content: bytes, where: str) -> Progress:
-    """Decode the record that a landing has found; an incomplete file gives one without owner and parts.
-
-    The owner of an incomplete file may be dead, or about to complete it. ``where`` and the errors are as in
-    :func:`decode_manifest`.
-    """
-    if is_torn(content):
-        return Progress(source=Source(collection_task_id=""), started_at="", owner="unknown")
-    return decode_progress(content, where)
 
 
 def is_torn(content: bytes) -> bool:
@@ -303,6 +338,6 @@ def _decode(content: bytes, where: str, kind: type[F]) -> F:
         if version == VERSION:
             return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        hint = "" if kind is Manifest else "; while no landing is at work it can be deleted"
+        hint = _MENDING[kind]
         raise DestinationUnreadable(f"{where} is not readable: {error}{hint}") from error
     raise DestinationUnreadable(f"{where} is of version {version}, this provider knows version {VERSION}")

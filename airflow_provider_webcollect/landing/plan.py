@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged, PartsMissing
-from airflow_provider_webcollect.landing.manifest import Progress, RecordedPart, now
+from airflow_provider_webcollect.landing.manifest import PageFingerprint, Progress, now
 from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
 log = logging.getLogger(__name__)
-P = TypeVar("P", bound="Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +36,19 @@ class FolderState:
     files: Mapping[str, int]
 
     @property
-    def announced(self) -> Manifest | None:
-        """The commit in the progress record, completed or not."""
-        return self.record.commit if self.record is not None else None
+    def is_unreported(self) -> bool:
+        """Whether the run that has committed the manifest may not have finished its report."""
+        record, manifest = self.record, self.manifest
+        return record is not None and manifest is not None and manifest.landing_id in record.attempt_ids
 
     def is_given_up(self, job: Job) -> bool:
         """Return whether the record is of an attempt of the job's run that Airflow has given up."""
         record = self.record
         return record is not None and record.run == job.run and record.attempt <= job.attempt
 
-    def intact(self, parts: Sequence[P]) -> tuple[P, ...]:
-        """Return the parts up to the first that is missing or has another size."""
-        return tuple(itertools.takewhile(lambda part: self.files.get(part.name) == part.bytes, parts))
+    def missing(self, parts: Sequence[Part]) -> Part | None:
+        """Return the first part that is missing or has another size; None if all are there."""
+        return next((part for part in parts if self.files.get(part.name) != part.bytes), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,17 @@ class Copy:
     starts: tuple[Progress, ...]
 
 
-def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An earlier attempt of the run has committed, and its report must be finished.
+
+    :ivar start: the end of what is landed.
+    """
+
+    start: Progress
+
+
+def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Report | Copy:
     """Return what a landing does with the folder.
 
     :raises DestinationTaken: if the folder holds something that must not be changed.
@@ -78,6 +87,8 @@ def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
     """
     committed = found.manifest
     if committed is not None and _already_committed(job, found, committed):
+        if committed.run == job.run and found.is_unreported:
+            return Report(_continuing(job, committed))
         return AlreadyCommitted(committed)
     _refuse_foreign_files(job, found)
     starts = _starts(job, found, committed)
@@ -86,11 +97,17 @@ def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
 
 
 def _already_committed(job: Job, found: FolderState, committed: Manifest) -> bool:
-    if not committed.source.is_same_as(job.source):
-        raise DestinationTaken(f"{job.folder.root} holds {committed.source}, not {job.source}")
+    if not (landed := committed.source).is_same_as(job.source):
+        elsewhere = (
+            f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
+            "one service, change `source.host` in the manifest"
+            if landed.host != job.source.host
+            else ""
+        )
+        raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
     if committed.run == job.run:
         lacks_mark = job.mark is not None and committed.exported_at is None
-        return found.intact(committed.parts) == committed.parts and not lacks_mark
+        return not lacks_mark and not found.missing(committed.parts)
     if job.mode == "full" and job.if_exists == "fail":
         raise DestinationTaken(
             f"{job.folder.root} holds what run {committed.run.run_id} landed; land with mode='incremental', "
@@ -120,18 +137,22 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
     first_row = _first_row(job, committed)
     if committed is None or not (committed.run == job.run or job.mode == "incremental"):
         return [first_row]
-    or_all = [first_row] if job.mode == "incremental" and job.on_reset == "full" else []
-    missing = committed.parts[len(found.intact(committed.parts)) :]
-    own = committed.added() if committed.run == job.run else ()
-    if len(missing) <= len(own):
-        return [_continuing(job, found, committed), *or_all]
-    if or_all:
-        return or_all
-    raise PartsMissing(
-        f"{missing[0].name} is not at {job.folder.root} any more, or is not as long as it was; a landing "
-        "needs all of its parts. Put it back; or land all rows again, with on_reset='full' (all of them "
-        "count as new then) or at another destination"
-    )
+    if missing := found.missing(committed.parts):
+        log.warning("%s has vanished from the destination.", missing.name)
+        if committed.new(job.run) == committed.parts or job.on_reset == "full":
+            return [first_row]
+        raise PartsMissing(
+            f"{missing.name} is not at {job.folder.root} any more, or is not as long as it was; a landing "
+            "needs all of its parts. Put it back; or land all rows again, with on_reset='full' (all of them "
+            "count as new then) or at another destination"
+        )
+    continuing = _continuing(job, committed)
+    match job.on_reset:
+        case "full":
+            return [continuing, first_row]
+        case "append":
+            return [continuing, _after_reset(continuing, committed)]
+    return [continuing]
 
 
 def _first_row(job: Job, committed: Manifest | None) -> Progress:
@@ -145,44 +166,49 @@ def _first_row(job: Job, committed: Manifest | None) -> Progress:
     )
 
 
-def _continuing(job: Job, found: FolderState, committed: Manifest) -> Progress:
-    """Return the progress of a landing that adds to the commit, or to what remains of it."""
+def _continuing(job: Job, committed: Manifest) -> Progress:
+    """Return the progress of a landing that adds to the commit."""
     encoding = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
     _refuse_another_format(job, encoding)
-    columns = committed.columns or ()
-    intact = found.intact(committed.parts)
-    if len(intact) < len(committed.parts):
-        log.warning("%s has vanished from the destination.", committed.parts[len(intact)].name)
-    parts = tuple(
-        RecordedPart(
-            **{name: getattr(part, name) for name in part.__struct_fields__}, column_count=len(columns)
-        )
-        for part in intact
+    return msgspec.structs.replace(
+        _first_row(job, committed),
+        columns=committed.columns or (),
+        continues=True,
+        rows_before=committed.rows - committed.earlier_rows,
+        parts_before=len(committed.parts),
+        offset_before=committed.next_offset,
+        earlier_rows=committed.earlier_rows,
+        last_page=committed.last_page,
     )
-    return msgspec.structs.replace(_first_row(job, committed), columns=columns, parts=parts, continues=True)
+
+
+def _after_reset(continuing: Progress, committed: Manifest) -> Progress:
+    """Return the progress of a landing that adds the source's rows, from the first, to the commit."""
+    return msgspec.structs.replace(
+        continuing, rows_before=0, offset_before=0, earlier_rows=committed.rows, last_page=PageFingerprint()
+    )
 
 
 def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progress | None:
-    """Return the progress of the unfinished landing, if it has more than the commit."""
+    """Return the progress of the unfinished landing, if it has rows that can be used."""
     record = found.record
-    if record is None or record.commit is not None or record.source != job.source:
+    if record is None or not record.parts or record.source != job.source:
         return None
     # a landing that restarted from the first row after a reset of the source still needs `on_reset`
-    like = next((start for start in starts if start.continues == record.continues), None)
-    if like is None or (record.base, record.mode) != (like.base, like.mode):
+    begins = (record.base, record.mode, record.continues, record.earlier_rows)
+    like = (
+        start for start in starts if (start.base, start.mode, start.continues, start.earlier_rows) == begins
+    )
+    if (start := next(like, None)) is None:
         return None
-    parts = found.intact(record.parts)
-    if len(parts) <= len(like.parts):
-        # it has nothing more than the commit
-        return None
-    if record.encoding != like.encoding:
+    if record.encoding != start.encoding:
         log.warning("%d rows were written with other format options; they are read again.", record.rows)
         return None
-    if len(parts) < len(record.parts):
-        log.warning("%s has vanished from the destination.", record.parts[len(parts)].name)
-    resumed = msgspec.structs.replace(record, parts=parts)
-    log.info("Going on after %d rows in %d parts.", resumed.rows, len(parts))
-    return resumed
+    if missing := found.missing(record.parts):
+        log.warning("%s has vanished from the destination; its rows are read again.", missing.name)
+        return None
+    log.info("Going on after %d rows in %d parts.", record.rows, record.parts_before + len(record.parts))
+    return record
 
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:

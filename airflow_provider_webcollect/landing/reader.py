@@ -1,15 +1,16 @@
 """Reading landed rows with the manifest alone, without the service, and without Airflow unless one of its
 connections is named.
 
-The manifest is read once, so later commits are not visible. If a later commit removes parts (``overwrite``,
-``on_reset="full"``, new columns in CSV and Parquet), reading them raises
-:class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
+The manifest is read once, so later commits are not visible. If a later commit removes parts (``overwrite``),
+reading them raises :class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
@@ -69,8 +70,9 @@ def read_landing(
 class LandedData:
     """A landing as described by its manifest; created by :func:`read_landing`.
 
-    In all methods, ``new_only`` restricts reading to the parts that the manifest's run has added, according
-    to ``new_parts``: none if an incremental run has found nothing new, all for a ``full`` landing.
+    In all methods, ``new_only`` restricts reading to the parts whose rows a run reports: given its id
+    (``new_only=run_id``), those of this run, none if it has found nothing new; given True, those of the last
+    run that has found something new. All parts of a ``full`` landing are of one run.
 
     :ivar manifest: the landing's manifest.
     :ivar uri: the folder.
@@ -86,12 +88,12 @@ class LandedData:
     def __repr__(self) -> str:
         return f"<LandedData {self.uri}: {self.manifest.rows} rows in {len(self.manifest.parts)} parts>"
 
-    def uris(self, new_only: bool = False) -> list[str]:
+    def uris(self, new_only: bool | str = False) -> list[str]:
         """Return the URIs of the parts, in the order of their rows: ``s3://bucket/prices/part-….jsonl``.
 
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
 
-        :param new_only: return only the parts that the manifest's run has added.
+        :param new_only: only the parts of a run, see above.
         """
         return [f"{self.uri}/{part.name}" for part in self._parts(new_only)]
 
@@ -112,26 +114,27 @@ class LandedData:
         if problems:
             raise self._damage(problems)
 
-    def iter_rows(self, new_only: bool = False) -> Iterator[Record]:
+    def iter_rows(self, new_only: bool | str = False) -> Iterator[Record]:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
 
-        Values of JSON lines are as the service sent them, those of CSV are strings or None, and those of
-        Parquet have their column's type. In JSON lines a row has only its own keys. In CSV with a single
-        column, null is read as an empty string.
+        Values of JSON lines are as the service sent them, and numbers that Python does not have (``1e400``,
+        an integer of more than 4,300 digits) are texts; those of CSV are strings or None, and those of
+        Parquet have their column's type. In JSON lines a row has only its own keys. In CSV, null is read as
+        an empty string in parts that have a single column.
 
-        :param new_only: read only the parts that the manifest's run has added.
+        :param new_only: only the parts of a run, see above.
         :raises LandingDamaged: if a part is missing or differs from the manifest; some of its rows may
             already have been yielded. Only :meth:`verify` shows whether a part still is what was written.
         :raises LandingReplaced: if another landing has replaced this one meanwhile.
         :raises UnreadableRow: naming part and row, if Python cannot read a row of JSON lines: it is nested
-            too deeply (some hundred levels), or has an integer of more than 4,300 digits.
+            too deeply (some hundred levels).
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
         reader = self._reader()
         for part in self._parts(new_only):
             yield from self._rows(reader, part)
 
-    def to_arrow(self, new_only: bool = False) -> pa.Table:
+    def to_arrow(self, new_only: bool | str = False) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
 
         The columns are the manifest's, in its order, or, if it has none (JSON lines), all keys in order of
@@ -139,7 +142,7 @@ class LandedData:
         are strings, as are those of Parquet without ``column_types``; other values (numbers, lists) become
         their JSON text. Missing values are null. Without parts, the table has the columns and no rows.
 
-        :param new_only: read only the parts that the manifest's run has added.
+        :param new_only: only the parts of a run, see above.
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
@@ -148,7 +151,7 @@ class LandedData:
         return reader.joined(self._tables(reader, new_only))
 
     def to_duckdb(
-        self, connection: DuckDBPyConnection | None = None, new_only: bool = False
+        self, connection: DuckDBPyConnection | None = None, new_only: bool | str = False
     ) -> DuckDBPyRelation:
         """Return the rows as a DuckDB relation over the table of :meth:`to_arrow`.
 
@@ -156,7 +159,7 @@ class LandedData:
 
         :param connection: where the relation is created, to join it with tables there; None for a new
             connection.
-        :param new_only: read only the parts that the manifest's run has added.
+        :param new_only: only the parts of a run, see above.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
@@ -166,8 +169,10 @@ class LandedData:
         rows = self.to_arrow(new_only)
         return (duckdb.connect() if connection is None else connection).from_arrow(rows)
 
-    def _parts(self, new_only: bool) -> Sequence[Part]:
-        return self.manifest.added() if new_only else self.manifest.parts
+    def _parts(self, new_only: bool | str) -> Sequence[Part]:
+        if isinstance(new_only, str):
+            return self.manifest.new(msgspec.structs.replace(self.manifest.run, run_id=new_only))
+        return self.manifest.new() if new_only else self.manifest.parts
 
     def _reader(self) -> PartReader:
         manifest = self.manifest
@@ -193,7 +198,7 @@ class LandedData:
             raise
         self._compare(part, count)
 
-    def _tables(self, reader: PartReader, new_only: bool) -> Iterator[pa.Table]:
+    def _tables(self, reader: PartReader, new_only: bool | str) -> Iterator[pa.Table]:
         for part in self._parts(new_only):
             try:
                 with self._folder.opened(part.name) as file:

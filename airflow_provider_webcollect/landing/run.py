@@ -1,25 +1,24 @@
-"""A landing from end to end: plan, lease, copy, commit, mark.
+"""A landing from end to end: plan, lease, copy, commit, mark, report.
 
-The order of the writes guarantees exactly-once. A part becomes visible only when complete, under a unique
-name. It counts after the record lists it; the landing counts after the manifest lists it. Record and manifest
-are replaced only if they are unchanged since they were read, so if two landings run at once, one continues
-and the other fails.
+The commit is one write of the manifest, on the condition that it still is the one that was read. A part
+becomes visible only when complete, under a unique name, and counts once the manifest lists it. Who loses the
+compare-and-swap reads the folder again and plans again.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 import logging
-from typing import TYPE_CHECKING, NoReturn
+import posixpath
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commit import check_complete, make_manifest
+import airflow_provider_webcollect
 from airflow_provider_webcollect.landing.errors import (
     DestinationBusy,
     DestinationTaken,
-    PartsMissing,
     SourceReset,
 )
 from airflow_provider_webcollect.landing.job import Landed
@@ -27,14 +26,26 @@ from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     PROGRESS,
-    decode_found_progress,
+    Manifest,
+    Progress,
+    Source,
+    attempt_id_in,
     decode_manifest,
+    decode_progress,
     encode,
+    is_replaced_manifest,
     is_torn,
     now,
+    replaced_manifest,
 )
-from airflow_provider_webcollect.landing.plan import AlreadyCommitted, Copy, FolderState, make_plan
-from airflow_provider_webcollect.landing.source import SourceReader
+from airflow_provider_webcollect.landing.plan import (
+    AlreadyCommitted,
+    Copy,
+    FolderState,
+    Report,
+    make_plan,
+)
+from airflow_provider_webcollect.landing.source import SourceReader, rows_missing
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.writer import PartsWriter
 
@@ -42,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.manifest import Manifest, Progress
     from airflow_provider_webcollect.landing.source import Page
     from airflow_provider_webcollect.landing.storage.conditional import Stored
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -52,112 +62,107 @@ log = logging.getLogger(__name__)
 PLAN_TRIES = 10
 
 
-def land(job: Job) -> Landed:
+def land(job: Job, *, finish: bool = True) -> Landed:
     """Move the rows of the source to the folder and return the manifest that commits them.
 
-    A commit of the same run stays unchanged; an unfinished landing of the same source is resumed.
+    A commit of the same run stays unchanged; an unfinished landing of the same source is resumed. If there is
+    nothing new, nothing is written.
 
+    :param finish: whether the result counts as reported when this returns; else the caller calls
+        ``finish()`` of the result. A run that never does so leaves its parts to the next run, which
+        reports them with its own.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
     :raises DestinationBusy: if another landing is writing there, or has taken over the folder.
     :raises FormatChanged: if the data to continue has other format options.
     :raises SourceReset: if the source no longer begins with the data to continue.
     :raises RowsMissing: if the service returned fewer or more rows than it announced.
-    :raises PartsMissing: if parts vanish during the landing, or those of another run are already missing.
+    :raises PartsMissing: if parts of another run are missing.
     :raises StorageError: if the storage cannot be read or written.
     :raises Stopped: once ``job.stop`` is set.
     """
     job.file_format.require_extras()
-    job.folder.try_out()
     if outer := job.folder.enclosing():
         raise DestinationTaken(
             f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"
         )
     for _ in range(PLAN_TRIES):
         try:
-            return _land_on(job, _read_folder(job.folder))
+            landed = _land_on(job, _read_folder(job.folder))
         except Changed:
             log.info("Another landing has written to %s; the folder is read again.", job.folder.root)
             job.on_replan()
+        else:
+            if finish:
+                landed.finish()
+            return landed
     raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
 
 
 def _read_folder(folder: Folder) -> FolderState:
-    # the record first: it announces each change of the manifest
+    # both are of one moment if the record is still the same afterwards, see `_unwritten`
     stored = folder.read(PROGRESS)
-    manifest = folder.read(MANIFEST)
-    record = stored and decode_found_progress(stored.content, f"{folder.root}/{PROGRESS}")
-    return FolderState(
-        manifest=_manifest_in(folder, manifest, record),
-        manifest_version=manifest and manifest.version,
-        record=record,
+    there = folder.read(MANIFEST)
+    manifest = there and decode_manifest(there.content, f"{folder.root}/{MANIFEST}")
+    found = FolderState(
+        manifest=manifest,
+        manifest_version=there and there.version,
+        record=stored and _record(stored, f"{folder.root}/{PROGRESS}", manifest),
         record_version=stored and stored.version,
         files=folder.files(),
     )
+    if manifest is not None and found.missing(manifest.parts):
+        # another commit may have deleted them between the reading of the manifest and the listing
+        again = folder.read(MANIFEST)
+        if (again and again.version) != found.manifest_version:
+            raise Changed(MANIFEST)
+    return found
 
 
-def _manifest_in(folder: Folder, stored: Stored | None, record: Progress | None) -> Manifest | None:
-    """Return the manifest; None if there is none, or if an unfinished commit has written only part of it."""
-    if stored is None or (record is not None and record.commit is not None and is_torn(stored.content)):
-        return None
-    return decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
+def _record(stored: Stored, where: str, manifest: Manifest | None) -> Progress:
+    if not is_torn(stored.content):
+        return decode_progress(stored.content, where)
+    # its owner may be about to complete it, or dead; it does not tell whether the commit is reported
+    unreported = () if manifest is None else (manifest.landing_id,)
+    return Progress(
+        source=Source(collection_task_id=""), started_at="", owner="unknown", attempt_ids=unreported
+    )
 
 
 def _land_on(job: Job, found: FolderState) -> Landed:
-    if found.announced is not None and found.is_given_up(job):
-        _finish_commit(job, found)
-    plan = _planned(job, found)
+    plan = make_plan(job, found)
     if isinstance(plan, AlreadyCommitted):
         committed = plan.manifest
         log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
-        return Landed(committed, own=committed.run == job.run, new=committed.added_by(job.run))
+        return _unwritten(job, found, committed)
     wait_until_free(job, found)
-    if found.announced is not None:
-        _finish_commit(job, found)
+    if isinstance(plan, Report):
+        lease = Lease.acquire(job, plan.start, found)
+        with lease.held():
+            return _commit(job, found, lease, plan.start.rows)
     reader = SourceReader(job)
     start, pages = _first_page(job, reader, plan, found)
+    first = next(pages, None)
+    if first is None and found.manifest is not None and _is_nothing_due(job, start, found):
+        log.info("%s has nothing new for %s.", job.source, job.folder.root)
+        return _unwritten(job, found, found.manifest)
     lease = Lease.acquire(job, start, found)
     with lease.held():
-        _refuse_stale_plan(job, found)
-        return _copy_and_commit(job, found, lease, reader, pages)
+        _copy(job, lease, reader, itertools.chain(() if first is None else (first,), pages))
+        return _commit(job, found, lease, reader.count.total)
 
 
-def _planned(job: Job, found: FolderState) -> AlreadyCommitted | Copy:
-    try:
-        return make_plan(job, found)
-    except PartsMissing:
-        # another commit may have deleted them between the reading of the manifest and the listing
-        _refuse_stale_plan(job, found)
-        if found.announced is not None:
-            # the announced commit may restore them
-            wait_until_free(job, found)
-            _finish_commit(job, found)
-        raise
+def _unwritten(job: Job, found: FolderState, manifest: Manifest) -> Landed:
+    """Return the result of a landing that leaves the commit as it is.
 
-
-def _finish_commit(job: Job, found: FolderState) -> NoReturn:
-    """Complete a commit that another landing has begun and not completed.
-
-    :raises Changed: always at the end, since the folder must be read again.
+    :raises Changed: if others have worked in the folder while it was read: what the manifest says of this
+        run's parts may not hold any more. A landing that writes the record learns this from its condition.
     """
-    commit = found.announced
-    assert found.record is not None
-    assert commit is not None
-    lease = Lease.acquire(job, found.record, found)
-    with lease.held():
-        there = job.folder.read(MANIFEST)
-        known = _manifest_in(job.folder, there, found.record)
-        if known is not None and known.landing_id not in {found.record.base, commit.landing_id}:
-            # only where a storage has no conditional writes, or something else has written there
-            lease.save(msgspec.structs.replace(lease.progress, commit=None))
-            raise Changed(MANIFEST)
-        if there is None or there.content != encode(commit):
-            lease.write_manifest(there and there.version)
-            # the commit that records a mark adds no rows: they were reported with the commit before it
-            if commit.run == job.run and commit.exported_at is None:
-                job.on_commit(_committed(job, commit, known if lease.progress.continues else None))
-        lease.finish(job.folder.files())
-    raise Changed(MANIFEST)
+    record = job.folder.read(PROGRESS)
+    if (record and record.version) != found.record_version:
+        raise Changed(PROGRESS)
+    own = manifest.run == job.run or job.mode == "incremental"
+    return Landed(manifest, own, manifest.new(job.run))
 
 
 def _first_page(
@@ -169,20 +174,18 @@ def _first_page(
     first = next(pages, None)
     if first is None:
         _keep_landed(job, start, found)
-    committed = len(found.manifest.parts) if found.manifest is not None else 0
-    if first is None and start.continues and start.rows and len(start.parts) == committed:
-        pages = reader.late_pages()
-        first = next(pages, None)
+        if start.continues and start.rows and not start.parts:
+            pages = reader.late_pages()
     return start, itertools.chain(() if first is None else (first,), pages)
 
 
 def _keep_landed(job: Job, start: Progress, found: FolderState) -> None:
-    """Raise :class:`SourceReset` if a source without rows would replace the rows that earlier runs landed."""
+    """Raise :class:`SourceReset` if a source without rows would replace rows that are landed."""
     landed = found.manifest.rows if found.manifest is not None else 0
-    if job.mode == "incremental" and landed and not start.rows:
+    if landed and not start.continues and not start.rows:
         raise SourceReset(
-            f"{job.source} has no rows now, and the {landed} rows at {job.folder.root} are kept: "
-            "on_reset='full' replaces them only by rows"
+            f"{job.source} has no rows now, and the {landed} rows at {job.folder.root} are kept: a landing "
+            "is replaced only by rows"
         )
 
 
@@ -196,59 +199,116 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
             log.warning("%s.", error)
         else:
             return start
-    remedy = "on_reset='full'" if job.mode == "incremental" else "another run with if_exists='overwrite'"
-    raise SourceReset(
-        f"{reset}. Nothing was changed; {remedy} lands all of it again, and another destination keeps what "
-        "is there"
+    remedy = (
+        "on_reset='full' lands all of it again, and on_reset='append' adds all of it to what is there"
+        if job.mode == "incremental"
+        else "another run with if_exists='overwrite' lands all of it again"
     )
+    raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _refuse_stale_plan(job: Job, found: FolderState) -> None:
-    """Raise :class:`Changed` if another landing has committed and finished since the folder was read."""
-    there = job.folder.read(MANIFEST)
-    if (there and there.version) != found.manifest_version:
-        raise Changed(MANIFEST)
+def _is_nothing_due(job: Job, start: Progress, found: FolderState) -> bool:
+    """Return whether the commit can stay as it is, since the source has no rows after ``start``."""
+    assert found.manifest is not None
+    lacks_mark = job.mark is not None and found.manifest.exported_at is None
+    return start.continues and not start.parts and not found.is_unreported and not lacks_mark
 
 
-def _copy_and_commit(
-    job: Job, found: FolderState, lease: Lease, reader: SourceReader, pages: Iterator[Page]
-) -> Landed:
-    writer = PartsWriter(job, lease)
+def _copy(job: Job, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -> None:
+    """Write the rows as parts, and check that there are as many as the service has announced."""
+    writer = PartsWriter(job, lease, reader)
     writer.write(pages)
     if job.mark is not None and lease.progress.rows and not reader.settled:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())
     reader.check_unchanged()
-    files = check_complete(job, lease.progress, reader.count.total)
-    writer.widen()
-    manifest = make_manifest(job, lease.progress, found, reader.count.total)
-    version = lease.commit(manifest, found.manifest_version)
-    landed = _committed(job, manifest, found.manifest if lease.progress.continues else None)
-    job.on_commit(landed)
-    if job.mark is not None:
-        landed = dataclasses.replace(landed, manifest=_marked(job, lease, manifest, version))
-    lease.finish(files)
-    return landed
+    rows, total = lease.progress.rows, reader.count.total
+    if rows != total:
+        raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
 
 
-def _committed(job: Job, manifest: Manifest, before: Manifest | None) -> Landed:
-    """Return the result of this run's commit.
+def _commit(job: Job, found: FolderState, lease: Lease, total: int) -> Landed:
+    """Commit what is new, and mark the export; the result's ``finish`` ends the report."""
+    progress, version = lease.progress, found.manifest_version
+    manifest = _manifest(job, found, progress, total)
+    obsolete = _obsolete(job, found, progress) - {part.name for part in manifest.parts}
+    if found.manifest is None or found.is_unreported or progress.parts or not progress.continues:
+        version = lease.commit(manifest, version)
+        job.on_commit(Landed(manifest, new=manifest.new(job.run), committed=progress.parts))
+    if job.mark is not None and manifest.exported_at is None:
+        # a landing that was taken over must not mark rows that its successor has not landed yet
+        lease.renew()
+        job.mark()
+        manifest = msgspec.structs.replace(manifest, exported_at=now())
+        lease.commit(manifest, version)
+    return Landed(
+        manifest,
+        new=manifest.new(job.run),
+        committed=progress.parts,
+        renew=lease.renew,
+        finish=functools.partial(lease.finish, obsolete),
+    )
 
-    :param before: the manifest that it continues; None if it begins with the first row.
+
+def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> Manifest:
+    """Return the manifest of the landed parts and those of the progress.
+
+    Parts whose report has not ended belong to this run from now on.
     """
-    done = before.next_offset if before is not None else -1
-    # parts that vanished and were read again end at or before this cursor
-    newly_committed = tuple(part for part in manifest.added() if part.next_offset > done)
-    return Landed(manifest, own=True, new=manifest.added_by(job.run), newly_committed=newly_committed)
+    before = found.manifest if progress.continues else None
+    landed = before.parts if before is not None else ()
+    taken = before.new_parts if before is not None and found.is_unreported else 0
+    reported, unreported = landed[: len(landed) - taken], landed[len(landed) - taken :]
+    if before is not None and unreported and before.run != job.run:
+        rows = sum(part.rows for part in unreported)
+        log.info("%s has not finished its report of %d rows; this run reports them.", before.run, rows)
+    parts = (*reported, *(part.of(job.run) for part in (*unreported, *progress.parts)))
+    encoding = dict(progress.encoding)
+    if before is not None and not progress.parts:
+        # also while the source has no rows for a moment
+        place = before.next_offset, before.last_page, before.total, before.earlier_rows
+    else:
+        place = progress.next_offset, progress.last_page, total, progress.earlier_rows
+    next_offset, last_page, total, earlier_rows = place
+    return Manifest(
+        landing_id=progress.landing_id,
+        source=progress.source,
+        rows=sum(part.rows for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        format=encoding.pop("file_format"),
+        compression=encoding.pop("compression"),
+        encoding=encoding,
+        columns=job.file_format.columns_after(progress.columns).names or None,
+        new_parts=len(unreported) + len(progress.parts),
+        next_offset=next_offset,
+        last_page=last_page,
+        total=total,
+        earlier_rows=earlier_rows,
+        # who has only marked has no rows to report
+        run=before.run if before is not None and not (unreported or progress.parts) else job.run,
+        started_at=progress.started_at,
+        finished_at=now(),
+        # a confirmed export stays confirmed while nothing is new
+        exported_at=before.exported_at if before is not None and not progress.parts else None,
+        provider_version=airflow_provider_webcollect.__version__,
+        parts=parts,
+    )
 
 
-def _marked(job: Job, lease: Lease, manifest: Manifest, version: str) -> Manifest:
-    """Confirm the export and record it in the manifest."""
-    assert job.mark is not None
-    # a landing that was taken over must not mark rows that its successor has not landed yet
-    lease.renew()
-    job.mark()
-    marked = msgspec.structs.replace(manifest, exported_at=now())
-    lease.commit(marked, version)
-    return marked
+def _obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
+    """Return the files that are not needed after the commit, unless it lists them.
+
+    What ``on_reset="full"`` replaces is kept, with its manifest.
+    """
+    replaced = found.manifest if not progress.continues else None
+    if replaced is not None and job.on_reset == "full":
+        with job.folder.part(replaced_manifest(replaced.landing_id)) as file:
+            file.write(encode(replaced))
+        return set()
+    if any(is_replaced_manifest(name) for name in found.files):
+        # their parts may be of the same attempts
+        return set()
+    ids = progress.attempt_ids
+    written = {name for name in found.files if attempt_id_in(posixpath.basename(name)) in ids}
+    return written | {part.name for part in (replaced.parts if replaced is not None else ())}

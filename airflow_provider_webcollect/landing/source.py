@@ -72,17 +72,19 @@ class SourceReader:
     """Reads a source once, from the first row or from the end of the landed rows.
 
     :ivar count: the number of the source's rows up to those read last, and the total announced last.
+    :ivar first: the first page that was read, or the landed one from which the read goes on.
     :ivar settled: whether ``settle`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
         self.count = RowCount()
+        self.first: PageFingerprint | None = None
         self.settled = False
         self._job = job
         self._offset = 0
         self._ahead: DataPage | None = None
         self._landed: Sequence[msgspec.Raw] = ()
-        self._first: PageFingerprint | None = None
+        self._landed_offset = 0
         self._began = time.monotonic()
         self._waited = False
         self._pages = 0
@@ -105,7 +107,7 @@ class SourceReader:
         waits = self._waits("all rows to be shown: there are fewer than were landed")
         count_waits = iter([COUNT_INTERVAL] * (COUNT_READS - 1))
         while True:
-            fingerprint = landed.page_fingerprint
+            fingerprint = landed.last_page
             page, rows, counts_fit = self._read_again(fingerprint, landed.rows)
             if page.total < landed.rows:
                 wait = next(waits, None)
@@ -114,7 +116,11 @@ class SourceReader:
             elif counts_fit:
                 self._offset, self.count.rows = landed.next_offset, landed.rows
                 self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
-                self._landed, self._first = rows[: fingerprint.rows], fingerprint
+                self._landed, self._landed_offset = rows[: fingerprint.rows], fingerprint.offset
+                self.first = fingerprint
+                if landed.parts:
+                    # those were read by an earlier attempt, some time ago
+                    self.first, self._waited = landed.first_page, True
                 return
             else:
                 log.info("%s: the counts do not fit the rows: %d in all.", landed.source, page.total)
@@ -160,12 +166,12 @@ class SourceReader:
         """
         had_time = self._waited or time.monotonic() - self._began >= LONG_READ
         had_time = had_time or (self._job.mark is not None and self._pages > 1)
-        if self._first is None or not had_time:
+        if self.first is None or not had_time:
             return
         waits = self._waits("all rows to be shown: there are fewer than were read")
         while True:
-            page, rows, _ = self._read_again(self._first, self._first.rows)
-            if digest_rows(rows[: self._first.rows]) == self._first.sha256:
+            page, rows, _ = self._read_again(self.first, self.first.rows)
+            if digest_rows(rows[: self.first.rows]) == self.first.sha256:
                 return
             wait = next(waits, None) if page.total < self.count.rows else None
             if wait is None:
@@ -195,17 +201,21 @@ class SourceReader:
                 return
 
     def _counted(self, answer: DataPage) -> Page:
+        if answer.total < self.count.total:
+            # rows may have been taken away behind these, or all of them: the first page tells
+            log.info("%s had %d rows, and now %d.", self._job.source, self.count.total, answer.total)
+            self.count.total, self._waited = answer.total, True
         try:
             self.count.add(len(answer.rows), answer.total, more=answer.rest_total > 0)
         except PagingError as contradiction:
             raise rows_missing(self._job.source, contradiction.message) from contradiction
         self._refuse_endless_read(answer.rest_total)
         page = Page(answer.rows, self._offset, answer.offset, self.count.rows, answer.total)
-        if self._landed and self._first:
-            page = dataclasses.replace(page, landed=self._landed, landed_offset=self._first.offset)
+        if self._landed:
+            page = dataclasses.replace(page, landed=self._landed, landed_offset=self._landed_offset)
             self._landed = ()
-        elif self._first is None and page.rows:
-            self._first = page.fingerprint()
+        elif self.first is None and page.rows:
+            self.first = page.fingerprint()
         self._offset = answer.offset
         return page
 

@@ -83,7 +83,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
             "rows": manifest.rows,
             "bytes": manifest.bytes,
             "parts": len(manifest.parts),
-            "new_parts": manifest.new_parts,
+            "new_parts": len(manifest.new()),
             "run_id": manifest.run.run_id,
             "finished_at": manifest.finished_at,
         }

@@ -171,6 +171,11 @@ class Settings:
     timing: Timing = TIMING
     origin: str = ""
 
+    @property
+    def host(self) -> str:
+        """The host of the main service, in lower case and without the port."""
+        return (urlsplit(self.base_url).hostname or "").rstrip(".")
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "base_url", _base_url("base_url", self.base_url))
         if self.datahub_url is not None:

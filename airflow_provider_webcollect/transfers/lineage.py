@@ -43,8 +43,8 @@ def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
         task=dataset_name(hook, source.collection_task_id, source.lotno),
         folder=_folder_name(Address.of(landing.path)),
         columns=_columns(landing.manifest),
-        rows=sum(part.rows for part in landing.newly_committed()),
-        bytes=sum(part.bytes for part in landing.newly_committed()),
+        rows=sum(part.rows for part in landing.committed),
+        bytes=sum(part.bytes for part in landing.committed),
     )
 
 

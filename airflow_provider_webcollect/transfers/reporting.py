@@ -38,6 +38,7 @@ class LandingReport:
     :param log: gets a line every few seconds.
     :param prefix: the beginning of each line.
     :ivar landed: the result of the landing; None if nothing was committed.
+    :ivar committed: the parts that this attempt has committed, also if the mark after it fails.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
     """
@@ -52,7 +53,7 @@ class LandingReport:
     landed: Landed | None = None
     redshift_manifest: str | None = None
     duration: float = 0.0
-    _newly_committed: list[Part] = field(default_factory=list)
+    committed: Sequence[Part] = ()
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
@@ -93,7 +94,17 @@ class LandingReport:
     def on_commit(self, landed: Landed) -> None:
         """Store a commit, which counts even if the mark after it fails; there may be several."""
         self.landed = landed
-        self._newly_committed += landed.newly_committed
+        self.committed = (*self.committed, *landed.committed)
+
+    def renew(self) -> None:
+        """Raise :class:`LeaseLost` if another run has taken over the report."""
+        assert self.landed is not None
+        self.landed.renew()
+
+    def finish(self) -> None:
+        """End the report: no other run reports these parts from now on."""
+        assert self.landed is not None
+        self.landed.finish()
 
     @property
     def manifest(self) -> Manifest:
@@ -102,12 +113,8 @@ class LandingReport:
         return self.landed.manifest
 
     def new_parts(self) -> Sequence[Part]:
-        """Return the parts that this run has added, in any of its attempts."""
+        """Return the parts whose rows this run reports."""
         return self.landed.new if self.landed else ()
-
-    def newly_committed(self) -> Sequence[Part]:
-        """Return the parts that this attempt has committed."""
-        return self._newly_committed
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
@@ -172,8 +179,8 @@ def send_metrics(report: LandingReport) -> None:
     from airflow.providers.common.compat.sdk import Stats
 
     counts = {
-        "rows": sum(part.rows for part in report.newly_committed()),
-        "bytes": sum(part.bytes for part in report.newly_committed()),
+        "rows": sum(part.rows for part in report.committed),
+        "bytes": sum(part.bytes for part in report.committed),
         "pages": report.pages,
         "retries": max(0, report.requests - report.pages),
     }

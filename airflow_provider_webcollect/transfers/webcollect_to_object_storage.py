@@ -66,8 +66,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     Returns ``{"destination", "manifest", "rows", "bytes", "parts", "uris", "objects", "redshift_manifest",
     "duration"}``, the duration in seconds. ``uris`` and ``objects`` (paths without scheme and bucket) name
-    the parts that this run has added: empty if nothing is new, None if there are more than 1,000. With
-    ``mode="incremental"``, rows, bytes and parts count only what is new, and ``total_rows`` counts all rows.
+    the parts that this run reports: those that it has added, and those of a run that has failed after its
+    commit. They are empty if there are none, None if there are more than 1,000. With
+    ``mode="incremental"``, rows, bytes and parts count only these, and ``total_rows`` counts all rows.
     With ``sources``, they are sums, without ``manifest`` and ``redshift_manifest``, and ``sources`` lists the
     results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
     the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno``
@@ -94,8 +95,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula.
     :param mode: ``full`` (default) lands all rows in a folder for this run; ``incremental`` adds new rows to
         one growing landing. (templated)
-    :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default), or
-        ``full`` to land everything again. (templated)
+    :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default);
+        ``full`` to land everything again, what it replaces can be put back (``webcollect landing restore``);
+        ``append`` to keep what is landed and add all rows of the source to it. (templated)
     :param skip_if_nothing_new: for ``incremental``: skip the task if there is nothing new.
     :param if_exists: for ``full``, if the folder holds the commit of another run: ``fail`` (default),
         ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
@@ -105,7 +107,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     :param mark_exported: confirm the export to the service after the commit; the service confirms a whole
         task, whichever batch was landed.
     :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, with
-        which Redshift's COPY loads the parts that this run has added. S3 only.
+        which Redshift's COPY loads the parts that this run reports. S3 only.
     :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail because of
         their size.
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
@@ -245,20 +247,27 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
         began = time.monotonic()
-        with airflow_errors():
+        # whatever ends this task also stops its threads
+        with airflow_errors(), Stop() as stop:
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
             store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
-            reports = self._land(context, hook)
-        if self.sources is None:
-            facts = reports[0].summary(reporting.are_listed(reports))
-            if self.mode == "incremental":
-                reporting.store_cursor(context, self.outlets, reports[0].manifest.next_offset)
-        else:
-            facts = reporting.totals_of(self.destination, reports, began)
-        sources = [report.place.source for report in reports]
-        reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
+            reports = self._land(context, hook, stop)
+            if self.sources is None:
+                facts = reports[0].summary(reporting.are_listed(reports))
+                if self.mode == "incremental":
+                    reporting.store_cursor(context, self.outlets, reports[0].manifest.next_offset)
+            else:
+                facts = reporting.totals_of(self.destination, reports, began)
+            sources = [report.place.source for report in reports]
+            reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
+            # last, and only if all have landed: what a failed task has landed, the next run reports
+            if len(reports) > 1:
+                for report in reports:
+                    report.renew()
+            for report in reports:
+                report.finish()
         if self.skip_if_nothing_new and not facts["rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
@@ -267,11 +276,10 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
         return lineage.to_openlineage(self._transferred)
 
-    def _land(self, context: Context, hook: WebCollectHook) -> list[LandingReport]:
+    def _land(self, context: Context, hook: WebCollectHook, stop: Stop) -> list[LandingReport]:
         from airflow_provider_webcollect.landing.many import land_all
 
         reports = [self._report(place) for place in self._places()]
-        stop = Stop()
         client = Client(hook.client.context, stop=stop)
         # in this thread, since only here Airflow provides the storages' connections
         jobs = {
@@ -281,13 +289,11 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             for report in reports
         }
         try:
-            # whatever ends this task also stops its threads
-            with stop:
-                if self.sources is None:
-                    for land_one in jobs.values():
-                        land_one()
-                else:
-                    land_all(jobs, int(self.max_concurrency))
+            if self.sources is None:
+                for land_one in jobs.values():
+                    land_one()
+            else:
+                land_all(jobs, int(self.max_concurrency))
         finally:
             self._transferred = [lineage.report(hook, report) for report in reports if report.landed]
         return reports
@@ -307,7 +313,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
         began = time.monotonic()
         try:
-            report.landed = land(job)
+            report.landed = land(job, finish=False)
             if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(job, report.path, report.new_parts())
         finally:
@@ -324,13 +330,15 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         )
 
     def _job(self, client: Client, stop: Stop, ti: Any, report: LandingReport) -> Job:
+        import msgspec
+
         source = report.place.source
         reader = PageReader(
             client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=report.sent
         )
         mark = functools.partial(client.send, mark_exported(source.collection_task_id))
         return Job(
-            source=source,
+            source=msgspec.structs.replace(source, host=client.context.settings.host),
             folder=folder_at(report.path),
             run=_run(ti),
             attempt=ti.try_number,

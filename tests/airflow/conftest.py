@@ -180,6 +180,14 @@ def hook(connected: None) -> Iterator[WebCollectHook]:
 
 
 @pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses take no time, such as that in which a landing watches what seems to be another's."""
+    from airflow_provider_webcollect.service.pauses import Stop
+
+    monkeypatch.setattr(Stop, "sleep", lambda stop, seconds: stop.check())
+
+
+@pytest.fixture
 def source(sandbox: Sandbox) -> dict[str, Any]:
     """A task with two batches of rows, 400 in all."""
     return sandbox.control.add_task(lots=[250, 150])

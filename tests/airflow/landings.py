@@ -72,3 +72,12 @@ def landed(destination: str, **storage: Any) -> list[dict[str, Any]]:
         assert hashlib.sha256(content).hexdigest() == part["sha256"]
         rows += [json.loads(line) for line in content.splitlines()]
     return rows
+
+
+def rows_at(uris: list[str]) -> list[dict[str, Any]]:
+    """Read JSON lines from the files that are named."""
+    rows = []
+    for uri in uris:
+        with fsspec.open(uri) as file:
+            rows += [json.loads(line) for line in file.read().splitlines()]
+    return rows

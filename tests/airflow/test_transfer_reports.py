@@ -7,7 +7,6 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import fsspec
 import msgspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
@@ -25,7 +24,7 @@ from airflow_provider_webcollect.transfers.reporting import LandingReport, total
 from airflow_provider_webcollect.transfers.sources import Place
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
-from tests.airflow.landings import land, make_transfer, manifest, transfer
+from tests.airflow.landings import land, make_transfer, manifest, rows_at, transfer
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -34,15 +33,6 @@ pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(enforce_limits=False),
 ]
-
-
-def rows_at(uris: list[str]) -> list[dict[str, Any]]:
-    """Read JSON lines from the files that are named."""
-    rows = []
-    for uri in uris:
-        with fsspec.open(uri) as file:
-            rows += [json.loads(line) for line in file.read().splitlines()]
-    return rows
 
 
 class TestSummary:
@@ -124,7 +114,7 @@ class Lines:
 
 def report_of(parts: int, task: str = "a") -> LandingReport:
     """Return the report of a run that has landed ``parts`` parts, of one row each."""
-    part = {"rows": 1, "bytes": 2, "sha256": "", "start_offset": 0, "next_offset": 1, "last_page": {}}
+    part = {"rows": 1, "bytes": 2, "sha256": "", "start_offset": 0, "next_offset": 1}
     source = {"collection_task_id": task}
     committed = msgspec.convert(
         {
@@ -136,6 +126,7 @@ def report_of(parts: int, task: str = "a") -> LandingReport:
             "parts": [{"name": f"part-{number:05d}-0badcafe.jsonl", **part} for number in range(parts)],
             "new_parts": parts,
             "next_offset": parts,
+            "last_page": {},
             "total": parts,
             "run": {"dag_id": "d", "task_id": "t", "run_id": "r"},
             "started_at": "",
@@ -150,7 +141,7 @@ def report_of(parts: int, task: str = "a") -> LandingReport:
         path=ObjectStoragePath(folder),
         mode="full",
         log=Lines(),
-        landed=Landed(committed, own=True, new=committed.parts, newly_committed=committed.parts),
+        landed=Landed(committed, new=committed.parts, committed=committed.parts),
     )
 
 
@@ -267,8 +258,22 @@ class TestMetrics:
 
         assert counted["webcollect.landing.rows"] == 400
 
+    def test_rows_are_counted_once_though_another_run_reports_them(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
+    ) -> None:
+        options: dict[str, Any] = {"mode": "incremental", "mark_exported": True}
+        sandbox.control.fail("/data/markexported", status=400, code="Odd")
+        with pytest.raises(AirflowFailException):
+            transfer(destination, source, **options)
+        assert counted["webcollect.landing.rows"] == 400
+        sandbox.control.grow(source["task_id"], 30)
+
+        assert transfer(destination, source, **options)["rows"] == 430
+        assert counted["webcollect.landing.rows"] == 430
+        assert counted["webcollect.landing.bytes"] == manifest(destination)["bytes"]
+
     @pytest.mark.parametrize("marks", [False, True])
-    def test_rows_of_a_commit_that_a_retry_finishes_are_counted(
+    def test_rows_of_a_commit_that_a_retry_repeats_are_counted(
         self,
         source: dict[str, Any],
         destination: str,
@@ -276,13 +281,13 @@ class TestMetrics:
         monkeypatch: pytest.MonkeyPatch,
         marks: bool,
     ) -> None:
-        really: Any = Lease.write_manifest
+        really: Any = Lease.commit
 
         def fail_once(lease: Lease, *arguments: Any, **options: Any) -> str:
-            monkeypatch.setattr(Lease, "write_manifest", really)
+            monkeypatch.setattr(Lease, "commit", really)
             raise StorageError("the storage is down")
 
-        monkeypatch.setattr(Lease, "write_manifest", fail_once)
+        monkeypatch.setattr(Lease, "commit", fail_once)
         transfer(destination, source, tries=2, mark_exported=marks)
 
         assert counted["webcollect.landing.rows"] == 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -136,20 +137,50 @@ class TestRedshift:
             [summary["redshift_manifest"]] for summary in summaries
         ]
 
-    def test_who_may_not_write_it_is_told_what_to_do(
-        self, s3: Storage, source: dict[str, Any], folder: str
-    ) -> None:
+    @contextlib.contextmanager
+    def denied(self, s3: Storage, folder: str) -> Iterator[None]:
+        """Have the bucket refuse manifests for Redshift in a folder."""
         bucket = folder.partition("/")[0]
         denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
         statement = {**denied, "Resource": f"arn:aws:s3:::{folder}/_redshift_manifest*"}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         s3.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
-        message = f"Access to s3://{folder}/_redshift_manifest-"
         try:
-            with pytest.raises(AirflowFailException, match=message):
-                transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
+            yield
         finally:
             s3.fs.call_s3("delete_bucket_policy", Bucket=bucket)
+
+    def test_who_may_not_write_it_is_told_what_to_do(
+        self, s3: Storage, source: dict[str, Any], folder: str
+    ) -> None:
+        message = f"Access to s3://{folder}/_redshift_manifest-"
+        with self.denied(s3, folder), pytest.raises(AirflowFailException, match=message):
+            transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
+
+    @pytest.mark.usefixtures("no_pauses")
+    @pytest.mark.parametrize("grown", [0, 30], ids=["nothing new", "more rows"])
+    def test_that_of_the_next_run_lists_what_a_run_has_landed_that_may_not_write_it(
+        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, grown: int
+    ) -> None:
+        options: dict[str, Any] = {
+            "destination": f"s3://storage@{folder}",
+            "source": source,
+            "mode": "incremental",
+            "redshift_manifest": True,
+            "max_part_bytes": 1,
+        }
+        with self.denied(s3, folder), pytest.raises(AirflowFailException):
+            transfer(**options, run_id="first")
+        assert self.written(s3, folder) == []
+        if grown:
+            sandbox.control.grow(source["task_id"], grown)
+
+        second = transfer(**options, run_id="second")
+        cleared = transfer(**options, run_id="first")
+
+        assert self.copied(s3, second) == [100] * 4 + [30] * bool(grown)
+        assert len(second["uris"]) == len(self.copied(s3, second))
+        assert (self.copied(s3, cleared), cleared["uris"]) == ([], [])
 
     def test_with_nothing_new_copy_is_given_nothing(
         self, s3: Storage, source: dict[str, Any], folder: str

@@ -156,6 +156,23 @@ def test_an_incremental_landing_of_a_source_that_lost_rows_is_refused_unless_tol
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
+def test_the_rows_of_a_source_that_begins_anew_are_added_to_what_is_there_on_request(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    incremental = ("land", task, folder, "--mode", "incremental", "--settle", 0, "--on-reset", "append")
+    run(*incremental)
+    before = rows(folder)
+    for count in (20, 7):
+        sandbox.control.reset_data(task)
+        sandbox.control.grow(task, count)
+
+        [row] = run(*incremental, "-o", "json").json
+
+        before += sandbox.control.true_rows(task)
+        assert (row["new_rows"], row["rows"]) == (count, len(before))
+        assert rows(folder) == before
+
+
 def test_what_is_there_can_be_overwritten_or_left(
     run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
@@ -269,8 +286,8 @@ class TestInterrupted:
         assert "watched" not in again.err
         assert rows(folder) == sandbox.control.true_rows(task)
         assert parts(folder)[: len(finished)] == finished
-        # but for the last finished part, by which it sees whether the source is still the same
-        assert len(offsets_asked(sandbox)) <= 20 - len(finished) + 1
+        # and the last finished part and the first one, to see whether the source is still the same
+        assert len(offsets_asked(sandbox)) <= 20 - len(finished) + 2
 
     def test_a_person_at_a_terminal_sees_how_far_it_is_ends_it_with_ctrl_c_and_goes_on(
         self, start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str, folder: Path

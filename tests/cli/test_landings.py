@@ -1,4 +1,4 @@
-"""``landing verify``, ``cat``, ``sql`` and ``clean``: what has landed, without the service."""
+"""``landing verify``, ``cat``, ``sql``, ``clean`` and ``restore``: what has landed, without the service."""
 
 from __future__ import annotations
 
@@ -247,3 +247,93 @@ class TestClean:
         assert ended.code == 2
         assert "older-than" in ended.err or "older_than" in ended.err
         assert names(landed) == before
+
+
+class TestRestore:
+    @pytest.fixture
+    def refill(self, land: Callable[..., Path], sandbox: Sandbox, task: str) -> Callable[[int], Path]:
+        """Empties the task, gives it that many rows, and lands them in the place of those before."""
+
+        def refill(rows: int) -> Path:
+            sandbox.control.reset_data(task)
+            sandbox.control.grow(task, rows)
+            return land("--mode", "incremental", "--settle", 0, "--on-reset", "full")
+
+        return refill
+
+    @pytest.fixture
+    def replaced(
+        self, land: Callable[..., Path], refill: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> Path:
+        """The folder of a landing of 300 rows that was replaced by 120; there is no service any more."""
+        land()
+        folder = refill(120)
+        for name in [name for name in os.environ if name.startswith("WEBCOLLECT_")]:
+            monkeypatch.delenv(name)
+        return folder
+
+    def rows(self, run: Run, folder: Path) -> int:
+        """Return how many rows are landed, once they are verified."""
+        [row] = run("landing", "verify", folder, "-o", "json").json
+        return int(row["rows"])
+
+    def test_without_yes_it_is_only_listed(self, run: Run, replaced: Path, output: str) -> None:
+        before = {path.name: path.read_bytes() for path in replaced.iterdir()}
+
+        ended = run("landing", "restore", replaced, "-o", output)
+
+        assert ended.code == 0
+        assert "--yes" in ended.err
+        [file] = replaced.glob("_manifest-*.json")
+        [row] = shown(ended, output)
+        finished_at = json.loads(file.read_text())["finished_at"]
+        assert row == {"name": file.name, "rows": "300", "parts": "3", "finished_at": finished_at}
+        assert {path.name: path.read_bytes() for path in replaced.iterdir()} == before
+
+    def test_with_yes_it_is_put_back_and_what_was_there_can_be_in_turn(
+        self, run: Run, replaced: Path
+    ) -> None:
+        for there, other in ((300, 120), (120, 300)):
+            ended = run("landing", "restore", replaced, "--yes")
+
+            assert (ended.code, ended.out) == (0, "")
+            assert f"{there} rows" in ended.err
+            assert self.rows(run, replaced) == there
+            [row] = run("landing", "restore", replaced, "-o", "json").json
+            assert row["rows"] == other
+
+    def test_one_of_several_is_put_back_by_its_name(
+        self, run: Run, land: Callable[..., Path], refill: Callable[[int], Path]
+    ) -> None:
+        land()
+        for rows in (120, 40):
+            folder = refill(rows)
+        latest, first = run("landing", "restore", folder, "-o", "json").json
+        assert (latest["rows"], first["rows"]) == (120, 300)
+
+        ended = run("landing", "restore", folder, "--yes", "--name", first["name"])
+
+        assert ended.code == 0
+        assert self.rows(run, folder) == 300
+        assert [row["rows"] for row in run("landing", "restore", folder, "-o", "json").json] == [40, 120]
+
+    def test_a_name_that_is_not_there_is_said_and_nothing_changes(self, run: Run, replaced: Path) -> None:
+        before = names(replaced)
+
+        ended = run("landing", "restore", replaced, "--yes", "--name", "_manifest-0badcafe.json")
+
+        assert (ended.code, ended.out) == (4, "")
+        assert "_manifest-0badcafe.json" in ended.err
+        assert names(replaced) == before
+        assert self.rows(run, replaced) == 120
+
+    def test_where_nothing_was_replaced_nothing_is_listed_and_nothing_put_back(
+        self, run: Run, landed: Path
+    ) -> None:
+        ended = run("landing", "restore", landed, "-o", "json")
+        assert (ended.code, ended.json) == (0, [])
+
+        ended = run("landing", "restore", landed, "--yes")
+        assert ended.code == 4
+        assert "no replaced landing" in ended.err
+        assert self.rows(run, landed) == 300

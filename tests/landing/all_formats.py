@@ -33,18 +33,21 @@ def read(folder: Folder) -> list[dict[str, Any]]:
     for part in manifest["parts"]:
         content = folder.read(part["name"])
         assert (len(content), hashlib.sha256(content).hexdigest()) == (part["bytes"], part["sha256"])
-        found = parse(content, manifest)
+        columns = manifest["columns"] and manifest["columns"][: part.get("columns")]
+        found = parse(content, manifest, columns)
+        if manifest["format"] != "jsonl":
+            found = [dict.fromkeys(manifest["columns"]) | row for row in found]
         assert len(found) == part["rows"]
         rows += found
     return rows
 
 
-def parse(content: bytes, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def parse(content: bytes, manifest: dict[str, Any], columns: list[str] | None) -> list[dict[str, Any]]:
     if manifest["format"] == "parquet":
         import pyarrow.parquet as pq
 
         table = pq.read_table(io.BytesIO(content))
-        assert table.column_names == manifest["columns"]
+        assert table.column_names == columns
         return table.to_pylist()
     match manifest["compression"]:
         case "gzip":
@@ -56,5 +59,5 @@ def parse(content: bytes, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     if manifest["format"] == "jsonl":
         return [json.loads(line) for line in content.splitlines()]
     reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
-    assert reader.fieldnames == manifest["columns"]
+    assert reader.fieldnames == columns
     return [{name: value or None for name, value in row.items()} for row in reader]

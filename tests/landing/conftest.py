@@ -7,6 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.sync import Client
 
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
+#: Each part is recorded when it is finished.
+AT_ONCE = jobs.Timing(record_interval=0)
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
 
 
@@ -132,6 +135,11 @@ class Folder:
     def destination(self) -> Destination:
         return Destination(self.fs, self.root)
 
+    @property
+    def location(self) -> SimpleNamespace:
+        """The folder as `read_landing`, `clean` and `restore` take it, such as an `ObjectStoragePath`."""
+        return SimpleNamespace(fs=self.fs, path=self.root)
+
     def record(self) -> Progress:
         """Return what an unfinished landing has left."""
         return decode_progress(self.read(PROGRESS), PROGRESS)
@@ -170,7 +178,7 @@ class Folder:
             lines = content[:-1].split(b"\n")
             assert len(lines) == part["rows"]
             found += [json.loads(line) for line in lines]
-        assert manifest["rows"] == manifest["total"] == len(found)
+        assert manifest["rows"] == manifest["earlier_rows"] + manifest["total"] == len(found)
         assert manifest["bytes"] == sum(part["bytes"] for part in manifest["parts"])
         return found
 
@@ -254,7 +262,13 @@ def land_job(client: Client, folder: Folder) -> Landing:
         **changes: Any,
     ) -> jobs.Landed:
         fetch = fetch or PageReader(client, task_id, lotno, size=size).read
-        options = {"folder": folder.destination, "run": RUN, "stop": Pauses(sleep), **changes}
+        options = {
+            "folder": folder.destination,
+            "run": RUN,
+            "stop": Pauses(sleep),
+            "timing": AT_ONCE,
+            **changes,
+        }
         return land(
             Job(
                 source=Source(collection_task_id=task_id, lotno=lotno),

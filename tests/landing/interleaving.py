@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from tests.landing.conftest import Crash
 
@@ -23,54 +25,103 @@ Step = Callable[[str, str], object]
 class Stepping:
     """A storage that calls ``step`` before each of its operations; writing a part has two, begin and end.
 
-    :param conditions: whether the conditions of writes are passed on. Without them, any writer wins.
+    :param ignored: operations and names of files whose conditions are not passed on: any writer wins.
     """
 
-    def __init__(self, storage: Storage, step: Step, *, conditions: bool = True) -> None:
+    def __init__(self, storage: Storage, step: Step, ignored: Collection[tuple[str, str]] = ()) -> None:
+        self.step = step
         self._storage = storage
-        self._step = step
-        self._conditions = conditions
+        self._ignored = ignored
 
-    def try_out(self, folder: str) -> bool:
-        self._step("try_out", folder)
-        return self._storage.try_out(folder)
+    def tried(self, path: str, content: bytes, version: str) -> str | None:
+        self.step("tried", path)
+        return self._storage.tried(path, content, version)
 
     def read(self, path: str) -> Stored | None:
-        self._step("read", path)
+        self.step("read", path)
         return self._storage.read(path)
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        self._step("replace", path)
-        return self._storage.replace(path, content, self._condition(path, expected))
+        self.step("replace", path)
+        return self._storage.replace(path, content, self._condition("replace", path, expected))
 
     def remove(self, path: str, expected: str) -> bool:
-        self._step("remove", path)
-        return self._storage.remove(path, self._condition(path, expected) or "")
+        self.step("remove", path)
+        return self._storage.remove(path, self._condition("remove", path, expected) or "")
 
     def files(self, folder: str) -> dict[str, int]:
-        self._step("files", folder)
+        self.step("files", folder)
         return self._storage.files(folder)
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        self._step("upload", path)
+        self.step("upload", path)
         with self._storage.upload(path) as file:
             yield file
-            self._step("publish", path)
+            self.step("publish", path)
 
     def open(self, path: str) -> Any:
-        self._step("open", path)
+        self.step("open", path)
         return self._storage.open(path)
 
     def delete(self, path: str) -> None:
-        self._step("delete", path)
+        self.step("delete", path)
         self._storage.delete(path)
 
-    def _condition(self, path: str, expected: str | None) -> str | None:
-        if self._conditions:
+    def _condition(self, operation: str, path: str, expected: str | None) -> str | None:
+        if (operation, path[path.rindex("/") + 1 :]) not in self._ignored:
             return expected
         there = self._storage.read(path)
         return there and there.version
+
+
+class Losing(Stepping):
+    """A storage of which the answer of one change is lost.
+
+    :param at: the number of the change, from 1; 0 for none.
+    :param meanwhile: what happens before the caller hears of it.
+    :param error: what it hears: a failure, or the refusal of a request that its client has repeated.
+    :ivar lost: whether it has come so far.
+    """
+
+    def __init__(
+        self, storage: Storage, at: int, meanwhile: Callable[[], object], error: Callable[[], Exception]
+    ) -> None:
+        super().__init__(storage, lambda operation, path: None)
+        self.lost = False
+        self.at = at
+        self._meanwhile = meanwhile
+        self._error = error
+
+    def _lose(self) -> None:
+        self.at -= 1
+        if self.at == 0:
+            self.lost = True
+            self._meanwhile()
+            raise self._error()
+
+    def replace(self, path: str, content: bytes, expected: str | None) -> str:
+        version = super().replace(path, content, expected)
+        self._lose()
+        return version
+
+    def remove(self, path: str, expected: str) -> bool:
+        done = super().remove(path, expected)
+        self._lose()
+        return done
+
+    @contextlib.contextmanager
+    def upload(self, path: str) -> Iterator[Any]:
+        with super().upload(path) as file:
+            yield file
+        self._lose()
+
+
+#: What a caller hears whose answer was lost.
+LOST = {
+    "failed": functools.partial(OSError, "connection reset"),
+    "refused": functools.partial(Changed, "412"),
+}
 
 
 class Held:
@@ -79,52 +130,72 @@ class Held:
     :param land: what it does.
     :param folder: where.
     :param at: the number of the operation, from 1; or its name and the end of the path that it is about.
+    :param ignored: see :class:`Stepping`.
     :ivar met: the operation that it has come to, and the path that this is about; None if it has ended.
     """
 
     def __init__(
-        self, land: Land, folder: Folder, at: int | tuple[str, str], *, conditions: bool = True
+        self,
+        land: Land,
+        folder: Folder,
+        at: int | tuple[str, str] | None,
+        ignored: Collection[tuple[str, str]] = (),
     ) -> None:
         self._at = at
         self._count = 0
         self._killed = False
-        self._go_on = threading.Event()
+        self._going_on = threading.Event()
         self._stopped = threading.Event()
         self._outcome: list[Outcome] = []
         self.met: tuple[str, str] | None = None
-        self._thread = threading.Thread(target=self._run, args=(land, folder, conditions), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(land, folder, ignored), daemon=True)
         self._thread.start()
+        assert self._stopped.wait(60)
+
+    def go_on(self, at: int) -> None:
+        """Let it go on to the operation of that number, counted from where it is, or to its end."""
+        self._at, self._count, self.met = at, 0, None
+        self._stopped.clear()
+        self._going_on.set()
         assert self._stopped.wait(60)
 
     def end(self, *, kill: bool = False) -> Outcome:
         """Let it go on to its end, or end in the place of the operation; return how it has ended."""
         self._killed = kill
-        self._go_on.set()
+        self._at = None
+        self._going_on.set()
         self._thread.join(60)
         return self._outcome[0]
 
-    def _run(self, land: Land, folder: Folder, conditions: bool) -> None:
-        self._outcome.append(outcome_of(land, stepping(folder, self._step, conditions=conditions)))
+    def _run(self, land: Land, folder: Folder, ignored: Collection[tuple[str, str]]) -> None:
+        self._outcome.append(outcome_of(land, stepping(folder, self._step, ignored)))
         self._stopped.set()
 
     def _step(self, operation: str, path: str) -> None:
-        if self.met or threading.current_thread() is not self._thread:
+        if self._at is None or threading.current_thread() is not self._thread:
             # a heartbeat comes from another thread
             return
         self._count += 1
         if self._count == self._at or (operation, path[path.rindex("/") + 1 :]) == self._at:
+            self._going_on.clear()
+            self._at = None
             self.met = (operation, path)
             self._stopped.set()
-            assert self._go_on.wait(60)
+            assert self._going_on.wait(60)
             if self._killed:
                 raise Crash
 
 
-def stepping(folder: Folder, step: Step, *, conditions: bool = True) -> Folder:
+def stepping(folder: Folder, step: Step, ignored: Collection[tuple[str, str]] = ()) -> Folder:
     """Return the same folder, with ``step`` before each operation of its storage."""
+    return with_storage(folder, Stepping(folder._storage, step, ignored))
+
+
+def with_storage(folder: Folder, storage: Stepping) -> Folder:
+    """Return the same folder with another storage."""
     copy = Folder.__new__(Folder)
     copy.__dict__.update(folder.__dict__)
-    copy._storage = Stepping(folder._storage, step, conditions=conditions)
+    copy._storage = storage
     return copy
 
 

@@ -16,7 +16,7 @@ import traceback
 from typing import Any
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job
+from airflow_provider_webcollect.landing.job import Job, Timing
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -80,6 +80,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
             file_format=make_format(**order.get("format", {})),
             mark=lambda: client.send(mark_exported(task)),
             max_part_bytes=order["max_part_bytes"],
+            timing=Timing(record_interval=0),
             **order.get("options", {}),
         )
     )
@@ -117,7 +118,11 @@ def requests_of(fs: Any) -> list[tuple[Any, tuple[str, ...]]]:
         if protocol in fs.protocol:
             module, _, kind = file.rpartition(".")
             opened = getattr(importlib.import_module(module), kind)
-            own = [name for name in ("call_s3", "_call", "rm_file", "find", "open") if hasattr(fs, name)]
+            own = [
+                name
+                for name in ("call_s3", "_call", "pipe_file", "rm_file", "find", "open")
+                if hasattr(fs, name)
+            ]
             return [(opened, ("_upload_chunk", "commit")), (fs, tuple(own))]
     return []
 

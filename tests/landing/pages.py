@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.landing.job import Job
+from airflow_provider_webcollect.landing.job import Job, Timing
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.models import DataPage
@@ -80,5 +80,5 @@ def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
         fetch=rows.fetch,
         max_part_bytes=1,
         stop=Pauses(),
-        **options,
+        **{"timing": Timing(record_interval=0), **options},
     )

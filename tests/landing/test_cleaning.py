@@ -13,7 +13,7 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable, NothingLanded
-from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
+from airflow_provider_webcollect.landing.manifest import redshift_manifest_of, replaced_manifest
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder, Landed, crashing_at, listed
@@ -132,6 +132,62 @@ def test_what_is_young_stays(landing: Landed, folder: Folder, older_than: Any) -
     assert set(LEFTOVERS) < names(folder)
 
 
+class TestFilesThatAreBeingWritten:
+    """On a disk, a manifest or record is written beside the old one for moments."""
+
+    @pytest.fixture(
+        params=[".tmp-_manifest.json-0123abcd", ".tmp-_progress.json-0123abcd"], ids=["manifest", "record"]
+    )
+    def hidden(self, request: pytest.FixtureRequest) -> str:
+        """Their name until they are complete."""
+        name: str = request.param
+        return name
+
+    def cleaned_after(self, seconds: float, folder: Folder) -> set[str]:
+        """Clean what is of any age after some seconds."""
+        return cleaned(folder, older_than=0, in_days=seconds / DAY.total_seconds())
+
+    def test_for_a_minute_they_stay_whatever_the_age(
+        self, landing: Landed, folder: Folder, hidden: str
+    ) -> None:
+        landing("t", fetch=listed(widening(2)))
+        write(folder, hidden, LEFTOVERS[0], LEFTOVERS[2])
+
+        assert self.cleaned_after(50, folder) == {LEFTOVERS[0], LEFTOVERS[2]}
+        assert hidden in names(folder)
+
+    def test_after_that_they_are_removed(self, landing: Landed, folder: Folder, hidden: str) -> None:
+        landing("t", fetch=listed(widening(2)))
+        write(folder, hidden)
+
+        assert cleaned(folder, in_days=0.9) == set()
+        assert self.cleaned_after(70, folder) == {hidden}
+        assert hidden not in names(folder)
+
+    @pytest.mark.parametrize("folder", ["local"], indirect=True)
+    @pytest.mark.parametrize("name", ["_manifest.json", "_progress.json"])
+    def test_what_is_complete_only_then_is_there(self, landing: Landed, folder: Folder, name: str) -> None:
+        landing("t", fetch=listed(widening(2)))
+        content = folder.read("_manifest.json")
+
+        with folder.destination.part(name) as file:
+            file.write(content)
+            [hidden] = [each for each in names(folder) if each.startswith(f".tmp-{name}-")]
+            assert self.cleaned_after(1, folder) == set()
+        assert folder.read(name) == content
+        assert hidden not in names(folder)
+
+    @pytest.mark.parametrize("folder", ["local"], indirect=True)
+    def test_of_a_manifest_that_would_be_kept_nothing_is_left(self, landing: Landed, folder: Folder) -> None:
+        """Its writer was killed."""
+        manifest = landing("t", fetch=listed(widening(2)), mode="incremental")
+        kept = f".tmp-{replaced_manifest(manifest.landing_id)}-0123abcd"
+        write(folder, kept)
+
+        assert cleaned(folder, in_days=0.9) == set()
+        assert cleaned(folder) == {kept}
+
+
 class TestUnfinishedLandings:
     def test_what_a_killed_landing_can_go_on_from_stays(self, landing: Landed, folder: Folder) -> None:
         pages = widening(6)
@@ -197,15 +253,10 @@ class TestUnfinishedLandings:
             raise Crash
 
         with monkeypatch.context() as patch:
-            patch.setattr(Lease, "write_manifest", killed)
+            patch.setattr(Lease, "commit", killed)
             with pytest.raises(Crash):
                 landing("t", fetch=listed(widening(3)), run=OTHER_RUN, if_exists="overwrite")
-        record = folder.read("_progress.json")
-        # whoever took it over may have begun with other parts
-        other = {"parts": [], "attempt_ids": [], "landing_id": "0badcafe"}
-        folder.write("_progress.json", json.dumps(json.loads(record) | other).encode())
         assert cleaned(folder) == set()
-        folder.write("_progress.json", record)
         assert folder.rows() == rows_of(widening(2))
         landing("t", fetch=listed(widening(3)), run=OTHER_RUN, if_exists="overwrite")
         assert folder.rows() == rows_of(widening(3))

@@ -87,7 +87,7 @@ class TestLanding:
     ) -> None:
         landing(task, "000002")
         assert folder.rows() == sandbox.control.true_rows(task, "000002")
-        assert folder.manifest()["source"] == {"collection_task_id": task, "lotno": "000002"}
+        assert folder.manifest()["source"] == {"collection_task_id": task, "lotno": "000002", "host": None}
 
     def test_parts_end_with_the_page_that_reaches_the_size(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
@@ -116,14 +116,12 @@ class TestLanding:
         manifest = folder.manifest()
         assert set(manifest) == {
             *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "encoding"),
-            *("columns", "parts", "new_parts", "next_offset", "total", "run", "started_at", "finished_at"),
-            *("exported_at", "provider_version"),
+            *("columns", "parts", "new_parts", "next_offset", "last_page", "total", "earlier_rows", "run"),
+            *("started_at", "finished_at", "exported_at", "provider_version"),
         }
         (part,) = manifest["parts"]
-        assert set(part) == {
-            *("name", "rows", "bytes", "sha256", "start_offset", "next_offset", "last_page", "run"),
-        }
-        assert set(part["last_page"]) == {"offset", "rows", "sha256"}
+        assert set(part) == {"name", "rows", "bytes", "sha256", "start_offset", "next_offset", "run"}
+        assert set(manifest["last_page"]) == {"offset", "rows", "sha256"}
         assert manifest["version"] == 1
         assert manifest["format"] == "jsonl"
         assert manifest["compression"] is manifest["columns"] is None

@@ -20,6 +20,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import LeaseLost
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
@@ -37,6 +38,8 @@ from tests.service.servers import answer, client_of, query_number, serving
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: All conditions.
+EVERY = [(operation, name) for operation in ("replace", "remove") for name in (MANIFEST, PROGRESS)]
 #: Of this many operations a landing is held at one.
 STRIDE = 1 if ALL_HISTORIES else 20
 
@@ -103,7 +106,7 @@ def test_harm_is_found_where_the_conditions_of_writes_are_left_off(tmp_path: Pat
     found = 0
     for operation in itertools.count(1):
         folder = case.new_folder()
-        held = Held(landing_of("next", "a", 1), folder.destination, operation, conditions=False)
+        held = Held(landing_of("next", "a", 1), folder.destination, operation, EVERY)
         if not held.met:
             break
         overwriting = outcome_of(landing_of("overwrite", "b", 2), folder.destination)
@@ -129,17 +132,19 @@ class TestRunsThatMeet:
         raise ConnectionError("the service is down")
 
     @pytest.mark.parametrize("count", [ALL, ALL + 5], ids=["nothing new", "more rows"])
-    def test_a_retry_reports_its_rows_though_another_run_has_landed_since(
-        self, folder: Folder, count: int
+    def test_the_next_run_reports_the_rows_of_one_that_fails_after_its_commit(
+        self, folder: Folder, count: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         with pytest.raises(ConnectionError):
             land(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=self.broken))
         options: dict[str, Any] = {"mode": "incremental", "mark": lambda: None}
-        second = land(job(Rows(count), folder.destination, "r2", **options))
+        with caplog.at_level("INFO"):
+            second = land(job(Rows(count), folder.destination, "r2", **options))
+        assert f"run r1 of d.t has not finished its report of {ALL} rows" in caplog.text
+        assert second.new == second.manifest.parts == second.manifest.new()
+        assert sum(part.rows for part in second.committed) == count - ALL
         retry = land(job(Rows(count), folder.destination, "r1", attempt=2, **options))
-        assert sum(part.rows for part in retry.new) == ALL
-        assert sum(part.rows for part in second.new) == count - ALL
-        assert (second.manifest.new_parts == 0) is (count == ALL)
+        assert (retry.new, retry.committed) == ((), ())
 
     def test_a_landing_that_was_taken_over_marks_nothing(self, tmp_path: Path) -> None:
         storage = local(tmp_path)
@@ -231,24 +236,14 @@ class TestRunsThatMeet:
         assert land(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
         assert folder.rows() == true_rows(ALL)
 
-    def test_what_an_emptied_source_replaces_is_deleted_also_if_the_mark_fails_first(
-        self, folder: Folder
-    ) -> None:
-        land(job(Rows(HALF), folder.destination, "r1"))
-        options: dict[str, Any] = {"if_exists": "overwrite"}
-        with pytest.raises(ConnectionError):
-            land(job(Rows(0), folder.destination, "r2", mark=self.broken, **options))
-        land(job(Rows(0), folder.destination, "r2", attempt=2, mark=lambda: None, **options))
-        assert folder.names() == {"_manifest.json"}
-
     def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
         first = land(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
         land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
         cleared = land(job(Rows(ALL), folder.destination, "r1", attempt=2, mode="incremental"))
         assert cleared.new == first.new
-        assert cleared.newly_committed == ()
+        assert cleared.committed == ()
 
-    def test_rows_count_once_though_a_retry_rewrites_their_parts(self, folder: Folder) -> None:
+    def test_rows_count_once_though_a_retry_adds_to_them(self, folder: Folder) -> None:
         pages = [
             DataPage(offset=1, total=1, rest_total=0, rows=[msgspec.Raw(b'{"a":1}')]),
             DataPage(offset=2, total=2, rest_total=0, rows=[msgspec.Raw(b'{"a":1,"b":2}')]),
@@ -264,8 +259,8 @@ class TestRunsThatMeet:
             land(dataclasses.replace(before, fetch=listed(pages[:1])))
         again = msgspec.structs.replace(pages[0], total=2, rest_total=1)
         after = dataclasses.replace(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
-        land(after)
-        assert [sum(part.rows for part in landed.newly_committed) for landed in committed] == [1, 1]
+        assert land(after).new == land(after).manifest.parts
+        assert [sum(part.rows for part in landed.committed) for landed in committed] == [1, 1]
 
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
@@ -288,9 +283,8 @@ class TestRunsThatMeet:
                 break
             land(attempts[1](destination))
             held.end(kill=kill)
-            counts.append(sum(part.rows for landed in committed for part in landed.newly_committed))
-        # an attempt that loses the lease right after it has written the manifest does not count its rows
-        assert sorted(counts) == [0, *[ALL] * (operation - 2)]
+            counts.append(sum(part.rows for landed in committed for part in landed.committed))
+        assert counts == [ALL] * (operation - 1)
 
     def test_a_run_that_is_deleted_and_made_again_is_not_refused(self, folder: Folder) -> None:
         """It counts its attempts from 1 again."""

@@ -70,7 +70,7 @@ class TestLateRows:
         manifest = landing(late.task, mode="incremental", run=OTHER_RUN, **options)
         # before a mark, more may come
         assert late.slept == ([15, 15] if marks else [15])
-        assert sum(part.rows for part in manifest.added()) == len(folder.rows()) - 300 == 40
+        assert sum(part.rows for part in manifest.new()) == len(folder.rows()) - 300 == 40
         assert late.exported() == (340 if marks else 0)
 
     @pytest.mark.parametrize("mode", ["full", "incremental"])

@@ -29,7 +29,7 @@ from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import FORMATS, named
-from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
+from tests.landing.conftest import OTHER_RUN, RUN, Folder, Landed, in_order, listed
 from tests.landing.object_store import big_pages
 from tests.landing.pages import page, rows_of, widening
 
@@ -254,18 +254,19 @@ class TestNewParts:
 
     def test_they_can_be_read_alone(self, grown: list[dict[str, Any]], folder: Folder) -> None:
         landed = opened(folder)
-        assert list(landed.iter_rows(new_only=True)) == grown
-        assert landed.to_arrow(new_only=True).to_pylist() == grown
-        assert landed.to_duckdb(new_only=True).aggregate("count(*)").fetchall() == [(50,)]
-        assert landed.uris(new_only=True) == landed.uris()[1:]
-        assert len(landed.uris()) == 2
+        for new_only in (True, OTHER_RUN.run_id):
+            assert list(landed.iter_rows(new_only)) == grown
+            assert landed.to_arrow(new_only).to_pylist() == grown
+            assert landed.to_duckdb(new_only=new_only).aggregate("count(*)").fetchall() == [(50,)]
+            assert landed.uris(new_only) == landed.uris()[1:]
+        assert landed.uris(RUN.run_id) == landed.uris()[:1]
 
-    def test_with_nothing_new_there_are_none(self, grown: list[dict[str, Any]], folder: Folder) -> None:
-        folder.write("_manifest.json", json.dumps(folder.manifest() | {"new_parts": 0}).encode())
+    def test_of_a_run_that_has_found_nothing_new_there_are_none(
+        self, grown: list[dict[str, Any]], folder: Folder
+    ) -> None:
         landed = opened(folder)
-        assert (landed.uris(new_only=True), list(landed.iter_rows(new_only=True))) == ([], [])
-        assert landed.to_arrow(new_only=True).num_rows == 0
-        landed.verify()
+        assert (landed.uris("another"), list(landed.iter_rows("another"))) == ([], [])
+        assert landed.to_arrow("another").num_rows == 0
 
 
 def test_parts_may_lie_in_the_folders_of_a_partition(landing: Landed, folder: Folder) -> None:

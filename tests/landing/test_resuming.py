@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.landing.errors import (
-    PartsMissing,
-)
 from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
 from airflow_provider_webcollect.service.models import DataPage
@@ -43,7 +40,7 @@ def task(sandbox: Sandbox) -> str:
 
 
 class TestResuming:
-    def test_it_goes_on_after_the_last_recorded_part_and_rereads_its_last_page_only(
+    def test_it_goes_on_after_the_last_recorded_part_and_rereads_its_last_page_and_the_first(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
     ) -> None:
         sandbox.control.fail("/data/all", after=6, times=1, status=400, code="Odd")
@@ -55,11 +52,10 @@ class TestResuming:
         assert "_manifest.json" not in folder.names()
         sandbox.control.clear_requests()
         manifest = landing(task, max_part_bytes=40_000)
-        assert min(offsets_asked(sandbox)) == recorded[-1]["last_page"]["offset"] > 0
-        assert offsets_asked(sandbox)[:2] == [
-            recorded[-1]["last_page"]["offset"],
-            recorded[-1]["next_offset"],
-        ]
+        # at the end the first page, since the rows may have changed between the attempts
+        *offsets, first = offsets_asked(sandbox)
+        assert (min(offsets), first) == (progress["last_page"]["offset"], 0)
+        assert offsets[:2] == [progress["last_page"]["offset"], recorded[-1]["next_offset"]]
         assert [part.name for part in manifest.parts[: len(recorded)]] == [part["name"] for part in recorded]
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
@@ -152,7 +148,7 @@ class TestResuming:
                 landing(task)
         sandbox.control.clear_requests()
         landing(task)
-        assert len(sandbox.control.requests()) == 1
+        assert len(sandbox.control.requests()) == 2
         assert folder.rows() == sandbox.control.true_rows(task)
 
     def test_a_recorded_part_that_has_vanished_is_read_again(
@@ -165,22 +161,6 @@ class TestResuming:
         folder.fs.rm_file(f"{folder.root}/{names[1]}")
         folder.write(names[3], b"cut")
         landing(task, max_part_bytes=1)
-        assert folder.rows() == sandbox.control.true_rows(task)
-
-    def test_a_part_that_vanishes_meanwhile_is_noticed_before_the_commit(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str
-    ) -> None:
-        def vanishing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for number, each in enumerate(pages):
-                if number == 8:
-                    (first, *_) = sorted(name for name in folder.names() if name.startswith("part-"))
-                    folder.fs.rm_file(f"{folder.root}/{first}")
-                yield each
-
-        with pytest.raises(PartsMissing, match="does anything else write to it"):
-            landing(task, max_part_bytes=1, read=vanishing)
-        assert "_manifest.json" not in folder.names()
-        landing(task)
         assert folder.rows() == sandbox.control.true_rows(task)
 
 

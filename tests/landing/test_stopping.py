@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.sync import Client
-from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
+from tests.landing.conftest import AT_ONCE, OTHER_RUN, RUN, Crash, Folder
 from tests.landing.interleaving import Held
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def job(client: Client, sandbox: Sandbox) -> Callable[..., Job]:
             fetch=PageReader(stoppable, task, size=100).read,
             mark=lambda: stoppable.send(mark_exported(task)),
             max_part_bytes=1,
+            timing=AT_ONCE,
             mode="incremental",
             stop=stop,
         )
@@ -59,15 +60,21 @@ def nothing(job: Callable[..., Job], folder: Folder) -> None:
 
 
 def a_commit(job: Callable[..., Job], folder: Folder) -> None:
-    """Another run has landed."""
-    land(dataclasses.replace(job(folder.destination), run=OTHER_RUN))
+    """Another run has landed, and marked nothing."""
+    land(dataclasses.replace(job(folder.destination), run=OTHER_RUN, mark=None))
 
 
-def a_commit_that_is_not_complete(job: Callable[..., Job], folder: Folder) -> None:
-    """An attempt was killed when it had announced its commit, and not written it."""
+def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
+    """An attempt was killed before it has committed."""
     killed = Held(lambda place: land(job(place)), folder.destination, ("replace", MANIFEST))
     assert isinstance(killed.end(kill=True), Crash)
-    assert folder.record().commit is not None
+    assert len(folder.record().parts) == 3
+
+
+def a_commit_that_is_not_reported(job: Callable[..., Job], folder: Folder) -> None:
+    """An attempt was killed before its report has ended."""
+    killed = Held(lambda place: land(job(place)), folder.destination, ("remove", PROGRESS))
+    assert isinstance(killed.end(kill=True), Crash)
 
 
 def committed_and_recorded(folder: Folder) -> tuple[bytes | None, Progress | None]:
@@ -80,7 +87,9 @@ def committed_and_recorded(folder: Folder) -> tuple[bytes | None, Progress | Non
     )
 
 
-@pytest.mark.parametrize("before", [nothing, a_commit, a_commit_that_is_not_complete])
+@pytest.mark.parametrize(
+    "before", [nothing, a_commit, a_landing_that_was_killed, a_commit_that_is_not_reported]
+)
 def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
     job: Callable[..., Job],
     sandbox: Sandbox,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import hashlib
+import os
+import random
 import subprocess
 import sys
 import threading
@@ -20,8 +24,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
 from airflow_provider_webcollect.landing.storage.conditional import Changed
-from airflow_provider_webcollect.landing.storage.errors import storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
+from airflow_provider_webcollect.landing.storage.remote import SMALL_BYTES
 from tests.landing.conftest import RUN, Store
 from tests.landing.storages import AZURITE_KEY, Storage
 
@@ -57,6 +61,19 @@ def of_another_process(storage: Storage, folder: Folder) -> Folder:
     return Folder(replace(storage, options=options).fs, folder.root)
 
 
+def content_of(folder: Folder) -> bytes:
+    """Return the content of the manifest, which is there."""
+    found = folder.read(MANIFEST)
+    assert found is not None
+    return found.content
+
+
+def content_of_part(folder: Folder, name: str = PART) -> bytes:
+    """Return the content of a part."""
+    with folder.opened(name) as file:
+        return file.read()
+
+
 class TestSmallFiles:
     def test_what_is_absent_is_none(self, folder: Folder) -> None:
         assert folder.read(MANIFEST) is None
@@ -74,14 +91,14 @@ class TestSmallFiles:
         folder.replace(MANIFEST, b"one", None)
         with pytest.raises(Changed):
             folder.replace(MANIFEST, b"two", None)
-        assert folder.read(MANIFEST)[0] == b"one"
+        assert content_of(folder) == b"one"
 
     def test_a_file_that_has_changed_is_not_replaced(self, folder: Folder) -> None:
         version = folder.replace(MANIFEST, b"one", None)
         folder.replace(MANIFEST, b"two", version)
         with pytest.raises(Changed):
             folder.replace(MANIFEST, b"three", version)
-        assert folder.read(MANIFEST)[0] == b"two"
+        assert content_of(folder) == b"two"
 
     def test_a_file_that_was_removed_is_not_replaced(self, folder: Folder) -> None:
         version = folder.replace(MANIFEST, b"one", None)
@@ -108,7 +125,7 @@ class TestSmallFiles:
 
         with ThreadPoolExecutor(8) as threads:
             (winner,) = [each for each in threads.map(create, range(8)) if each]
-        assert folder.read(MANIFEST)[0] == winner
+        assert content_of(folder) == winner
         assert folder.files() == {MANIFEST: len(winner)}
 
     @pytest.mark.usefixtures("quick_switches")
@@ -119,6 +136,7 @@ class TestSmallFiles:
             own, left = of_another_process(storage, folder), 5
             while left:
                 found = own.read(MANIFEST)
+                assert found is not None
                 with suppress(Changed):
                     # what differs by who wrote it is no repetition
                     own.replace(
@@ -128,25 +146,32 @@ class TestSmallFiles:
 
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(count, range(4)))
-        assert folder.read(MANIFEST)[0].startswith(b"20 by ")
+        assert content_of(folder).startswith(b"20 by ")
 
     def test_a_removed_file_is_gone(self, folder: Folder) -> None:
-        version = folder.replace(MANIFEST, b"one", None)
+        version = folder.claim(MANIFEST, b"one", None)
         assert folder.remove(MANIFEST, version)
         assert folder.files() == {}
 
     def test_a_file_that_has_changed_is_not_removed(self, folder: Folder) -> None:
-        version = folder.replace(MANIFEST, b"one", None)
+        version = folder.claim(MANIFEST, b"one", None)
         folder.replace(MANIFEST, b"two", version)
         with pytest.raises(Changed):
             folder.remove(MANIFEST, version)
-        assert folder.read(MANIFEST)[0] == b"two"
+        assert content_of(folder) == b"two"
         assert folder.files() == {MANIFEST: 3}
 
-    def test_a_file_that_another_has_removed_counts_as_removed(self, folder: Folder) -> None:
-        version = folder.replace(MANIFEST, b"one", None)
+    def test_a_file_that_another_has_removed_is_not_removed_again(self, folder: Folder) -> None:
+        version = folder.claim(MANIFEST, b"one", None)
         folder.delete([MANIFEST])
-        assert folder.remove(MANIFEST, version)
+        with pytest.raises(Changed):
+            folder.remove(MANIFEST, version)
+        assert folder.files() == {}
+
+    def test_nothing_is_removed_from_a_folder_that_is_absent(self, storage: Storage, folder: Folder) -> None:
+        version = Folder(storage.fs, storage.new_folder()).claim(MANIFEST, b"one", None)
+        with pytest.raises(Changed):
+            folder.remove(MANIFEST, version)
         assert folder.files() == {}
 
     def test_two_processes_see_each_others_writes_at_once(self, storage: Storage, folder: Folder) -> None:
@@ -160,7 +185,7 @@ class TestSmallFiles:
         assert other.files() == {MANIFEST: 3, f"dt=2026-01-01/{PART}": 3}
         other.replace(MANIFEST, b"three", version)
         other.delete([f"dt=2026-01-01/{PART}"])
-        assert folder.read(MANIFEST)[0] == b"three"
+        assert content_of(folder) == b"three"
         assert folder.files() == {MANIFEST: 5}
 
     def test_a_listing_in_the_filesystems_cache_hides_nothing(self, storage: Storage, folder: Folder) -> None:
@@ -168,8 +193,7 @@ class TestSmallFiles:
         assert len(storage.fs.ls(folder.root)) == 1
         with of_another_process(storage, folder).part(PART) as part:
             part.write(b"{}\n")
-        with folder.opened(PART) as file:
-            assert file.read() == b"{}\n"
+        assert content_of_part(folder) == b"{}\n"
         assert folder.files() == {MANIFEST: 3, PART: 3}
 
 
@@ -182,10 +206,22 @@ class TestParts:
             part.write(b"two\n")
         assert part.bytes == 8
         assert folder.files() == {name: 8}
-        with folder.opened(name) as file:
-            assert file.read() == b"one\ntwo\n"
+        assert content_of_part(folder, name) == b"one\ntwo\n"
 
-    @pytest.mark.parametrize("size", [10, 20_000_000], ids=["small", "of several blocks"])
+    @pytest.mark.parametrize(
+        "size", [SMALL_BYTES, SMALL_BYTES + 1, 20_000_000], ids=["small", "not small", "of several blocks"]
+    )
+    def test_a_part_has_what_was_written_in_its_order(self, folder: Folder, size: int) -> None:
+        content = random.Random(size).randbytes(size)
+        with folder.part(PART) as part:
+            for start in range(0, size, 300_000):
+                part.write(content[start : start + 300_000])
+        assert folder.files() == {PART: part.bytes} == {PART: size}
+        assert hashlib.sha256(content_of_part(folder)).hexdigest() == part.sha256
+
+    @pytest.mark.parametrize(
+        "size", [0, 10, 2_000_000, 20_000_000], ids=["empty", "small", "not small", "of several blocks"]
+    )
     def test_a_part_that_fails_is_not_there(self, folder: Folder, size: int) -> None:
         def write() -> None:
             with folder.part(PART) as part:
@@ -211,24 +247,46 @@ class TestParts:
         assert folder.files() == {}
 
 
-class TestTryOut:
-    def test_nothing_is_left(self, storage: Storage, folder: Folder) -> None:
+class TestClaims:
+    def test_nothing_is_there_but_the_claimed_file(self, storage: Storage, folder: Folder) -> None:
         around = Folder(storage.fs, storage.parent)
-        # processes that other tests have killed may have left theirs
+        # other tests have left theirs
         before = around.files()
-        folder.try_out()
-        assert around.files() == before
-
-    def test_a_file_that_is_there_stays(self, folder: Folder) -> None:
-        version = folder.replace(MANIFEST, b"one", None)
-        folder.try_out()
+        version = folder.claim(MANIFEST, b"one", None)
         assert folder.read(MANIFEST) == (b"one", version)
+        assert around.files() == {**before, f"{folder.root.rpartition('/')[2]}/{MANIFEST}": 3}
+
+    def test_a_file_that_is_there_is_claimed_by_its_version(self, folder: Folder) -> None:
+        version = folder.claim(MANIFEST, b"two", folder.replace(MANIFEST, b"one", None))
+        assert folder.read(MANIFEST) == (b"two", version)
         assert folder.files() == {MANIFEST: 3}
+
+    def test_a_file_with_another_version_is_not_claimed(self, folder: Folder) -> None:
+        first = folder.replace(MANIFEST, b"one", None)
+        second = folder.replace(MANIFEST, b"two", first)
+        for other in (None, first):
+            with pytest.raises(Changed):
+                folder.claim(MANIFEST, b"three", other)
+        assert folder.read(MANIFEST) == (b"two", second)
+
+    def test_a_file_that_was_removed_is_not_claimed(self, folder: Folder) -> None:
+        version = folder.replace(MANIFEST, b"one", None)
+        folder.delete([MANIFEST])
+        with pytest.raises(Changed):
+            folder.claim(MANIFEST, b"two", version)
+        assert folder.files() == {}
+
+    def test_a_claimed_file_is_replaced_by_its_version(self, folder: Folder) -> None:
+        version = folder.claim(MANIFEST, b"one", None)
+        other = folder.replace(MANIFEST, b"two", version)
+        with pytest.raises(Changed):
+            folder.replace(MANIFEST, b"three", version)
+        assert folder.read(MANIFEST) == (b"two", other)
 
     @pytest.mark.parametrize("storage", ["s3", "azure", "gcs"], indirect=True)
     def test_an_absent_bucket_is_named(self, storage: Storage) -> None:
         with pytest.raises(StorageError, match="no bucket or container 'elsewhere'") as caught:
-            Folder(storage.fs, "elsewhere/prices").try_out()
+            Folder(storage.fs, "elsewhere/prices").claim(MANIFEST, b"one", None)
         assert caught.value.permanent
 
     @pytest.mark.parametrize("storage", ["s3", "azure"], indirect=True)
@@ -242,33 +300,37 @@ class TestDisk:
     def folder(self, tmp_path: Path) -> Folder:
         return Folder(fsspec.filesystem("file"), str(tmp_path / "prices"))
 
-    def test_a_folder_that_is_tried_is_not_made(self, folder: Folder) -> None:
-        folder.try_out()
-        assert not Path(folder.root).exists()
-
-    def test_a_file_in_the_place_of_a_folder_is_named(self, folder: Folder) -> None:
+    @pytest.mark.parametrize("below", ["", "/2026"])
+    def test_a_file_in_the_place_of_a_folder_is_named(self, folder: Folder, below: str) -> None:
         Path(folder.root).write_text("a file")
-        with pytest.raises(StorageError, match=f"{folder.root}/2026.*Not a directory") as caught:
-            Folder(fsspec.filesystem("file"), f"{folder.root}/2026").try_out()
+        with pytest.raises(StorageError, match=f"{folder.root}{below}/.*Not a directory") as caught:
+            Folder(fsspec.filesystem("file"), f"{folder.root}{below}").claim(MANIFEST, b"one", None)
         assert caught.value.permanent
+        assert Path(folder.root).read_text() == "a file"
 
     @pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder that even root cannot write to")
     def test_a_folder_that_may_not_be_written_to_is_named(self) -> None:
-        with pytest.raises(StorageError, match="Access to /sys/prices is denied") as caught:
-            Folder(fsspec.filesystem("file"), "/sys/prices").try_out()
+        with pytest.raises(StorageError, match=f"Access to /sys/prices/{MANIFEST} is denied") as caught:
+            Folder(fsspec.filesystem("file"), "/sys/prices").claim(MANIFEST, b"one", None)
         assert caught.value.permanent
 
-    def test_a_full_disk_is_named_and_may_be_mended(self, folder: Folder) -> None:
-        def write() -> None:
-            with (
-                storage_errors(fsspec.filesystem("file"), "/data/part"),
-                Path("/dev/full").open("wb", 0) as full,
-            ):
-                full.write(b"one")
+    def test_a_full_disk_is_named_and_may_be_mended(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        with pytest.raises(StorageError, match="No space is left to write /data/part") as caught:
-            write()
+        version = folder.replace(MANIFEST, b"one", None)
+        with monkeypatch.context() as full:
+            full.setattr(os, "fsync", fail)
+            with pytest.raises(
+                StorageError, match=f"No space is left to write {folder.root}/{MANIFEST}"
+            ) as caught:
+                folder.claim(MANIFEST, b"two", version)
         assert not caught.value.permanent
+        assert folder.read(MANIFEST) == (b"one", version)
+        assert folder.files() == {MANIFEST: 3}
+        folder.claim(MANIFEST, b"two", version)
 
     def test_a_lock_that_a_killed_process_left_is_no_obstacle(self, folder: Folder) -> None:
         version = folder.replace(MANIFEST, b"one", None)
@@ -294,7 +356,7 @@ class TestDisk:
         )
         counting = [subprocess.Popen([sys.executable, "-c", script, folder.root]) for _ in range(4)]
         assert [each.wait() for each in counting] == [0] * 4
-        assert folder.read(MANIFEST)[0].startswith(b"200 by ")
+        assert content_of(folder).startswith(b"200 by ")
         assert folder.files().keys() == {MANIFEST}
 
 
@@ -305,8 +367,10 @@ class TestAzure:
             AZURITE_KEY, AZURITE_KEY[::-1].lstrip("=") + "=="
         )
         folder = Folder(replace(storage, options={"connection_string": wrong}).fs, storage.new_folder())
-        with pytest.raises(StorageError, match=r"Access to abfs://landings/of/[0-9a-f]+ is denied") as caught:
-            folder.try_out()
+        with pytest.raises(
+            StorageError, match=f"Access to abfs://{folder.root}/{MANIFEST} is denied"
+        ) as caught:
+            folder.claim(MANIFEST, b"one", None)
         assert caught.value.permanent
 
 
@@ -314,8 +378,7 @@ class TestGoogleCloudStorage:
     @pytest.mark.parametrize("storage", ["gcs"], indirect=True)
     def test_the_class_that_gcsfs_gives_by_default_replaces_in_the_same_way(self, storage: Storage) -> None:
         folder = Folder(replace(storage, kind="gcsfs.GCSFileSystem").fs, storage.new_folder())
-        folder.try_out()
-        version = folder.replace(MANIFEST, b"one", None)
+        version = folder.claim(MANIFEST, b"one", None)
         other = folder.replace(MANIFEST, b"two", version)
         with pytest.raises(Changed):
             folder.replace(MANIFEST, b"three", version)
@@ -324,6 +387,28 @@ class TestGoogleCloudStorage:
         assert folder.read(MANIFEST) == (b"two", other)
         assert folder.remove(MANIFEST, other)
         assert folder.read(MANIFEST) is None
+
+    @pytest.mark.parametrize("storage", ["gcs"], indirect=True)
+    def test_a_store_that_ignores_conditions_is_found_out(
+        self, storage: Storage, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fs = storage.fs
+        send = fs._call
+
+        async def send_without_conditions(*arguments: Any, **options: Any) -> Any:
+            options.pop("ifGenerationMatch", None)
+            return await send(*arguments, **options)
+
+        monkeypatch.setattr(fs, "_call", send_without_conditions)
+        with pytest.raises(Changed):
+            folder.claim(MANIFEST, b"one", None)
+        found = folder.read(MANIFEST)
+        assert found is not None
+        assert found.content == b"one"
+        version = folder.claim(MANIFEST, b"two", found.version)
+        with pytest.raises(Changed):
+            folder.replace(MANIFEST, b"three", found.version)
+        assert folder.read(MANIFEST) == (b"two", version)
 
 
 class OtherStore(Store):
@@ -335,7 +420,7 @@ class TestOtherFilesystems:
         folder = Folder(OtherStore(), "bucket/prices")
         assert folder.read(MANIFEST) is None
         assert caplog.messages == []
-        version = folder.replace(MANIFEST, b"one", None)
+        version = folder.claim(MANIFEST, b"one", None)
         Folder(OtherStore(), "bucket/prices").replace(MANIFEST, b"one", None)
         (warning,) = caplog.messages
         assert warning.startswith("OtherStore cannot replace a file on a condition")
@@ -354,9 +439,7 @@ class TestOtherFilesystems:
 
     def test_folders_are_made_where_there_are_folders(self, tmp_path: Path) -> None:
         folder = Folder(DirFileSystem(str(tmp_path), fsspec.filesystem("file")), "prices/of/today")
-        folder.try_out()
-        assert list(tmp_path.iterdir()) == []
-        folder.replace(MANIFEST, b"one", None)
+        folder.claim(MANIFEST, b"one", None)
         with folder.part(f"dt=2026-01-01/{PART}") as part:
             part.write(b"one\n")
         assert folder.files() == {MANIFEST: 3, f"dt=2026-01-01/{PART}": 4}

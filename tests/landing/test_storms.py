@@ -61,10 +61,33 @@ def test_faults_at_a_twentieth_of_the_pages_change_nothing(
 class TestCountsThatMakeNoSense:
     def test_a_total_that_shrinks(self, landing: Landed, folder: Folder) -> None:
         pages = [counted_page(TWO_ROWS, 2, 10, 8), counted_page(TWO_ROWS, 4, 9, 5)]
-        with pytest.raises(RowsMissing, match="announced 10 rows, and then 9"):
+        with pytest.raises(RowsMissing, match="announced 9 rows, and 4 came"):
             landing("t", fetch=listed(pages))
         assert "_manifest.json" not in folder.names()
-        assert folder.names() == set()
+
+    def test_a_total_that_shrinks_to_the_rows_that_came(self, landing: Landed, folder: Folder) -> None:
+        asked: list[int] = []
+        pages = [counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)]
+
+        def fetch(offset: int) -> DataPage:
+            asked.append(offset)
+            return listed(pages)(offset)
+
+        assert landing("t", fetch=fetch).rows == 4
+        # and the first page, since all rows may have been taken away
+        assert asked == [0, 2, 0]
+
+    def test_a_total_that_shrinks_since_the_source_was_reset(self, landing: Landed, folder: Folder) -> None:
+        pages = iter([counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)])
+        others = [{"b": 1}, {"b": 2}]
+
+        def fetch(offset: int) -> DataPage:
+            return next(pages, counted_page(others, 2, 4, 2))
+
+        with pytest.raises(RowsMissing, match="the first rows have changed"):
+            landing("t", fetch=fetch)
+        assert "_manifest.json" not in folder.names()
+        assert folder.record().parts == ()
 
     def test_more_rows_than_announced_with_more_to_come(self, landing: Landed) -> None:
         def endless() -> Iterator[DataPage]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 #: Heartbeats in quick succession.
-QUICK = Timing(heartbeat_interval=0.001)
+QUICK = Timing(heartbeat_interval=0.001, record_interval=0)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ class TestTwoAtOnce:
                 read=crowded,
                 attempt=2,
                 max_part_bytes=1,
-                timing=Timing(heartbeat_interval=0.3),
+                timing=Timing(heartbeat_interval=0.3, record_interval=0),
             )
         assert folder.rows() == sandbox.control.true_rows(task)
 

@@ -13,9 +13,8 @@ How a landing uses it::
     len(writer.columns)  # columns of this part: the first ones of `columns.names`
 
 A part's header or schema comes before its first row. If a later page has a key without a column, the part
-ends before that page. Columns are only ever added at the end. So at the commit every part with fewer columns
-than ``columns.names`` is rewritten by :meth:`FileFormat.widen`, which leaves the values unchanged. JSON lines
-never need that.
+ends before that page. Columns are only ever added at the end, and parts never change: an older part has the
+first of the landing's columns, and the manifest says how many. Readers take null for the others.
 """
 
 from __future__ import annotations

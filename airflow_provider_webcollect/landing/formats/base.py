@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -10,7 +9,7 @@ from airflow_provider_webcollect.landing.formats.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import BinaryIO, Self
+    from typing import Self
 
     import msgspec
 
@@ -93,31 +92,9 @@ class FileFormat(ABC):
         :param columns: the landing's columns so far; the part's first page may add to them.
         """
 
-    def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
-        """Rewrite a finished part with the columns ``new``, null in the added ones.
-
-        Needs no more memory than writing, and leaves the values unchanged.
-
-        :param source: the finished part, opened for reading; Parquet seeks in it.
-        :param old: the part's columns, which are the first of ``new``.
-        :param new: all columns of the landing.
-        """
-        # without fixed columns, added columns change nothing
-        shutil.copyfileobj(source, sink)
-
     def columns_after(self, known: Sequence[str] = ()) -> Columns:
         """Return the columns with which a landing continues.
 
         :param known: the columns of its finished parts.
         """
         return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
-
-
-def added(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return how many names ``new`` has after ``old``.
-
-    :raises ValueError: if ``new`` does not begin with ``old``.
-    """
-    if list(new[: len(old)]) != list(old):
-        raise ValueError(f"a part with the columns {list(old)} cannot be widened to {list(new)}")
-    return len(new) - len(old)

@@ -4,30 +4,27 @@ UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting 
 always quoted; numbers, ``true`` and ``false`` never are, and are copied unchanged, except ``-0``, which
 becomes ``0``. So null (nothing between the commas) differs from the empty string (``""``), and ``"1.50"``
 from ``1.50``. Objects and lists are strings of compact JSON; of a repeated key the last value is kept. An
-absent key is null. In a part that begins with a single column, null is ``""`` too, since most readers skip
+absent key is null. In a part with a single column, null is ``""`` too, since most readers skip
 empty lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import compression as compressions
-from airflow_provider_webcollect.landing.formats.base import FileFormat, added
+from airflow_provider_webcollect.landing.formats.base import FileFormat
 from airflow_provider_webcollect.landing.formats.table_writer import TableWriter
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
-
     from airflow_provider_webcollect.landing.formats.base import RowWriter, SupportsWrite
     from airflow_provider_webcollect.landing.formats.columns import Columns
     from airflow_provider_webcollect.landing.formats.rows import Values
 
-_CHUNK_BYTES = 1024 * 1024
 #: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection), also full-width.
 _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
@@ -68,19 +65,6 @@ class Csv(FileFormat):
     def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
         """Begin a part."""
         return _Writer(compressions.Output(sink, self.compression), columns, self.sanitize_formulas)
-
-    def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
-        """Insert a comma per added column at the end of every row, see :meth:`FileFormat.widen`."""
-        filling = b"," * added(old, new)
-        plain = compressions.decompressed(source, self.compression)
-        header = _encoded([old], self.sanitize_formulas)
-        if plain.read(len(header)) != header:
-            raise ValueError(f"not a part with the columns {list(old)}")
-        output = compressions.Output(sink, self.compression)
-        output.write(_encoded([new], self.sanitize_formulas))
-        for chunk in _filled(iter(lambda: plain.read(_CHUNK_BYTES), b""), filling):
-            output.write(chunk)
-        output.close()
 
 
 class _Writer(TableWriter):
@@ -129,13 +113,3 @@ def _cell(value: Any, null: msgspec.Raw) -> Any:
     if value is None:
         return null
     return _encode(value).decode() if isinstance(value, dict | list) else value
-
-
-def _filled(chunks: Iterable[bytes], filling: bytes) -> Iterator[bytes]:
-    """Put ``filling`` before every line feed after an even number of quotes, since these end rows."""
-    inside = False
-    for chunk in chunks:
-        pieces = chunk.split(b'"')
-        pieces[inside::2] = [piece.replace(b"\n", filling + b"\n") for piece in pieces[inside::2]]
-        inside ^= len(pieces) % 2 == 0
-        yield b'"'.join(pieces)

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
-from airflow_provider_webcollect.landing.formats.base import FileFormat, RowWriter, SupportsWrite, added
+from airflow_provider_webcollect.landing.formats.base import FileFormat, RowWriter, SupportsWrite
 from airflow_provider_webcollect.landing.formats.casts import STRING, arrow_type, cast
 from airflow_provider_webcollect.landing.formats.errors import CastFailed
 from airflow_provider_webcollect.landing.formats.extras import require
 from airflow_provider_webcollect.landing.formats.table_writer import TableWriter
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, Self
-
     import pyarrow as pa
 
     from airflow_provider_webcollect.landing.formats.columns import Columns
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-#: Rows and bytes read at a time while a part is widened.
-_WIDENED_ROWS = 10_000
-_READ_BYTES = 1024 * 1024
 #: Levels for compressions where pyarrow's default is much slower and hardly smaller.
 _LEVELS = {"gzip": 4, "zstd": 3}
 _SHOWN_CHARACTERS = 100
@@ -68,23 +63,6 @@ class Parquet(FileFormat):
         """Begin a part."""
         self.require_extras()
         return _Writer(sink, columns, self)
-
-    def widen(self, source: BinaryIO, sink: SupportsWrite, old: Sequence[str], new: Sequence[str]) -> None:
-        """Copy the part row group by row group, see :meth:`FileFormat.widen`."""
-        self.require_extras()
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        added(old, new)
-        schema = self.schema(new)
-        part = pq.ParquetFile(source, buffer_size=_READ_BYTES)
-        if part.schema_arrow.names != list(old):
-            raise ValueError(f"not a part with the columns {list(old)}")
-        with _File(sink, schema, self.compression) as file:
-            for number in range(part.num_row_groups):
-                # a whole row group in one array per column would briefly take several times its size
-                batches = part.iter_batches(_WIDENED_ROWS, row_groups=[number], use_threads=False)
-                file.write(pa.Table.from_batches([_wider(batch, schema) for batch in batches]))
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the schema of parts with the columns ``names``."""
@@ -160,7 +138,7 @@ class _Writer(TableWriter):
 
 
 class _File:
-    """A Parquet file being written: finished when the block ends, or dropped on an error."""
+    """A Parquet file being written."""
 
     def __init__(self, sink: SupportsWrite, schema: pa.Schema, compression: str | None) -> None:
         import pyarrow as pa
@@ -189,16 +167,6 @@ class _File:
         with contextlib.suppress(Exception):
             self._writer.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error_type: object, *_: object) -> None:
-        try:
-            if error_type is None:
-                self.close()
-        finally:
-            self.abandon()
-
 
 class _Sink:
     """Adapts a sink to the interface that pyarrow needs."""
@@ -216,15 +184,6 @@ class _Sink:
 
     def flush(self) -> None:
         """Nothing is buffered here."""
-
-
-def _wider(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return ``batch`` with the columns of ``schema``, null in those it lacks."""
-    import pyarrow as pa
-
-    missing = list(schema)[batch.num_columns :]
-    nulls = [pa.nulls(batch.num_rows, column.type) for column in missing]
-    return pa.RecordBatch.from_arrays([*batch.columns, *nulls], schema=schema)
 
 
 def as_texts(values: Sequence[Any]) -> pa.Array:

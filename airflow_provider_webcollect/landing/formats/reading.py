@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from airflow_provider_webcollect.landing.formats import compression as compressi
 from airflow_provider_webcollect.landing.formats.columns import Columns
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats.extras import require
-from airflow_provider_webcollect.landing.formats.rows import records, table
+from airflow_provider_webcollect.landing.formats.rows import batches, records, table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +39,8 @@ class PartReader(ABC):
     """Reads the parts of one landing.
 
     :param compression: None for none.
-    :param columns: the landing's columns; empty for JSON lines without fixed columns.
+    :param columns: the landing's columns; empty for JSON lines without fixed columns. A part of CSV or
+        Parquet may have only the first of them; the others are null.
     """
 
     def __init__(self, compression: str | None, columns: Sequence[str]) -> None:
@@ -136,7 +139,7 @@ class _JsonLines(_Text):
 
         columns = Columns(self.columns, fixed=bool(self.columns))
         for lines in self._lines(source):
-            for batch in records([msgspec.Raw(line) for line in lines]):
+            for batch in map(_batch, batches([msgspec.Raw(line) for line in lines])):
                 columns.add(columns.missing([batch]))
                 values = zip(*table(batch, columns.names), strict=True)
                 found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=False)}
@@ -163,6 +166,7 @@ class _Csv(_Text):
 
     def _batches(self, source: BinaryIO) -> Iterator[list[list[str | None]]]:
         begun: list[bytes] = []
+        missing: list[str | None] = []
         is_header, inside = True, False
         for lines in self._lines(source):
             batch = []
@@ -174,7 +178,9 @@ class _Csv(_Text):
                     batch.append(_cells(b"\n".join(begun).decode()))
                     begun.clear()
             if batch:
-                yield batch[is_header:]
+                if is_header:
+                    missing = [None] * (len(self.columns) - len(batch[0]))
+                yield [row + missing for row in batch[is_header:]]
                 is_header = False
         if begun:
             raise UnreadableRow("the last row ends within a text")
@@ -194,8 +200,9 @@ class _Parquet(PartReader):
         self._types = types
 
     def rows(self, source: BinaryIO) -> Iterator[Record]:
+        whole = dict.fromkeys(self.columns)
         for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
-            yield from batch.to_pylist()
+            yield from (whole | row for row in batch.to_pylist())
 
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         yield _parquet_file(source).read()
@@ -252,6 +259,15 @@ def _parquet_file(source: BinaryIO) -> Any:
     return pq.ParquetFile(source)
 
 
+def _batch(lines: Sequence[msgspec.Raw]) -> Sequence[Record]:
+    """Return rows; numbers with a fraction or exponent are raw JSON."""
+    try:
+        (rows,) = records(lines)
+    except UnreadableRow:
+        return [_object(bytes(line)) for line in lines]
+    return rows
+
+
 def _object(line: bytes) -> Record:
     try:
         try:
@@ -260,9 +276,42 @@ def _object(line: bytes) -> Record:
             # values keep their original bytes, which need not be UTF-8
             return msgspec.json.decode(line.decode(errors="replace"), type=Record)
     except msgspec.DecodeError as error:
-        raise UnreadableRow(f"it cannot be read: {error}") from error
+        return _lenient(line, error)
     except RecursionError as error:
         raise UnreadableRow("it is nested deeper than Python can read; the part has its JSON") from error
+
+
+def _lenient(line: bytes, error: msgspec.DecodeError) -> Record:
+    """Return a row whose numbers are texts where Python has no such numbers.
+
+    :param error: the reason why the row could not be read otherwise.
+    :raises UnreadableRow: if it is no row at all.
+    """
+    try:
+        row = json.loads(
+            line.decode(errors="replace"), parse_int=_integer, parse_float=_float, parse_constant=_refuse
+        )
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise UnreadableRow(f"it cannot be read: {error}") from error
+    return row
+
+
+def _integer(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:  # it has more digits than Python converts
+        return text
+
+
+def _float(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 def _cells(line: str) -> list[str | None]:

@@ -40,13 +40,13 @@ def records(rows: Rows) -> Batches:
 
     :raises UnreadableRow: if a row is not a JSON object, now or during iteration.
     """
-    batches = _batches(rows)
-    return [_decoded(batches[0], _VALUES)] if len(batches) == 1 else _Anew(batches)
+    parts = batches(rows)
+    return [_decoded(parts[0], _VALUES)] if len(parts) == 1 else _Anew(parts)
 
 
 def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
     """Yield the rows with their values as raw JSON."""
-    for batch in _batches(rows):
+    for batch in batches(rows):
         yield from _decoded(batch, _SLICES)
 
 
@@ -100,7 +100,7 @@ class _Anew:
         return (_decoded(batch, _VALUES) for batch in self._batches)
 
 
-def _batches(rows: Rows) -> list[Sequence[msgspec.Raw]]:
+def batches(rows: Rows) -> list[Sequence[msgspec.Raw]]:
     """Return ``rows`` in batches of at most :data:`BATCH_BYTES`, or of one row."""
     if not _is_large(rows):
         return [rows]

@@ -5,10 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-#: The name of a file that tests a folder. It is always the same, so that the next test removes a file left by
-#: a process that was killed.
-PROBE = ".tmp-probe"
-
 
 class Stored(NamedTuple):
     """A small file as it was read.
@@ -28,12 +24,6 @@ class Changed(Exception):
 class Storage(Protocol):
     """The operations on files by their full path; they raise the filesystem's errors."""
 
-    def try_out(self, folder: str) -> bool:
-        """Test whether files can be written to the folder, and leave nothing behind.
-
-        :return: whether the storage respects the conditions of :meth:`replace`.
-        """
-
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent."""
 
@@ -41,6 +31,12 @@ class Storage(Protocol):
         """Write the file if it has the expected version (None: if it is absent), and return the new version.
 
         :raises Changed: if it has another version.
+        """
+
+    def tried(self, path: str, content: bytes, version: str) -> str | None:
+        """Try out on a file that was just written whether the storage respects conditions.
+
+        :return: the file's version; None if it does not, the content may be another then.
         """
 
     def remove(self, path: str, expected: str) -> bool:

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_provider_webcollect.landing.storage.conditional import PROBE, Changed, Stored
+from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
 from airflow_provider_webcollect.service.pauses import drop
 
@@ -23,15 +23,6 @@ class Disk:
 
     A version is the digest of the content.
     """
-
-    def try_out(self, folder: str) -> bool:
-        """Create a file and remove it, in the folder or the nearest existing parent."""
-        there = next(each for each in (Path(folder), *Path(folder).parents) if os.path.lexists(each))
-        # permissions alone do not show what a mounted disk allows
-        probe = there / PROBE
-        probe.touch()
-        probe.unlink(missing_ok=True)
-        return True
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent."""
@@ -49,6 +40,10 @@ class Disk:
             with self.upload(path) as file:
                 file.write(content)
         return _version(content)
+
+    def tried(self, path: str, content: bytes, version: str) -> str:
+        """Return ``version``: on one host, locks are respected."""
+        return version
 
     def remove(self, path: str, expected: str) -> bool:
         """Remove the file if it has the expected version, under a lock."""

@@ -17,11 +17,16 @@ from airflow_provider_webcollect.landing.manifest import (
     PARTITION_PATTERN,
     PROGRESS,
     REDSHIFT_MANIFEST_PATTERN,
+    is_replaced_manifest,
 )
 from airflow_provider_webcollect.landing.storage.azure import Azure
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Storage, Stored
 from airflow_provider_webcollect.landing.storage.disk import Disk
-from airflow_provider_webcollect.landing.storage.errors import storage_errors, url
+from airflow_provider_webcollect.landing.storage.errors import (
+    knows_no_conditions,
+    storage_errors,
+    url,
+)
 from airflow_provider_webcollect.landing.storage.gcs import GoogleCloudStorage
 from airflow_provider_webcollect.landing.storage.remote import Memory, Unconditional
 from airflow_provider_webcollect.landing.storage.s3 import S3
@@ -86,17 +91,6 @@ class Folder:
         self._fs = fs
         self._storage = _storage_of(fs)
 
-    def try_out(self) -> None:
-        """Test whether the folder can be written to, and leave nothing behind.
-
-        If the storage ignores conditions, later writes are made without them.
-
-        :raises StorageError: if it cannot be written to.
-        """
-        with storage_errors(self._fs, self.root):
-            if not self._storage.try_out(self.root):
-                self._storage = Unconditional(self._fs)
-
     def enclosing(self) -> Folder | None:
         """Return the folder of the landing whose partition this folder is; None if there is none."""
         outer = posixpath.dirname(self.root)
@@ -134,6 +128,29 @@ class Folder:
                     raise
         raise StorageError(f"{self._url(name)} is not replaced, although nobody has changed it")
 
+    def claim(self, name: str, content: bytes, expected: str | None) -> str:
+        """Write a file as :meth:`replace` does, and find out whether the storage respects the condition.
+
+        If it does not, later writes are made without conditions.
+
+        :raises Changed: also if it does not: what was read with conditions must be read again.
+        """
+        try:
+            version = self.replace(name, content, expected)
+        except StorageError as error:
+            if error.__cause__ is None or not knows_no_conditions(error.__cause__):
+                raise
+            # the store refuses requests that have conditions
+            self._storage = Unconditional(self._fs)
+            raise Changed(name) from error
+        with self._at(name) as path:
+            respected = self._storage.tried(path, content, version)
+            if respected is None:
+                self._storage = Unconditional(self._fs)
+                self._fs.pipe_file(path, content)
+                raise Changed(name)
+        return respected
+
     def _replace(self, name: str, content: bytes, expected: str | None) -> str:
         try:
             with self._at(name) as path:
@@ -148,19 +165,14 @@ class Folder:
             return found.version
 
     def remove(self, name: str, expected: str) -> bool:
-        """Remove a file if it still has the version that was read; an absent file is no error.
+        """Remove a file if it still has the version that was read.
 
         :param expected: the version that was read.
         :return: False if the storage has no conditional removal; the file is then unchanged.
-        :raises Changed: if another process has written the file.
+        :raises Changed: if the file is absent, or another process has written it.
         """
-        try:
-            with self._at(name) as path:
-                return self._storage.remove(path, expected)
-        except Changed:
-            if self.read(name) is not None:
-                raise
-            return True
+        with self._at(name) as path:
+            return self._storage.remove(path, expected)
 
     def files(self) -> dict[str, int]:
         """Return the bytes of all files in the folder and its subfolders, by name; empty if it is absent."""
@@ -232,7 +244,7 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
 
 def is_ours(name: str) -> bool:
     """Return whether a landing uses such a name, at the top or in partition folders."""
-    return name in {MANIFEST, PROGRESS} or bool(_OURS.fullmatch(name))
+    return name in {MANIFEST, PROGRESS} or is_replaced_manifest(name) or bool(_OURS.fullmatch(name))
 
 
 def is_marker(name: str) -> bool:

@@ -10,9 +10,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from airflow_provider_webcollect.landing.storage.conditional import PROBE, Changed, Stored
+from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import (
-    BucketNotFound,
     knows_no_conditions,
     raise_unless_absent,
 )
@@ -27,7 +26,9 @@ log = logging.getLogger(__name__)
 
 #: Bytes sent to an object store at a time.
 BLOCK_BYTES = 8 * 1024 * 1024
-#: The content of a file that tests a folder; not empty, since some servers fail on empty files.
+#: The most bytes that are sent in one request, without beginning an upload.
+SMALL_BYTES = 1024 * 1024
+#: The content of a write that must be refused; not empty, since some servers fail on empty files.
 PROBE_CONTENT = b"probe"
 
 
@@ -98,13 +99,18 @@ class Conditional(Remote, abc.ABC):
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
         """Write the file if it has the expected version."""
 
-    def try_out(self, folder: str) -> bool:
-        """Send a write that must be refused; raises if writing is not allowed or there is no bucket."""
-        probe = f"{folder}/{PROBE}"
-        if self._refuses(lambda: self.replace(probe, PROBE_CONTENT, self.impossible)):
-            return True
-        self.delete(probe)
-        return False
+    @contextlib.contextmanager
+    def upload(self, path: str) -> Iterator[Any]:
+        """Provide an upload: one request for a small file, several requests for others."""
+        with contextlib.ExitStack() as uploading:
+            file = _Growing(lambda: uploading.enter_context(super(Conditional, self).upload(path)))
+            yield file
+            if file.upload is None:
+                self.fs.pipe_file(path, file.small.getvalue())
+
+    def tried(self, path: str, content: bytes, version: str) -> str | None:
+        """Send a write that must be refused; None if it is not."""
+        return version if self._refuses(lambda: self.replace(path, PROBE_CONTENT, self.impossible)) else None
 
     def _refuses(self, request: Callable[[], object]) -> bool:
         """Return whether the store respects the condition of a request, which is one that fails."""
@@ -118,23 +124,33 @@ class Conditional(Remote, abc.ABC):
         return False
 
 
+class _Growing:
+    """Collects what is written, and passes it on to an upload once it is no longer small.
+
+    :param begin: begins the upload.
+    """
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self.small = io.BytesIO()
+        self.upload: Any = None
+        self._begin = begin
+
+    def write(self, data: bytes) -> None:
+        if self.upload is not None:
+            self.upload.write(data)
+            return
+        self.small.write(data)
+        if self.small.tell() > SMALL_BYTES:
+            self.upload = self._begin()
+            self.upload.write(self.small.getvalue())
+            self.small.close()
+
+
 class Unconditional(Remote):
     """Compares and then writes; does not notice a write by another process in between."""
 
     #: Filesystems for which this was logged.
     warned: ClassVar[set[str]] = set()
-
-    def try_out(self, folder: str) -> bool:
-        """Write a file and remove it, in the folder or the nearest existing parent."""
-        probe = f"{folder}/{PROBE}"
-        try:
-            self.fs.pipe_file(probe, PROBE_CONTENT)
-        except FileNotFoundError as error:
-            if not folder:
-                raise BucketNotFound from error
-            return self.try_out(folder.rpartition("/")[0])
-        self.delete(probe)
-        return True
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent; its version is the digest of its content."""
@@ -153,6 +169,10 @@ class Unconditional(Remote):
         self._make_folder(path)
         self.fs.pipe_file(path, content)
         return _version(content)
+
+    def tried(self, path: str, content: bytes, version: str) -> str:
+        """Return ``version``: nothing more can be done."""
+        return version
 
     def remove(self, path: str, expected: str) -> bool:
         """Remove the file if it has the expected version."""
@@ -204,10 +224,6 @@ class Memory(Unconditional):
         # in this filesystem, two threads that read the same file share its position
         with self._lock:
             return super().read(path)
-
-    def try_out(self, folder: str) -> bool:
-        """Return True: writing is always possible."""
-        return True
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
         """Write the file if it has the expected version."""

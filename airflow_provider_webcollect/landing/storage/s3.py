@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from airflow_provider_webcollect.landing.storage.conditional import PROBE, Stored
+from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
 from airflow_provider_webcollect.landing.storage.errors import answer_in, refusals
 from airflow_provider_webcollect.landing.storage.remote import PROBE_CONTENT, Conditional
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-#: How often a file is created before a store counts as one that creates it although it is there.
-CREATIONS = 5
 
 
 class Respected(NamedTuple):
@@ -26,7 +24,7 @@ class S3(Conditional):
     """Replaces and removes with ``If-Match``, creates with ``If-None-Match``; s3fs sends the requests."""
 
     impossible = '"00000000000000000000000000000000"'
-    #: Results of the tests in this process, by filesystem and bucket; a test takes five requests.
+    #: Results of the tests in this process, by filesystem and bucket; a test takes three requests.
     known: ClassVar[dict[tuple[AbstractFileSystem, str], Respected]] = {}
 
     def read(self, path: str) -> Stored | None:
@@ -55,39 +53,42 @@ class S3(Conditional):
 
     def remove(self, path: str, expected: str) -> bool:
         """Remove the file if it has the expected version; False if the store ignores that condition."""
-        if not self._respected(path.rpartition("/")[0]).by_deletes:
+        bucket, _, _ = self.fs.split_path(path)
+        if (respected := self.known.get((self.fs, bucket))) is None or not respected.by_deletes:
             return False
         self._delete(path, expected)
         return True
 
-    def try_out(self, folder: str) -> bool:
-        """Test which conditions the store respects; if that is known, test only whether it can be written."""
-        bucket, _, _ = self.fs.split_path(folder)
-        if (self.fs, bucket) in self.known and not super().try_out(folder):
-            return False
-        return self._respected(folder).by_writes
-
-    def _respected(self, folder: str) -> Respected:
-        bucket, _, _ = self.fs.split_path(folder)
+    def tried(self, path: str, content: bytes, version: str) -> str | None:
+        """Find out which conditions the store respects, once per bucket; None if not those of writes."""
+        bucket, _, _ = self.fs.split_path(path)
         if (self.fs, bucket) not in self.known:
-            self.known[self.fs, bucket] = self._tried(f"{folder}/{PROBE}")
-        return self.known[self.fs, bucket]
+            respected = self._tried(path)
+            self.known[self.fs, bucket] = respected
+            if respected.by_writes and not respected.by_deletes:
+                # the request that should have been refused may have removed the file
+                with contextlib.suppress(Changed):
+                    version = self.replace(path, content, None)
+        return version if self.known[self.fs, bucket].by_writes else None
 
-    def _tried(self, probe: str) -> Respected:
-        """Send requests that must be refused: many stores, and older clients, ignore some conditions."""
+    def _tried(self, path: str) -> Respected:
+        """Send requests that must be refused: many stores, and older clients, ignore some conditions.
+
+        :raises Changed: if the file was removed before the first of them.
+        """
 
         def create() -> str:
-            return self.replace(probe, PROBE_CONTENT, None)
+            return self.replace(path, PROBE_CONTENT, None)
 
-        # the first one creates the file, if a killed process has not left it; another landing that tests the
-        # same folder may remove it before the next one
-        refuses_to_create = any(self._refuses(create) for _ in range(CREATIONS))
+        there = self._refuses(create)
         respected = Respected(
-            by_writes=refuses_to_create
-            and self._refuses(lambda: self.replace(probe, PROBE_CONTENT, self.impossible)),
-            by_deletes=self._refuses(lambda: self._delete(probe, self.impossible)),
+            by_writes=(there or self._refuses(create))
+            and self._refuses(lambda: self.replace(path, PROBE_CONTENT, self.impossible)),
+            by_deletes=self._refuses(lambda: self._delete(path, self.impossible)),
         )
-        self.delete(probe)
+        if respected.by_writes and not there:
+            self.delete(path)
+            raise Changed(path)
         return respected
 
     def _delete(self, path: str, expected: str) -> None:

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from airflow_provider_webcollect.landing.formats import Columns, FileFormat
+from airflow_provider_webcollect.landing.formats import FileFormat
+from airflow_provider_webcollect.landing.formats.parquet import Parquet
+from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.responses import Response, read_response
 
-Pages = Iterable[Sequence[msgspec.Raw]]
+Row = dict[str, Any]
+
+TABLES = [("csv", None), ("csv", "gzip"), ("csv", "zstd"), ("parquet", "snappy"), ("parquet", "none")]
 
 
 def page(*rows: Any) -> list[msgspec.Raw]:
@@ -30,16 +34,9 @@ def page(*rows: Any) -> list[msgspec.Raw]:
 
 
 def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], known: Sequence[str] = ()) -> list[bytes]:
-    """Write all pages, then widen the parts that lack columns: the parts of the landing."""
+    """Write all pages: the parts of the landing."""
     columns = file_format.columns_after(known)
-    parts = list(written(file_format, columns, pages))
-    return [widened(file_format, part, names, columns.names) for part, names in parts]
-
-
-def written(
-    file_format: FileFormat, columns: Columns, pages: Pages
-) -> Iterator[tuple[bytes, tuple[str, ...]]]:
-    """Write all pages; yield every part with its columns."""
+    parts = []
     waiting = list(pages)
     while waiting:
         sink = io.BytesIO()
@@ -49,16 +46,31 @@ def written(
                 del waiting[0]
                 took += 1
         assert took, "the first page of a part was refused"
-        yield sink.getvalue(), writer.columns
+        parts.append(sink.getvalue())
+    return parts
 
 
-def widened(file_format: FileFormat, part: bytes, old: Sequence[str], new: Sequence[str]) -> bytes:
-    """Rewrite a part if it lacks columns."""
-    if len(old) == len(new):
-        return part
-    sink = io.BytesIO()
-    file_format.widen(io.BytesIO(part), sink, old, new)
-    return sink.getvalue()
+def reader_of(file_format: FileFormat, names: Sequence[str]) -> PartReader:
+    """The package's reader for the parts of a landing with these columns."""
+    types = file_format.column_types if isinstance(file_format, Parquet) else {}
+    chosen = part_reader(file_format.name, file_format.compression, names, types)
+    assert chosen is not None
+    return chosen
+
+
+def rows_of(reader: PartReader, parts: Iterable[bytes]) -> list[Row]:
+    """All rows of all parts, as the package reads them."""
+    return [row for part in parts for row in reader.rows(io.BytesIO(part))]
+
+
+def table_of(reader: PartReader, parts: Iterable[bytes]) -> pa.Table:
+    """All parts as one table, as the package reads them."""
+    return reader.joined(table for part in parts for table in reader.tables(io.BytesIO(part)))
+
+
+def filled(row: Row, names: Iterable[str]) -> Row:
+    """The row with all columns of the landing: null in those that its part does not have."""
+    return dict.fromkeys(names) | row
 
 
 def plain(part: bytes, compression: str | None) -> bytes:
@@ -97,12 +109,13 @@ def csv_records(part: bytes) -> list[list[str]]:
     return list(csv.reader(io.StringIO(part.decode(), newline=""), strict=True))
 
 
-def read_parquet(part: bytes) -> list[dict[str, Any]]:
+def read_parquet(part: bytes) -> list[Row]:
     """All rows."""
-    return pq.read_table(io.BytesIO(part)).to_pylist()
+    rows: list[Row] = pq.read_table(io.BytesIO(part)).to_pylist()
+    return rows
 
 
-def read_jsonl(part: bytes) -> list[dict[str, Any]]:
+def read_jsonl(part: bytes) -> list[Row]:
     """All rows, numbers as the texts they are."""
     assert not part or part.endswith(b"\n")
     return [json.loads(line, parse_float=str, parse_int=str) for line in part.split(b"\n")[:-1]]

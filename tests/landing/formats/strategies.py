@@ -55,6 +55,9 @@ def _nested(value: Any) -> Value:
     return Value(json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
+Row = dict[str, Value]
+Pages = list[list[Row]]
+
 values = st.one_of(
     texts.map(lambda text: Value(json.dumps(text), text)),
     texts.map(lambda text: Value(json.dumps(text, ensure_ascii=False), text)),
@@ -75,7 +78,7 @@ pages = st.builds(
 spaces = st.sampled_from(["", " ", "\n  ", "\r\n\t"])
 
 
-def encoded(row: dict[str, Value], space: str) -> str:
+def encoded(row: Row, space: str) -> str:
     """The row as JSON."""
     fields = (f"{space}{json.dumps(key)}{space}:{space}{value.json}" for key, value in row.items())
     return f"{{{','.join(fields)}{space}}}"

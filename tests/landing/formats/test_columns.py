@@ -1,37 +1,91 @@
-"""All parts of a landing have the same columns, whenever a key comes first."""
+"""A part has the columns that were known when it began, and is read with all columns of the landing."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_webcollect.landing.formats import UnreadableRow, make_format
-from airflow_provider_webcollect.landing.formats import csv as csv_format
-from tests.landing.formats.parts import csv_records, land, page, plain, read_csv, read_jsonl, read_parquet
+from airflow_provider_webcollect.landing.formats import UnreadableRow, make_format, reading
+from tests.landing.formats.parts import (
+    TABLES,
+    Row,
+    csv_records,
+    filled,
+    land,
+    page,
+    plain,
+    read_csv,
+    read_jsonl,
+    read_parquet,
+    reader_of,
+    rows_of,
+    table_of,
+)
 
-TABLES = [("csv", None), ("csv", "gzip"), ("csv", "zstd"), ("parquet", "snappy"), ("parquet", "none")]
 
-
-def read(file_format, part, compression):
+def read(file_format: str, part: bytes, compression: str | None) -> list[Row]:
     return read_parquet(part) if file_format == "parquet" else read_csv(plain(part, compression))
 
 
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_key_of_a_later_page_ends_the_part_and_widens_the_earlier_ones(file_format, compression):
+def test_a_key_of_a_later_page_ends_the_part_and_is_a_column_of_the_next(
+    file_format: str, compression: str | None
+) -> None:
     chosen = make_format(file_format, compression)
     parts = land(chosen, page({"a": "1"}, {"b": "2"}), page({"a": "3"}), page({"c": "4"}), page({"d": "5"}))
-    none = dict.fromkeys("abcd")
     assert [read(file_format, part, compression) for part in parts] == [
-        [none | {"a": "1"}, none | {"b": "2"}, none | {"a": "3"}],
-        [none | {"c": "4"}],
-        [none | {"d": "5"}],
+        [filled({"a": "1"}, "ab"), filled({"b": "2"}, "ab"), filled({"a": "3"}, "ab")],
+        [filled({"c": "4"}, "abc")],
+        [filled({"d": "5"}, "abcd")],
     ]
 
 
+#: The rows of a part with the columns `a` and `b`, and of a later one with `c` and `d` too.
+EARLIER: list[Row] = [{"a": "1", "b": ""}, {"a": None}]
+LATER: list[Row] = [{"c": "2", "d": "3"}]
+
+
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_refused_page_leaves_no_trace_in_the_part(file_format, compression):
+def test_rows_of_an_earlier_part_have_null_in_later_columns(
+    file_format: str, compression: str | None
+) -> None:
+    chosen = make_format(file_format, compression)
+    parts = land(chosen, page(*EARLIER), page(*LATER))
+    rows = rows_of(reader_of(chosen, "abcd"), parts)
+    assert rows == [filled(row, "abcd") for row in EARLIER + LATER]
+    assert [list(row) for row in rows] == 3 * [["a", "b", "c", "d"]]
+
+
+@pytest.mark.parametrize(("file_format", "compression"), TABLES)
+def test_tables_of_an_earlier_part_have_null_in_later_columns(
+    file_format: str, compression: str | None
+) -> None:
+    chosen = make_format(file_format, compression)
+    parts = land(chosen, page(*EARLIER), page(*LATER))
+    for some, rows in ((parts, EARLIER + LATER), (parts[:1], EARLIER)):
+        table = table_of(reader_of(chosen, "abcd"), some)
+        assert table.schema == pa.schema([(name, pa.string()) for name in "abcd"])
+        assert table.to_pylist() == [filled(row, "abcd") for row in rows]
+
+
+def test_later_columns_of_an_earlier_part_have_their_types() -> None:
+    kinds = {"n": "int64", "price": "decimal(9,2)", "at": "timestamptz"}
+    chosen = make_format("parquet", column_types=kinds)
+    row = {"price": "1.50", "at": "2026-01-02T03:04:05Z", "text": "x"}
+    earlier, later = land(chosen, page({"n": 1}), page(row))
+    assert pq.read_schema(io.BytesIO(earlier)) == pa.schema([("n", pa.int64())])
+    names = ["n", *row]
+    table = table_of(reader_of(chosen, names), [earlier])
+    assert table.schema == pq.read_schema(io.BytesIO(later))
+    assert table.to_pylist() == rows_of(reader_of(chosen, names), [earlier]) == [filled({"n": 1}, names)]
+
+
+@pytest.mark.parametrize(("file_format", "compression"), TABLES)
+def test_a_refused_page_leaves_no_trace_in_the_part(file_format: str, compression: str | None) -> None:
     chosen = make_format(file_format, compression)
     sink = io.BytesIO()
     with chosen.writer(sink, chosen.columns_after()) as writer:
@@ -42,38 +96,32 @@ def test_a_refused_page_leaves_no_trace_in_the_part(file_format, compression):
     assert sink.getvalue() == land(chosen, page({"a": "1"}), page({"a": "5"}))[0]
 
 
-def test_json_lines_take_any_key_at_any_time():
+def test_json_lines_take_any_key_at_any_time() -> None:
     (part,) = land(make_format("jsonl"), page({"a": "1"}), page({"b": "2"}))
     assert read_jsonl(part) == [{"a": "1"}, {"b": "2"}]
 
 
-def test_json_lines_are_widened_by_being_copied():
-    sink = io.BytesIO()
-    make_format("jsonl").widen(io.BytesIO(b'{"a":1}\n'), sink, ["a"], ["a", "b"])
-    assert sink.getvalue() == b'{"a":1}\n'
-
-
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_a_retry_goes_on_with_the_columns_known_before_it(file_format):
+def test_a_retry_goes_on_with_the_columns_known_before_it(file_format: str) -> None:
     (part,) = land(make_format(file_format), page({"c": "1", "a": "2"}), known=["a", "b"])
     assert read(file_format, part, None) == [{"a": "2", "b": None, "c": "1"}]
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_given_columns_never_end_a_part(file_format):
+def test_given_columns_never_end_a_part(file_format: str) -> None:
     (part,) = land(make_format(file_format, columns=["b", "a"]), page({"a": "1"}), page({"b": "2", "c": "3"}))
     assert read(file_format, part, None) == [{"b": None, "a": "1"}, {"b": "2", "a": None}]
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_an_empty_page_is_taken_and_decides_nothing(file_format):
+def test_an_empty_page_is_taken_and_decides_nothing(file_format: str) -> None:
     parts = land(make_format(file_format), page(), page({"a": "1", "b": None}), page())
     readers = {"jsonl": read_jsonl, "csv": read_csv, "parquet": read_parquet}
     assert [readers[file_format](part) for part in parts] == [[{"a": "1", "b": None}]]
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_a_part_without_rows_has_the_columns_known(file_format):
+def test_a_part_without_rows_has_the_columns_known(file_format: str) -> None:
     chosen = make_format(file_format)
     sink = io.BytesIO()
     with chosen.writer(sink, chosen.columns_after(["a", "b"])) as writer:
@@ -84,7 +132,7 @@ def test_a_part_without_rows_has_the_columns_known(file_format):
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_rows_without_any_field_are_refused(file_format):
+def test_rows_without_any_field_are_refused(file_format: str) -> None:
     with pytest.raises(UnreadableRow, match="no columns to write; name the columns, or write JSON lines"):
         land(make_format(file_format), page({}, {}))
     (part,) = land(make_format(file_format, columns=["a", "b"]), page({}, {}))
@@ -93,44 +141,27 @@ def test_rows_without_any_field_are_refused(file_format):
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 @pytest.mark.parametrize("row", ['{"n": ' + "9" * 5000 + "}"], ids=["too long a number"])
-def test_a_row_that_no_table_can_take_is_named(file_format, row):
+def test_a_row_that_no_table_can_take_is_named(file_format: str, row: str) -> None:
     with pytest.raises(UnreadableRow, match=r"a row cannot be read: .* batch of 2 rows"):
         land(make_format(file_format), page({"a": 1}, row))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1024])
-def test_widening_csv_finds_the_ends_of_rows_wherever_its_reads_end(chunk, monkeypatch):
-    monkeypatch.setattr(csv_format, "_CHUNK_BYTES", chunk)
-    rows = [{"a": 'q"\n",\n""', "b": None}, {"a": "\n", "b": ""}, {"a": None, "b": 1}]
-    first, second = land(make_format("csv"), page(*rows), page({"c\n": "late"}))
-    assert read_csv(first) == [row | {"b": "1" if row["b"] == 1 else row["b"], "c\n": None} for row in rows]
-    assert read_csv(second) == [{"a": None, "b": None, "c\n": "late"}]
+def test_an_earlier_part_of_csv_is_read_the_same_wherever_its_reads_end(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", chunk)
+    rows: list[Row] = [{"a": 'q"\n",\n""', "b": None}, {"a": "\n", "b": ""}, {"a": None, "b": "1"}]
+    chosen = make_format("csv")
+    earlier, _ = land(chosen, page(*rows), page({"c\n": "late"}))
+    names = ["a", "b", "c\n"]
+    assert rows_of(reader_of(chosen, names), [earlier]) == [filled(row, names) for row in rows]
+    assert table_of(reader_of(chosen, names), [earlier]).to_pylist() == [filled(row, names) for row in rows]
+    digest = hashlib.sha256(earlier).hexdigest()
+    assert reader_of(chosen, names).count(io.BytesIO(earlier), digest) == len(rows)
 
 
-@pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_widening_refuses_what_does_not_fit(file_format):
-    chosen = make_format(file_format)
-    (part,) = land(chosen, page({"a": "1", "b": "2"}))
-    with pytest.raises(ValueError, match="cannot be widened"):
-        chosen.widen(io.BytesIO(part), io.BytesIO(), ["a", "b"], ["b", "a", "c"])
-    with pytest.raises(ValueError, match="not a part with the columns"):
-        chosen.widen(io.BytesIO(part), io.BytesIO(), ["a"], ["a", "b"])
-
-
-def test_widened_parquet_keeps_types_and_row_groups(monkeypatch):
-    from airflow_provider_webcollect.landing.formats import parquet
-
-    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 10)
-    chosen = make_format("parquet", column_types={"n": "int64", "late": "float64"})
-    pages = [page(*({"n": 5 * number + row} for row in range(5))) for number in range(5)]
-    first, second = land(chosen, *pages, page({"late": 1.5}))
-    assert pq.read_schema(io.BytesIO(first)) == pq.read_schema(io.BytesIO(second))
-    file = pq.ParquetFile(io.BytesIO(first))
-    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [10, 10, 5]
-    assert file.read().to_pylist() == [{"n": n, "late": None} for n in range(25)]
-
-
-def test_a_large_page_is_checked_for_new_keys_as_a_whole_before_any_of_it_is_written():
+def test_a_large_page_is_checked_for_new_keys_as_a_whole_before_any_of_it_is_written() -> None:
     chosen = make_format("csv")
     sink = io.BytesIO()
     filler = "x" * 3_000_000
@@ -144,7 +175,9 @@ def test_a_large_page_is_checked_for_new_keys_as_a_whole_before_any_of_it_is_wri
 @pytest.mark.parametrize(("file_format", "compression"), TABLES)
 @pytest.mark.parametrize("columns", [None, ["", "b", "Ünïcode", "absent"], ["b", 'qu"ote']])
 @pytest.mark.parametrize("odd_key", ["class", 'qu"ote', "line\nfeed", "back\\slash"])
-def test_later_pages_are_read_as_the_first_one(file_format, compression, columns, odd_key):
+def test_later_pages_are_read_as_the_first_one(
+    file_format: str, compression: str | None, columns: list[str] | None, odd_key: str
+) -> None:
     rows = [
         {"": "x", "b": 1.50, "Ünïcode": [1, {"c": 1e5}], odd_key: None},
         '{"b": 7, "b": 1.50, "\\u0062b": "😀", "Ünïcode": "\\ud83d\\ude00"}',

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 
 import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.source import digest_rows
 from tests.landing.formats.parts import land, page, read_csv
 
@@ -18,14 +20,14 @@ DEEP = "[" * LEVELS + '{"a": 1.50}' + "]" * LEVELS
 ROWS = [msgspec.Raw(row.encode()) for row in ('{"n":1}', f'{{"n":2,"v":{DEEP},"z":"x"}}', '{"z":null}')]
 
 
-def test_json_lines_hold_them_as_they_came():
+def test_json_lines_hold_them_as_they_came() -> None:
     (part,) = land(make_format("jsonl", "gzip"), ROWS)
     assert gzip.decompress(part) == b"".join(bytes(row) + b"\n" for row in ROWS)
 
 
 @pytest.mark.parametrize("columns", [None, ["n", "v"], ["n"]])
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_tables_refuse_them(file_format, columns):
+def test_tables_refuse_them(file_format: str, columns: list[str] | None) -> None:
     chosen = make_format(file_format, columns=columns)
     for pages in ([ROWS], [page('{"n": 1, "v": 2, "z": 3}'), ROWS]):
         with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines") as refused:
@@ -33,31 +35,41 @@ def test_tables_refuse_them(file_format, columns):
         assert refused.value.permanent
 
 
-def test_json_lines_of_some_columns_refuse_them():
+def test_json_lines_of_some_columns_refuse_them() -> None:
     with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines of all columns"):
         land(make_format("jsonl", columns=["z", "v"]), ROWS)
 
 
-def test_tables_hold_what_is_nested_less():
+def test_tables_hold_what_is_nested_less() -> None:
     (part,) = land(make_format("csv"), page(f'{{"v": {"[" * 300}{"]" * 300}}}'))
     assert read_csv(part) == [{"v": "[" * 300 + "]" * 300}]
 
 
-def test_pages_with_them_are_told_apart():
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 5000])
+def test_numbers_that_python_does_not_have_read_back_as_texts(number: str) -> None:
+    (part,) = land(make_format("jsonl"), page(f'{{"a": {number}, "b": 1.5}}', '{"a": 1, "b": 2}'))
+    reader = part_reader("jsonl", None, (), {})
+    assert reader
+    assert list(reader.rows(io.BytesIO(part))) == [{"a": number, "b": 1.5}, {"a": 1, "b": 2}]
+    table = reader.joined(reader.tables(io.BytesIO(part)))
+    assert table.to_pylist() == [{"a": number, "b": "1.5"}, {"a": "1", "b": "2"}]
+
+
+def test_pages_with_them_are_told_apart() -> None:
     other = [*ROWS[:1], msgspec.Raw(bytes(ROWS[1]).replace(b"50", b"51")), *ROWS[2:]]
     assert digest_rows(ROWS) == digest_rows(list(ROWS)) != digest_rows(other)
 
 
-def test_a_digest_does_not_depend_on_how_far_down_the_stack_it_is_made():
+def test_a_digest_does_not_depend_on_how_far_down_the_stack_it_is_made() -> None:
     rows = page(*(f'{{"b": {"[" * levels}{"]" * levels}, "a": 1}}' for levels in (100, 300)))
 
-    def further_down(frames):
+    def further_down(frames: int) -> bytes | str:
         return further_down(frames - 1) if frames else digest_rows(rows)
 
     assert further_down(400) == digest_rows(rows)
 
 
-def test_a_digest_is_of_what_rows_say():
+def test_a_digest_is_of_what_rows_say() -> None:
     assert digest_rows(page('{"a": [1, 2.0], "b": "ü"}')) == digest_rows(
         page('{ "b":"\\u00fc","a":[ 1,2.0]}')
     )

@@ -7,12 +7,14 @@ import io
 import math
 import pickle
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.formats.parquet import OnCastError
 from tests.landing.formats.parts import land, page, read_parquet
 
 DAY = datetime.date(2024, 2, 29)
@@ -20,7 +22,7 @@ MOMENT = datetime.datetime(2024, 2, 29, 13, 5, 1, 250_000)
 IN_UTC = MOMENT.replace(tzinfo=datetime.UTC)
 
 
-def typed(kind, *values, on_cast_error="fail"):
+def typed(kind: str, *values: Any, on_cast_error: OnCastError = "fail") -> list[Any]:
     chosen = make_format("parquet", column_types={"x": kind}, on_cast_error=on_cast_error)
     (part,) = land(chosen, page(*({"x": value} for value in values)))
     return [row["x"] for row in read_parquet(part)]
@@ -52,14 +54,14 @@ def typed(kind, *values, on_cast_error="fail"):
         ]),
     ],
 )  # fmt: skip
-def test_texts_and_numbers_are_read_as_the_type(kind, given, read):
+def test_texts_and_numbers_are_read_as_the_type(kind: str, given: list[Any], read: list[Any]) -> None:
     assert typed(kind, *given) == read
 
 
 @pytest.mark.parametrize(
     "kind", ["int64", "float64", "bool", "date32", "timestamp", "timestamptz", "decimal(5,1)"]
 )
-def test_null_absent_and_empty_are_null(kind):
+def test_null_absent_and_empty_are_null(kind: str) -> None:
     assert typed(kind, None, "", "  \n") == [None, None, None]
 
 
@@ -110,7 +112,7 @@ def test_null_absent_and_empty_are_null(kind):
         ("timestamptz", "0001-01-01T00:00:00+00:01"),
     ],
 )
-def test_a_value_of_another_type_fails_or_becomes_null_alone(kind, bad):
+def test_a_value_of_another_type_fails_or_becomes_null_alone(kind: str, bad: Any) -> None:
     good = {
         "bool": "1",
         "date32": "2024-02-29",
@@ -125,7 +127,7 @@ def test_a_value_of_another_type_fails_or_becomes_null_alone(kind, bad):
         typed(kind, fine, bad, fine)
 
 
-def test_the_error_names_column_value_row_and_type_and_what_to_do():
+def test_the_error_names_column_value_row_and_type_and_what_to_do() -> None:
     chosen = make_format("parquet", column_types={"price": "float64"})
     pages = page(*[{"price": "1"}] * 3), page({"price": "2"}, {"price": "n/a" * 100})
     with pytest.raises(CastFailed) as caught:
@@ -139,7 +141,7 @@ def test_the_error_names_column_value_row_and_type_and_what_to_do():
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
 
 
-def test_all_parts_have_the_types_whatever_their_rows_hold():
+def test_all_parts_have_the_types_whatever_their_rows_hold() -> None:
     kinds = {"n": "int64", "d": "decimal(10,2)", "t": "timestamp", "z": "timestamptz"}
     chosen = make_format("parquet", columns=["s", *kinds], column_types=kinds)
     schemas = [pq.read_schema(io.BytesIO(land(chosen, page(row))[0])) for row in ({}, {"n": 1, "s": "x"})]
@@ -149,5 +151,5 @@ def test_all_parts_have_the_types_whatever_their_rows_hold():
     ]  # fmt: skip
 
 
-def test_a_page_of_nothing_but_bad_values_is_read():
+def test_a_page_of_nothing_but_bad_values_is_read() -> None:
     assert typed("int64", *["x"] * 1000, on_cast_error="null") == [None] * 1000

@@ -8,7 +8,9 @@ import math
 import random
 import re
 import struct
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -18,18 +20,20 @@ from tests.landing.formats.parts import land, page, read_parquet
 SEEDS = range(3)
 COUNT = 3000
 
+Maker = Callable[[random.Random], str]
 
-def read_as(kind, texts):
+
+def read_as(kind: str, texts: Sequence[str]) -> list[Any]:
     chosen = make_format("parquet", column_types={"x": kind}, on_cast_error="null")
     (part,) = land(chosen, page(*({"x": text} for text in texts)))
     return [row["x"] for row in read_parquet(part)]
 
 
-def digits(chance, most):
+def digits(chance: random.Random, most: int) -> str:
     return "".join(chance.choice("0123456789") for _ in range(chance.randint(0, most)))
 
 
-def number(chance, most):
+def number(chance: random.Random, most: int) -> str:
     text = chance.choice(["", "-", "+"]) + chance.choice(["", "0", "000"]) + digits(chance, most)
     if chance.random() < 0.5:
         text += "." + digits(chance, chance.choice([2, 10, 40])) + "0" * chance.choice([0, 0, 3, 45])
@@ -38,7 +42,7 @@ def number(chance, most):
     return text
 
 
-def fraction(text):
+def fraction(text: str) -> Fraction | None:
     try:
         return Fraction(text)
     except ValueError:
@@ -49,7 +53,7 @@ def fraction(text):
 @pytest.mark.parametrize(
     ("precision", "scale"), [(38, 0), (38, 10), (38, 38), (30, 10), (19, 18), (10, 2), (5, 5), (1, 0)]
 )
-def test_decimals_are_exact_or_unread(precision, scale, seed):
+def test_decimals_are_exact_or_unread(precision: int, scale: int, seed: int) -> None:
     chance = random.Random(seed)
     texts = [number(chance, chance.choice([3, 10, 38, 40, 60])) or "0" for _ in range(COUNT)]
     for text, value in zip(texts, read_as(f"decimal({precision},{scale})", texts), strict=True):
@@ -61,7 +65,7 @@ def test_decimals_are_exact_or_unread(precision, scale, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("bits", [32, 64])
-def test_integers_are_exact_or_unread(bits, seed):
+def test_integers_are_exact_or_unread(bits: int, seed: int) -> None:
     chance = random.Random(seed)
     edges = [2**31, 2**32, 2**63, 2**64, 2**128]
     texts = [
@@ -81,7 +85,7 @@ def test_integers_are_exact_or_unread(bits, seed):
         assert value == (exact if fits else None), text
 
 
-def nearest(text, bits):
+def nearest(text: str, bits: int) -> float | None:
     """The float next to a text, None if it is beyond all of them."""
     try:
         value = float(text)
@@ -93,7 +97,7 @@ def nearest(text, bits):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("bits", [32, 64])
-def test_floats_are_the_nearest_or_unread(bits, seed):
+def test_floats_are_the_nearest_or_unread(bits: int, seed: int) -> None:
     chance = random.Random(seed)
     texts = [
         chance.choice(
@@ -111,25 +115,25 @@ def test_floats_are_the_nearest_or_unread(bits, seed):
         assert value is None or math.isnan(value) or (value < 0) == (text[0] == "-" and value != 0)
 
 
-def day(chance):
+def day(chance: random.Random) -> str:
     year = chance.choice([0, 1, 4, 1582, 1900, 1970, 2024, 9999])
     return f"{year:04d}-{chance.randint(0, 13):02d}-{chance.randint(0, 32):02d}"
 
 
-def moment(chance):
+def moment(chance: random.Random) -> str:
     return f"{day(chance)}{chance.choice('T ')}{chance.randint(0, 23):02d}:{chance.randint(0, 60):02d}" + (
         f":{chance.randint(0, 60):02d}" + chance.choice(["", f".{chance.randint(0, 10**8)}"])
     )
 
 
-def zoned(chance):
+def zoned(chance: random.Random) -> str:
     zone = chance.choice(
         ["Z", f"{chance.choice('+-')}{chance.randint(0, 24):02d}:{chance.randint(0, 59):02d}"]
     )
     return moment(chance) + zone
 
 
-def in_utc(text):
+def in_utc(text: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
 
 
@@ -142,7 +146,9 @@ def in_utc(text):
         ("timestamptz", [zoned], [day, moment], in_utc),
     ],
 )
-def test_times_are_those_of_the_text_or_unread(kind, right, wrong, reference, seed):
+def test_times_are_those_of_the_text_or_unread(
+    kind: str, right: list[Maker], wrong: list[Maker], reference: Callable[[str], datetime.date], seed: int
+) -> None:
     chance = random.Random(seed)
     makers = [chance.choice(right if chance.random() < 0.9 else wrong) for _ in range(COUNT)]
     texts = [make(chance) for make in makers]

@@ -1,0 +1,118 @@
+"""A relay before an object store's server: it counts the requests, and does to them what networks do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tests.landing.storages import Storage
+
+
+class Request(NamedTuple):
+    """A request that has come.
+
+    :param path: of the object, with the bucket; of the bucket alone for a listing.
+    :param bytes: those of its body.
+    """
+
+    method: str
+    path: str
+    bytes: int
+
+
+class Relay(ThreadingHTTPServer):
+    """Passes requests on to a server.
+
+    :param server: its URL.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, server: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Relayed)
+        self.server = server.removeprefix("http://")
+        #: headers that do not arrive, as if the server knew nothing of them
+        self.removed: set[str] = set()
+        #: headers that are refused, as some stores do that do not know them
+        self.refused: set[str] = set()
+        #: methods of the requests whose headers are removed or refused
+        self.affected = {"DELETE", "PUT"}
+        #: what others do before a write arrives, one after another
+        self.others: list[Callable[[], object]] = []
+        #: how many writes are refused since they have met others
+        self.conflicts = 0
+        #: methods of requests whose answers get lost, one after another
+        self.lose: list[str] = []
+        #: the requests that have come
+        self.requests: list[Request] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of the requests that have come."""
+        return [request.method for request in self.requests]
+
+
+class _Relayed(BaseHTTPRequestHandler):
+    server: Relay
+    # which answers `Expect: 100-continue`
+    protocol_version = "HTTP/1.1"
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = urlsplit(self.path).path.strip("/")
+        self.server.requests.append(Request(self.command, path, len(body)))
+        affected = self.command in self.server.affected
+        removed = {"expect", *(self.server.removed if affected else ())}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in removed}
+        if affected and self.server.refused.intersection(map(str.lower, headers)):
+            self._answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
+            return
+        if self.command == "PUT" and self.server.conflicts:
+            self.server.conflicts -= 1
+            self._answer(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+            return
+        upstream = HTTPConnection(self.server.server)
+        if self.command == "PUT" and self.server.others:
+            self.server.others.pop(0)()
+        upstream.request(self.command, self.path, body, headers)
+        answer = upstream.getresponse()
+        content = answer.read()
+        upstream.close()
+        self.close_connection = True
+        if self.command in self.server.lose:
+            self.server.lose.remove(self.command)
+            return
+        self._answer(answer.status, dict(answer.getheaders()), content)
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in {"connection", "content-length", "transfer-encoding"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = _pass_on  # noqa: N815  # as the base class calls them
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def relayed(storage: Storage) -> Iterator[tuple[Storage, Relay]]:
+    """Reach a storage through a relay."""
+    with Relay(storage.options["endpoint_url"]) as relay:
+        threading.Thread(target=relay.serve_forever, daemon=True).start()
+        try:
+            yield replace(storage, options={**storage.options, "endpoint_url": relay.url}), relay
+        finally:
+            relay.shutdown()

@@ -1,0 +1,292 @@
+"""What one more run of a landing costs on S3, however many have landed: requests, and bytes that are sent."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Job, Landed, Timing
+from airflow_provider_webcollect.landing.manifest import (
+    MANIFEST,
+    Manifest,
+    PageFingerprint,
+    Part,
+    Run,
+    Source,
+    decode_manifest,
+    encode,
+    part_name,
+)
+from airflow_provider_webcollect.landing.plan import encoding_of
+from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.source import digest_rows
+from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.storage.s3 import S3
+from tests.landing.pages import serving
+from tests.landing.relay import Relay, relayed
+from tests.landing.storages import Storage
+
+Rows = list[dict[str, str]]
+
+#: Rows that each run has landed, as one part.
+EACH = 100
+SOURCE = Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e", host="openapi.example.com")
+#: On a slow machine, too, no heartbeat comes in between, and the record is not written again for the part.
+UNHURRIED = Timing(heartbeat_interval=3600, record_interval=3600)
+
+
+def rows_of(number: int) -> Rows:
+    """Return the rows of the run of that number."""
+    return [
+        {
+            "id": f"{number:05d}-{row:03d}",
+            "keyword": "headphones",
+            "title": "🎧 Studio headphones",
+            "price": "129.00",
+            "seller": "Nordwind GmbH",
+            "city": "København",
+            "url": f"https://shop.example.com/item/{number:05d}-{row:03d}",
+            "comment": "Arrived on time and well packed; would buy again.",
+        }
+        for row in range(EACH)
+    ]
+
+
+def with_rating(rows: Rows) -> Rows:
+    """Return the rows with a column that no row had before."""
+    return [{**row, "rating": "5"} for row in rows]
+
+
+def run_of(number: int) -> Run:
+    """Return an hourly run, named as Airflow names it."""
+    hour = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=number)
+    return Run(dag_id="collect_prices", task_id="land", run_id=f"scheduled__{hour.isoformat()}")
+
+
+@dataclass
+class Bill:
+    """What a run has sent to the storage."""
+
+    landed: Landed
+    relay: Relay
+
+    @property
+    def requests(self) -> list[str]:
+        """Methods and names of files, in order."""
+        return [f"{each.method} {each.path.rpartition('/')[2]}" for each in self.relay.requests]
+
+    @property
+    def parts(self) -> list[str]:
+        """The requests that were about parts."""
+        return [request for request in self.requests if " part-" in request]
+
+    @property
+    def bytes(self) -> int:
+        """Those that were uploaded besides parts."""
+        return sum(each.bytes for each in self.relay.requests if "/part-" not in each.path)
+
+
+class Landing:
+    """A landing on S3 to which each run has added a part.
+
+    :param runs: how many there were.
+    """
+
+    def __init__(self, storage: Storage, runs: int, file_format: str) -> None:
+        self.runs = runs
+        self.rows = [row for number in range(runs) for row in rows_of(number)]
+        self._format = make_format(file_format)
+        self._storage = storage
+        self._root = storage.new_folder()
+        contents = {f"{self._root}/{self._name(number)}": self._content(number) for number in range(runs)}
+        storage.fs.pipe(contents)
+        storage.fs.pipe_file(f"{self._root}/{MANIFEST}", encode(self._committed()))
+
+    def _name(self, number: int) -> str:
+        attempt_id = hashlib.sha256(b"%d" % number).hexdigest()[:8]
+        return part_name(number + 1, attempt_id, self._format.suffix)
+
+    def _content(self, number: int) -> bytes:
+        rows = rows_of(number)
+        if self._format.name == "jsonl":
+            lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
+        else:
+            lines = [",".join(line) for line in (rows[0], *(row.values() for row in rows))]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def _part(self, number: int) -> Part:
+        content = self._content(number)
+        part = Part(
+            name=self._name(number),
+            rows=EACH,
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            start_offset=number * EACH,
+            next_offset=(number + 1) * EACH,
+            columns=None if self._format.name == "jsonl" else len(self.rows[0]),
+        )
+        return part.of(run_of(number))
+
+    def _committed(self) -> Manifest:
+        parts = tuple(self._part(number) for number in range(self.runs))
+        last_page = [msgspec.Raw(json.dumps(row).encode()) for row in self.rows[-EACH:]]
+        encoding = encoding_of(self._format)
+        return Manifest(
+            landing_id="0badcafe",
+            source=SOURCE,
+            rows=len(self.rows),
+            bytes=sum(part.bytes for part in parts),
+            format=encoding.pop("file_format"),
+            compression=encoding.pop("compression"),
+            encoding=encoding,
+            columns=None if self._format.name == "jsonl" else tuple(self.rows[0]),
+            new_parts=1,
+            next_offset=len(self.rows),
+            last_page=PageFingerprint(offset=len(self.rows) - EACH, rows=EACH, sha256=digest_rows(last_page)),
+            total=len(self.rows),
+            run=run_of(self.runs - 1),
+            started_at="2026-01-01T00:00:00.000+00:00",
+            finished_at="2026-01-01T00:00:01.000+00:00",
+            provider_version="1.0.0",
+            parts=parts,
+        )
+
+    @property
+    def manifest(self) -> bytes:
+        """The manifest as it is stored."""
+        content: bytes = self._storage.fs.cat_file(f"{self._root}/{MANIFEST}")
+        return content
+
+    def read(self) -> Rows:
+        """Return what has landed, once it is verified."""
+        landed = read_landing(SimpleNamespace(fs=self._storage.fs, path=self._root))
+        landed.verify()
+        return list(landed.iter_rows())
+
+    def land(self, new: Rows) -> Bill:
+        """Land the source with the new rows by the next run, in a process that knows nothing of the bucket.
+
+        :return: what this has sent.
+        """
+        self.rows += new
+        self.runs += 1
+        S3.known.clear()
+        with relayed(self._storage) as (storage, relay):
+            job = Job(
+                source=SOURCE,
+                folder=Folder(storage.fs, self._root),
+                run=run_of(self.runs - 1),
+                fetch=serving(self.rows),
+                file_format=self._format,
+                mode="incremental",
+                timing=UNHURRIED,
+            )
+            return Bill(land(job), relay)
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have found out of a bucket stays as it is."""
+    monkeypatch.setattr(S3, "known", {})
+
+
+@pytest.fixture(scope="module")
+def grown(storage_of: Callable[[str], Storage]) -> Callable[[int, str], Landing]:
+    """Gives a landing of that many runs, and more that tests have added."""
+    made: dict[tuple[int, str], Landing] = {}
+
+    def grown(runs: int, file_format: str) -> Landing:
+        key = runs, file_format
+        if key not in made:
+            made[key] = Landing(storage_of("s3"), *key)
+        return made[key]
+
+    return grown
+
+
+@pytest.fixture(params=[10, 1000], ids="{} runs".format)
+def runs(request: pytest.FixtureRequest) -> int:
+    """How many runs have landed before."""
+    count: int = request.param
+    return count
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+class TestOneMoreRun:
+    def test_it_sends_the_part_once_and_little_more_than_the_manifest_in_eleven_requests(
+        self, grown: Callable[[int, str], Landing], runs: int, file_format: str
+    ) -> None:
+        landing = grown(runs, file_format)
+        bill = landing.land(rows_of(landing.runs))
+
+        [part] = bill.landed.new
+        assert part.rows == EACH
+        assert bill.parts == [f"PUT {part.name}"]
+        assert len(bill.requests) <= 11, bill.requests
+        assert bill.bytes <= 1.3 * len(landing.manifest)
+
+    def test_with_nothing_new_it_only_reads_in_five_requests(
+        self, grown: Callable[[int, str], Landing], runs: int, file_format: str
+    ) -> None:
+        bill = grown(runs, file_format).land([])
+
+        assert bill.landed.new == ()
+        assert bill.parts == []
+        assert len(bill.requests) <= 5, bill.requests
+        assert bill.bytes == 0
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_what_a_run_leaves_is_a_whole_landing(storage_of: Callable[[str], Storage], file_format: str) -> None:
+    """The proof that what is measured here is what landings write."""
+    landing = Landing(storage_of("s3"), 10, file_format)
+    assert landing.read() == landing.rows
+    before = landing.manifest
+    landing.land(rows_of(10))
+
+    assert landing.read() == landing.rows
+    # lines of keys and of parts: one more of these
+    assert landing.manifest.count(b"\n") == before.count(b"\n") + 1
+
+
+def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
+    grown: Callable[[int, str], Landing], runs: int
+) -> None:
+    landing = grown(runs, "csv")
+    usual = landing.land(rows_of(landing.runs))
+    bill = landing.land(with_rating(rows_of(landing.runs)))
+
+    manifest = decode_manifest(landing.manifest, MANIFEST)
+    [part] = bill.landed.new
+    assert (manifest.columns or ())[-1] == "rating"
+    assert manifest.columns_of(part) == manifest.columns
+    assert bill.parts == [f"PUT {part.name}"]
+    assert len(bill.requests) == len(usual.requests)
+
+
+#: The most bytes of a part's entry. One of CSV also says how many columns the part has.
+ENTRY = {"jsonl": 200, "csv": 210}
+
+
+@pytest.mark.parametrize("file_format", ENTRY)
+def test_the_manifest_of_a_thousand_runs_is_small(
+    grown: Callable[[int, str], Landing], file_format: str
+) -> None:
+    landing = grown(1000, file_format)
+    landing.land(rows_of(landing.runs))
+    manifest = decode_manifest(landing.manifest, MANIFEST)
+    content = encode(msgspec.structs.replace(manifest, parts=manifest.parts[:1000]))
+    entries = [line.strip().rstrip(b",") for line in content.splitlines() if b'"name"' in line]
+
+    assert len(entries) == 1000
+    assert max(map(len, entries)) <= ENTRY[file_format]
+    assert len(content) <= 220 * 1024
