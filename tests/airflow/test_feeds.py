@@ -154,6 +154,8 @@ class TestChangedConnection:
         assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
         assert await asyncio.to_thread(work)
 
+    # on a loaded machine a renewed token may be dropped at once, and the next query comes after a long pause
+    @pytest.mark.timeout(400)
     async def test_a_token_that_is_dropped_again_and_again_ends_no_wait(
         self, sandbox: Sandbox, waiting: asyncio.Task[Any]
     ) -> None:
@@ -165,7 +167,7 @@ class TestChangedConnection:
         await asyncio.sleep(1)
         assert not waiting.done()
         sandbox.control.advance(20_000)
-        assert (await asyncio.wait_for(waiting, 20))["outcome"] == "done"
+        assert (await asyncio.wait_for(waiting, 200))["outcome"] == "done"
 
     async def test_a_new_credential_is_taken_up_while_a_refusal_is_being_confirmed(
         self, sandbox: Sandbox, set_connection: Callable[..., None], waiting: asyncio.Task[Any]
