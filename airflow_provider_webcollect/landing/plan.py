@@ -101,7 +101,7 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
         elsewhere = (
             f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
             "one service, change `source.host` in the manifest"
-            if landed.host != job.source.host
+            if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
             else ""
         )
         raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
