@@ -35,6 +35,7 @@ COMMANDS = [
     ["landing", "cat"],
     ["landing", "sql"],
     ["landing", "clean"],
+    ["landing", "restore"],
     ["token", "status"],
     ["token", "refresh"],
 ]

@@ -618,25 +618,48 @@ class TestRunsAfterRestore:
         assert source.folder.rows() == old
         slow.end(kill=True)
 
+    @pytest.mark.parametrize("operation", ["part", "replace"])
     def test_a_landing_that_commits_meanwhile_is_not_replaced(
-        self, source: Refilled, monkeypatch: pytest.MonkeyPatch
+        self, source: Refilled, monkeypatch: pytest.MonkeyPatch, operation: str
     ) -> None:
         source.refill("old")
         source.land("r1")
         source.refill("new")
         source.land("r2", "full")
         new = source.refill("new", 3 * PAGE)
-        really = Destination.replace
+        really = getattr(Destination, operation)
 
-        def replace(folder: Destination, *arguments: Any) -> str:
-            monkeypatch.setattr(Destination, "replace", really)
+        def meanwhile(folder: Destination, *arguments: Any) -> Any:
+            monkeypatch.setattr(Destination, operation, really)
             source.land("r3")
             return really(folder, *arguments)
 
-        monkeypatch.setattr(Destination, "replace", replace)
+        monkeypatch.setattr(Destination, operation, meanwhile)
         with pytest.raises(DestinationBusy, match=r"another landing has committed to .*; try again"):
             restore(source.folder.location)
         assert source.folder.rows() == new
+
+    def test_a_landing_that_had_begun_with_what_is_put_back_lands_and_reports_its_rows(
+        self, source: Refilled
+    ) -> None:
+        """Another has had the folder since."""
+        old = source.refill("old")
+        source.land("r1")
+        source.rows.extend([{"late": number} for number in range(PAGE)])
+        grown = list(source.rows)
+        slow = source.held("r2", ("replace", MANIFEST))
+        assert slow.met
+        source.refill("new")
+        source.land("r3", "full")
+        restore(source.folder.location)
+        assert source.folder.rows() == old
+        source.rows[:] = grown
+
+        outcome = slow.end()
+
+        assert isinstance(outcome, Outcome), outcome
+        assert source.folder.rows() == grown
+        assert sum(part.rows for part in outcome.new) == PAGE
 
 
 class TestClean:
