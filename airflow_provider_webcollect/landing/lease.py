@@ -29,6 +29,7 @@ from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
     Progress,
+    decode_manifest,
     decode_progress,
     encode,
     is_torn,
@@ -37,7 +38,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Set
 
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
@@ -178,7 +179,7 @@ class Lease:
         self._committed = self._folder.replace(MANIFEST, encode(manifest), version)
         return self._committed
 
-    def finish(self, obsolete: Iterable[str]) -> None:
+    def finish(self, obsolete: Set[str]) -> None:
         """End the report: delete files that no manifest will list again, and remove the record.
 
         :param obsolete: files of older attempts and of the replaced landing. Since this landing has committed
@@ -187,12 +188,10 @@ class Lease:
         :raises Stopped: if the landing is to end.
         """
         self._stop.check()
-        names = sorted(obsolete)
-        if names:
-            stored = self._folder.read(MANIFEST)
-            # a manifest that was put back may list them
-            if stored is not None and stored.version == self._committed:
-                self._folder.delete(names)
+        if obsolete and (stored := self._folder.read(MANIFEST)) is not None:
+            manifest = decode_manifest(stored.content, f"{self._folder.root}/{MANIFEST}")
+            # one that was put back meanwhile may list them
+            self._folder.delete(sorted(obsolete - {part.name for part in manifest.parts}))
         with self._lock:
             self._ended = True
             self._remove()
