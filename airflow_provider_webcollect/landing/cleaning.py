@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import logging
 import posixpath
 import re
@@ -25,10 +26,10 @@ from airflow_provider_webcollect.landing.manifest import (
     decode_progress,
     encode,
     is_replaced_manifest,
+    missing_part,
     new_attempt_id,
     now,
     redshift_manifest_of,
-    replaced_manifest,
 )
 from airflow_provider_webcollect.landing.storage.conditional import Changed
 from airflow_provider_webcollect.landing.storage.errors import storage_errors
@@ -114,20 +115,20 @@ def clean(
     if outer := folder.enclosing():
         raise InvalidArgument("path", root, f"it is inside the landing at {outer.root}: clean that one")
     files = folder.files()
-    ages = {name: _modified(fs, f"{folder.root}/{name}") for name in files if is_replaced_manifest(name)}
-    needed = _Needed.read(folder, [name for name, modified in ages.items() if modified >= until])
+    modified = functools.cache(lambda name: _modified(fs, f"{folder.root}/{name}"))
+    kept = [name for name in files if is_replaced_manifest(name) and modified(name) >= until]
+    needed = _Needed.read(folder, kept)
     candidates = [name for name in _removable(files) if not needed.includes(name)]
     if candidates and needed.unknown:
         raise NothingLanded(
             f"{fs.unstrip_protocol(folder.root)} has parts, but neither {MANIFEST} nor {PROGRESS}, which "
             "would tell whether they are needed; nothing was removed"
         )
-    found = [Leftover(name, files[name], _modified(fs, f"{folder.root}/{name}")) for name in candidates]
     written = min(until, _moment_before_now(_WRITING))
     old = tuple(
-        file
-        for file in found
-        if file.modified < (written if posixpath.basename(file.name).startswith(".tmp-_") else until)
+        Leftover(name, files[name], modified(name))
+        for name in candidates
+        if modified(name) < (written if posixpath.basename(name).startswith(".tmp-_") else until)
     )
     if not dry_run:
         folder.delete(file.name for file in old)
@@ -151,22 +152,20 @@ class _Needed(NamedTuple):
     @classmethod
     def read(cls, folder: Folder, replaced: Iterable[str]) -> _Needed:
         # in this order: a landing that ends meanwhile writes the manifest before it removes the record
-        stored_record, stored_manifest = folder.read(PROGRESS), folder.read(MANIFEST)
+        stored_record, manifest = folder.read(PROGRESS), _manifest_at(folder, MANIFEST)
         names: set[str] = set()
         ids: set[str] = set()
         if stored_record is not None:
             record = decode_progress(stored_record.content, f"{folder.root}/{PROGRESS}")
             names.update(part.name for part in record.parts)
             ids.update((record.landing_id, *record.attempt_ids))
-        if stored_manifest is not None:
-            manifest = decode_manifest(stored_manifest.content, f"{folder.root}/{MANIFEST}")
+        if manifest is not None:
             names.update(part.name for part in manifest.parts)
             names.add(redshift_manifest_of(manifest.run))
         for name in replaced:
-            if (stored := folder.read(name)) is not None:
-                kept = decode_manifest(stored.content, f"{folder.root}/{name}")
+            if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))
-        unknown = stored_record is None and stored_manifest is None
+        unknown = stored_record is None and manifest is None
         return cls(frozenset(names), frozenset(ids), unknown)
 
     def includes(self, name: str) -> bool:
@@ -188,21 +187,32 @@ def replaced_landings(
 ) -> tuple[Replaced, ...]:
     """Return the landings in a folder that ``on_reset="full"`` has replaced, the latest first.
 
-    They stay until :func:`clean` removes them. The arguments are those of :func:`clean`.
+    They stay until :func:`clean` removes them.
 
+    :param path: as for :func:`clean`.
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :raises DestinationUnreadable: if one of their manifests cannot be read.
     """
     folder = Folder(*locate(path, storage_options, storage_conn_id))
-    found = []
-    for name in filter(is_replaced_manifest, folder.files()):
-        if (stored := folder.read(name)) is not None:
-            found.append(Replaced(name, decode_manifest(stored.content, f"{folder.root}/{name}")))
-    current = folder.read(MANIFEST)
+    return _replaced(folder, folder.files(), _manifest_at(folder, MANIFEST))
+
+
+def _manifest_at(folder: Folder, name: str) -> Manifest | None:
+    stored = folder.read(name)
+    return stored and decode_manifest(stored.content, f"{folder.root}/{name}")
+
+
+def _replaced(folder: Folder, files: Iterable[str], current: Manifest | None) -> tuple[Replaced, ...]:
     # a landing that could not commit may have kept what it would have replaced
-    there = current and decode_manifest(current.content, f"{folder.root}/{MANIFEST}")
-    names = {part.name for part in there.parts} if there else set()
-    replaced = (each for each in found if not names.issuperset(part.name for part in each.manifest.parts))
-    return tuple(sorted(replaced, key=lambda each: each.manifest.finished_at, reverse=True))
+    there = {part.name for part in current.parts} if current else set()
+    found = [
+        Replaced(name, manifest)
+        for name in filter(is_replaced_manifest, files)
+        if (manifest := _manifest_at(folder, name))
+        and not there.issuperset(part.name for part in manifest.parts)
+    ]
+    return tuple(sorted(found, key=lambda each: each.manifest.finished_at, reverse=True))
 
 
 def restore(
@@ -215,29 +225,29 @@ def restore(
     """Put back a landing that ``on_reset="full"`` has replaced; the one that is there is kept in its place.
 
     A landing that is at work meanwhile reads the folder again before it commits (on a storage without
-    conditional writes, do this while none is). The next incremental run
-    finds that the source does not go on from there; with ``on_reset="append"`` it adds the source's rows.
+    conditional writes, do this while none is). The next incremental run finds that the source does not go on
+    from there; with ``on_reset="append"`` it adds the source's rows.
 
-    :param path: as for :func:`clean`, like the storage's arguments.
+    :param path: as for :func:`clean`.
     :param name: of the replaced manifest (:func:`replaced_landings`); None for the latest.
+    :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
+    :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :return: the manifest that is there now.
     :raises NothingLanded: if there is no such landing, or it has no manifest to replace.
     :raises PartsMissing: if not all of its parts are there; nothing is changed then.
     :raises DestinationBusy: if another landing has committed meanwhile.
     """
     folder = Folder(*locate(path, storage_options, storage_conn_id))
-    known = replaced_landings(path, storage_options=storage_options, storage_conn_id=storage_conn_id)
-    chosen = next((each for each in known if name in (None, each.name)), None)
     stored = folder.read(MANIFEST)
-    if chosen is None or stored is None:
+    current = stored and decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
+    files = folder.files()
+    chosen = next((each for each in _replaced(folder, files, current) if name in (None, each.name)), None)
+    if chosen is None or stored is None or current is None:
         what = "manifest" if chosen else "replaced landing" if name is None else f"replaced landing {name}"
         raise NothingLanded(f"{folder.root} has no {what}; nothing was changed")
-    files = folder.files()
-    if missing := [part.name for part in chosen.manifest.parts if files.get(part.name) != part.bytes]:
-        raise PartsMissing(f"{missing[0]} is not at {folder.root} any more; nothing was changed")
-    current = decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
-    with folder.part(replaced_manifest(current.landing_id)) as file:
-        file.write(stored.content)
+    if missing := missing_part(chosen.manifest.parts, files):
+        raise PartsMissing(f"{missing.name} is not at {folder.root} any more; nothing was changed")
+    folder.keep_replaced(current)
     # another id, so that no older landing takes it for the manifest that it has begun with
     restored = msgspec.structs.replace(chosen.manifest, landing_id=new_attempt_id(), finished_at=now())
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -158,8 +158,19 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str | None = None
 
     def of(self, run: Run) -> Part:
-        """Return the part as one whose rows ``run`` reports."""
+        """Return the part as one whose rows a run reports.
+
+        :param run: the run.
+        """
         return msgspec.structs.replace(self, run=run.digest()[:_RUN_DIGITS])
+
+
+def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
+    """Return the first part that is missing or has another size; None if all are there.
+
+    :param files: bytes by name.
+    """
+    return next((part for part in parts if files.get(part.name) != part.bytes), None)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +222,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part for part in self.parts if part.run == digits)
 
     def columns_of(self, part: Part) -> tuple[str, ...]:
-        """Return the columns that a part has, in order; empty for JSON lines without fixed columns."""
+        """Return the columns that a part has, in order; empty for JSON lines without fixed columns.
+
+        :param part: one of :attr:`parts`.
+        """
         return (self.columns or ())[: part.columns]
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged, PartsMissing
-from airflow_provider_webcollect.landing.manifest import PageFingerprint, Progress, now
+from airflow_provider_webcollect.landing.manifest import PageFingerprint, Progress, missing_part, now
 from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+    from airflow_provider_webcollect.landing.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class FolderState:
         record = self.record
         return record is not None and record.run == job.run and record.attempt <= job.attempt
 
-    def missing(self, parts: Sequence[Part]) -> Part | None:
-        """Return the first part that is missing or has another size; None if all are there."""
-        return next((part for part in parts if self.files.get(part.name) != part.bytes), None)
+    def lacks_mark(self, job: Job) -> bool:
+        """Return whether the job marks and the commit is not marked."""
+        return job.mark is not None and self.manifest is not None and self.manifest.exported_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,7 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
         )
         raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
     if committed.run == job.run:
-        lacks_mark = job.mark is not None and committed.exported_at is None
-        return not lacks_mark and not found.missing(committed.parts)
+        return not found.lacks_mark(job) and not missing_part(committed.parts, found.files)
     if job.mode == "full" and job.if_exists == "fail":
         raise DestinationTaken(
             f"{job.folder.root} holds what run {committed.run.run_id} landed; land with mode='incremental', "
@@ -137,7 +136,7 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
     first_row = _first_row(job, committed)
     if committed is None or not (committed.run == job.run or job.mode == "incremental"):
         return [first_row]
-    if missing := found.missing(committed.parts):
+    if missing := missing_part(committed.parts, found.files):
         log.warning("%s has vanished from the destination.", missing.name)
         if committed.new(job.run) == committed.parts or job.on_reset == "full":
             return [first_row]
@@ -204,7 +203,7 @@ def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progre
     if record.encoding != start.encoding:
         log.warning("%d rows were written with other format options; they are read again.", record.rows)
         return None
-    if missing := found.missing(record.parts):
+    if missing := missing_part(record.parts, found.files):
         log.warning("%s has vanished from the destination; its rows are read again.", missing.name)
         return None
     log.info("Going on after %d rows in %d parts.", record.rows, record.parts_before + len(record.parts))

@@ -7,6 +7,7 @@ compare-and-swap reads the folder again and plans again.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -32,11 +33,10 @@ from airflow_provider_webcollect.landing.manifest import (
     attempt_id_in,
     decode_manifest,
     decode_progress,
-    encode,
     is_replaced_manifest,
     is_torn,
+    missing_part,
     now,
-    replaced_manifest,
 )
 from airflow_provider_webcollect.landing.plan import (
     AlreadyCommitted,
@@ -111,7 +111,7 @@ def _read_folder(folder: Folder) -> FolderState:
         record_version=stored and stored.version,
         files=folder.files(),
     )
-    if manifest is not None and found.missing(manifest.parts):
+    if manifest is not None and missing_part(manifest.parts, found.files):
         # another commit may have deleted them between the reading of the manifest and the listing
         again = folder.read(MANIFEST)
         if (again and again.version) != found.manifest_version:
@@ -141,14 +141,17 @@ def _land_on(job: Job, found: FolderState) -> Landed:
         with lease.held():
             return _commit(job, found, lease, plan.start.rows)
     reader = SourceReader(job)
-    start, pages = _first_page(job, reader, plan, found)
-    first = next(pages, None)
-    if first is None and found.manifest is not None and _is_nothing_due(job, start, found):
+    start, first, others = _first_page(job, reader, plan, found)
+    if (
+        first is None
+        and found.manifest is not None
+        and not (_is_commit_due(found, start) or found.lacks_mark(job))
+    ):
         log.info("%s has nothing new for %s.", job.source, job.folder.root)
         return _unwritten(job, found, found.manifest)
     lease = Lease.acquire(job, start, found)
     with lease.held():
-        _copy(job, lease, reader, itertools.chain(() if first is None else (first,), pages))
+        _copy(job, lease, reader, itertools.chain(() if first is None else (first,), others))
         return _commit(job, found, lease, reader.count.total)
 
 
@@ -167,8 +170,11 @@ def _unwritten(job: Job, found: FolderState, manifest: Manifest) -> Landed:
 
 def _first_page(
     job: Job, reader: SourceReader, plan: Copy, found: FolderState
-) -> tuple[Progress, Iterator[Page]]:
-    """Return the starting point and the pages from it, after reading the first page and before any write."""
+) -> tuple[Progress, Page | None, Iterator[Page]]:
+    """Return the starting point, the first page from it, and those after it; nothing is written yet.
+
+    The first page is None if there are no rows.
+    """
     start = _confirmed_start(job, reader, plan)
     pages = reader.pages()
     first = next(pages, None)
@@ -176,7 +182,8 @@ def _first_page(
         _keep_landed(job, start, found)
         if start.continues and start.rows and not start.parts:
             pages = reader.late_pages()
-    return start, itertools.chain(() if first is None else (first,), pages)
+            first = next(pages, None)
+    return start, first, pages
 
 
 def _keep_landed(job: Job, start: Progress, found: FolderState) -> None:
@@ -207,11 +214,9 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _is_nothing_due(job: Job, start: Progress, found: FolderState) -> bool:
-    """Return whether the commit can stay as it is, since the source has no rows after ``start``."""
-    assert found.manifest is not None
-    lacks_mark = job.mark is not None and found.manifest.exported_at is None
-    return start.continues and not start.parts and not found.is_unreported and not lacks_mark
+def _is_commit_due(found: FolderState, progress: Progress) -> bool:
+    """Return whether the manifest must be written, for new parts or for a report that has not ended."""
+    return found.is_unreported or bool(progress.parts) or not progress.continues
 
 
 def _copy(job: Job, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -> None:
@@ -233,22 +238,25 @@ def _commit(job: Job, found: FolderState, lease: Lease, total: int) -> Landed:
     progress, version = lease.progress, found.manifest_version
     manifest = _manifest(job, found, progress, total)
     obsolete = _obsolete(job, found, progress) - {part.name for part in manifest.parts}
-    if found.manifest is None or found.is_unreported or progress.parts or not progress.continues:
-        version = lease.commit(manifest, version)
-        job.on_commit(Landed(manifest, new=manifest.new(job.run), committed=progress.parts))
-    if job.mark is not None and manifest.exported_at is None:
-        # a landing that was taken over must not mark rows that its successor has not landed yet
-        lease.renew()
-        job.mark()
-        manifest = msgspec.structs.replace(manifest, exported_at=now())
-        lease.commit(manifest, version)
-    return Landed(
+    landed = Landed(
         manifest,
         new=manifest.new(job.run),
         committed=progress.parts,
         renew=lease.renew,
         finish=functools.partial(lease.finish, obsolete),
     )
+    if _is_commit_due(found, progress):
+        if found.manifest is not None and _keeps_replaced(job, found, progress):
+            job.folder.keep_replaced(found.manifest)
+        version = lease.commit(manifest, version)
+        job.on_commit(landed)
+    if job.mark is not None and manifest.exported_at is None:
+        # a landing that was taken over must not mark rows that its successor has not landed yet
+        lease.renew()
+        job.mark()
+        landed = dataclasses.replace(landed, manifest=msgspec.structs.replace(manifest, exported_at=now()))
+        lease.commit(landed.manifest, version)
+    return landed
 
 
 def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> Manifest:
@@ -264,13 +272,21 @@ def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> M
         rows = sum(part.rows for part in unreported)
         log.info("%s has not finished its report of %d rows; this run reports them.", before.run, rows)
     parts = (*reported, *(part.of(job.run) for part in (*unreported, *progress.parts)))
-    encoding = dict(progress.encoding)
     if before is not None and not progress.parts:
-        # also while the source has no rows for a moment
-        place = before.next_offset, before.last_page, before.total, before.earlier_rows
-    else:
-        place = progress.next_offset, progress.last_page, total, progress.earlier_rows
-    next_offset, last_page, total, earlier_rows = place
+        # the place in the source stays too: it may have no rows for a moment
+        return msgspec.structs.replace(
+            before,
+            landing_id=progress.landing_id,
+            source=progress.source,
+            parts=parts,
+            new_parts=len(unreported),
+            # who has only marked has no rows to report
+            run=job.run if unreported else before.run,
+            started_at=progress.started_at,
+            finished_at=now(),
+            provider_version=airflow_provider_webcollect.__version__,
+        )
+    encoding = dict(progress.encoding)
     return Manifest(
         landing_id=progress.landing_id,
         source=progress.source,
@@ -281,34 +297,29 @@ def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> M
         encoding=encoding,
         columns=job.file_format.columns_after(progress.columns).names or None,
         new_parts=len(unreported) + len(progress.parts),
-        next_offset=next_offset,
-        last_page=last_page,
+        next_offset=progress.next_offset,
+        last_page=progress.last_page,
         total=total,
-        earlier_rows=earlier_rows,
-        # who has only marked has no rows to report
-        run=before.run if before is not None and not (unreported or progress.parts) else job.run,
+        earlier_rows=progress.earlier_rows,
+        run=job.run,
         started_at=progress.started_at,
         finished_at=now(),
-        # a confirmed export stays confirmed while nothing is new
-        exported_at=before.exported_at if before is not None and not progress.parts else None,
         provider_version=airflow_provider_webcollect.__version__,
         parts=parts,
     )
 
 
-def _obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
-    """Return the files that are not needed after the commit, unless it lists them.
+def _keeps_replaced(job: Job, found: FolderState, progress: Progress) -> bool:
+    """Return whether the commit replaces a landing that can be put back."""
+    return found.manifest is not None and not progress.continues and job.on_reset == "full"
 
-    What ``on_reset="full"`` replaces is kept, with its manifest.
-    """
-    replaced = found.manifest if not progress.continues else None
-    if replaced is not None and job.on_reset == "full":
-        with job.folder.part(replaced_manifest(replaced.landing_id)) as file:
-            file.write(encode(replaced))
-        return set()
-    if any(is_replaced_manifest(name) for name in found.files):
-        # their parts may be of the same attempts
+
+def _obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
+    """Return the files that are not needed after the commit, unless it lists them."""
+    if _keeps_replaced(job, found, progress) or any(is_replaced_manifest(name) for name in found.files):
+        # what can be put back may have parts of the same attempts
         return set()
     ids = progress.attempt_ids
     written = {name for name in found.files if attempt_id_in(posixpath.basename(name)) in ids}
-    return written | {part.name for part in (replaced.parts if replaced is not None else ())}
+    replaced = found.manifest.parts if found.manifest is not None and not progress.continues else ()
+    return written | {part.name for part in replaced}

@@ -96,21 +96,16 @@ class LandingReport:
         self.landed = landed
         self.committed = (*self.committed, *landed.committed)
 
-    def renew(self) -> None:
-        """Raise :class:`LeaseLost` if another run has taken over the report."""
+    @property
+    def result(self) -> Landed:
+        """The result of a landing that has ended well."""
         assert self.landed is not None
-        self.landed.renew()
-
-    def finish(self) -> None:
-        """End the report: no other run reports these parts from now on."""
-        assert self.landed is not None
-        self.landed.finish()
+        return self.landed
 
     @property
     def manifest(self) -> Manifest:
         """The manifest that lists what has landed."""
-        assert self.landed is not None
-        return self.landed.manifest
+        return self.result.manifest
 
     def new_parts(self) -> Sequence[Part]:
         """Return the parts whose rows this run reports."""

@@ -265,9 +265,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             # last, and only if all have landed: what a failed task has landed, the next run reports
             if len(reports) > 1:
                 for report in reports:
-                    report.renew()
+                    report.result.renew()
             for report in reports:
-                report.finish()
+                report.result.finish()
         if self.skip_if_nothing_new and not facts["rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts

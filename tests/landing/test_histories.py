@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 
 HISTORIES = 5000 if ALL_HISTORIES else 150
-#: In one of so many histories a harm must be found once a safeguard is left out.
+#: The number of histories in which a harm must be found once a safeguard is left out.
 HARMED = 400
 
 

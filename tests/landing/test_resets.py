@@ -1,4 +1,4 @@
-"""Sources that begin anew: their rows are added to what has landed, or replace it; and what is put back."""
+"""Sources that are filled again: their rows are added to what has landed, or replace it; and restoring."""
 
 from __future__ import annotations
 

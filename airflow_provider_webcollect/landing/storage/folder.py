@@ -17,7 +17,9 @@ from airflow_provider_webcollect.landing.manifest import (
     PARTITION_PATTERN,
     PROGRESS,
     REDSHIFT_MANIFEST_PATTERN,
+    encode,
     is_replaced_manifest,
+    replaced_manifest,
 )
 from airflow_provider_webcollect.landing.storage.azure import Azure
 from airflow_provider_webcollect.landing.storage.conditional import Changed, Storage, Stored
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from fsspec import AbstractFileSystem
+
+    from airflow_provider_webcollect.landing.manifest import Manifest
 
 #: A part or an incomplete file, in the folder or in partition folders; or a manifest for Redshift.
 _OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{REDSHIFT_MANIFEST_PATTERN}")
@@ -193,6 +197,11 @@ class Folder:
             yield PartFile(file, lambda: self._at(name))
             with self._at(name):
                 upload.close()
+
+    def keep_replaced(self, manifest: Manifest) -> None:
+        """Write a manifest that is to be replaced under a name of its own, so that it can be put back."""
+        with self.part(replaced_manifest(manifest.landing_id)) as file:
+            file.write(encode(manifest))
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
