@@ -226,7 +226,8 @@ def restore(
 
     A landing that is at work meanwhile reads the folder again before it commits (on a storage without
     conditional writes, do this while none is). The next incremental run finds that the source does not go on
-    from there; with ``on_reset="append"`` it adds the source's rows.
+    from there; with ``on_reset="append"`` it adds the source's rows. No run reports the parts that are put
+    back, also not those of a run whose report had not ended when they were replaced: load what is missing.
 
     :param path: as for :func:`clean`.
     :param name: of the replaced manifest (:func:`replaced_landings`); None for the latest.

@@ -145,10 +145,11 @@ class Landed:
         run.
     :ivar committed: the parts with the rows that this attempt has committed; empty if the commit already
         existed.
-    :ivar renew: raises :class:`LeaseLost` if another run has taken over the report; to be called before the
-        first of several landings is finished.
+    :ivar renew: writes a heartbeat; raises :class:`LeaseLost` if another run has taken over the report.
     :ivar finish: to be called once when the result is reported: from then on, no other run reports these
         parts. Raises :class:`LeaseLost` if another run has taken over the report meanwhile.
+    :ivar release: to be called with the error instead, if the result cannot be reported: the next run takes
+        the report over at once.
     """
 
     manifest: Manifest
@@ -157,3 +158,4 @@ class Landed:
     committed: tuple[Part, ...] = ()
     renew: Callable[[], object] = field(default=lambda: None, compare=False)
     finish: Callable[[], object] = field(default=lambda: None, compare=False)
+    release: Callable[[Exception], object] = field(default=lambda error: None, compare=False)

@@ -131,7 +131,7 @@ class Lease:
                 # LeaseLost explains the error: a landing that took over removes what was not committed
                 with contextlib.suppress(StorageError):
                     self.renew()
-            self._release_after_error(error)
+            self.release(error)
             raise
         else:
             ended.set()
@@ -151,7 +151,8 @@ class Lease:
         :raises LeaseLost: if another landing has it.
         """
         with self._lock:
-            self._write_heartbeat()
+            if not self._ended:
+                self._write_heartbeat()
 
     def save(self, progress: Progress) -> None:
         """Write the progress, unless the record was written just now: then the next write has it.
@@ -193,8 +194,8 @@ class Lease:
             # one that was put back meanwhile may list them
             self._folder.delete(sorted(obsolete - {part.name for part in manifest.parts}))
         with self._lock:
-            self._ended = True
             self._remove()
+            self._ended = True
 
     def _remove(self) -> None:
         try:
@@ -210,11 +211,13 @@ class Lease:
                 raise self._lose(stored and stored.content) from None
             raise
 
-    def _release_after_error(self, error: Exception) -> None:
-        """Release the lease, so that others need not watch the record; if that write fails, they must."""
+    def release(self, error: Exception) -> None:
+        """Release the lease after an error: others need not watch the record, unless this write fails."""
         # a failed storage may still have stored a part or a commit, so its attempt stays in the record
         first = len(self.progress.attempt_ids) == 1 and self._committed is None
         with contextlib.suppress(Exception), self._lock:
+            if self._ended:
+                return
             self._ended = True
             if first and not self.progress.parts and not isinstance(error, StorageError):
                 self._remove()

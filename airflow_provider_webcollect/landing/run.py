@@ -244,6 +244,7 @@ def _commit(job: Job, found: FolderState, lease: Lease, total: int) -> Landed:
         committed=progress.parts,
         renew=lease.renew,
         finish=functools.partial(lease.finish, obsolete),
+        release=lease.release,
     )
     if _is_commit_due(found, progress):
         if found.manifest is not None and _keeps_replaced(job, found, progress):

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
+    from airflow_provider_webcollect.landing.many import Unreported
 
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
@@ -247,13 +248,16 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
         began = time.monotonic()
-        # whatever ends this task also stops its threads
-        with airflow_errors(), Stop() as stop:
+        from airflow_provider_webcollect.landing.many import Unreported
+
+        # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
+        # what a failed task has landed, the next run reports.
+        with airflow_errors(), Stop() as stop, Unreported() as unreported:
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
             store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
-            reports = self._land(context, hook, stop)
+            reports = self._land(context, hook, stop, unreported)
             if self.sources is None:
                 facts = reports[0].summary(reporting.are_listed(reports))
                 if self.mode == "incremental":
@@ -262,12 +266,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                 facts = reporting.totals_of(self.destination, reports, began)
             sources = [report.place.source for report in reports]
             reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
-            # last, and only if all have landed: what a failed task has landed, the next run reports
-            if len(reports) > 1:
-                for report in reports:
-                    report.result.renew()
-            for report in reports:
-                report.result.finish()
         if self.skip_if_nothing_new and not facts["rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
@@ -276,7 +274,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
         return lineage.to_openlineage(self._transferred)
 
-    def _land(self, context: Context, hook: WebCollectHook, stop: Stop) -> list[LandingReport]:
+    def _land(
+        self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported
+    ) -> list[LandingReport]:
         from airflow_provider_webcollect.landing.many import land_all
 
         reports = [self._report(place) for place in self._places()]
@@ -284,7 +284,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         # in this thread, since only here Airflow provides the storages' connections
         jobs = {
             f"{report.place.source} to {report.place.folder}": functools.partial(
-                self._land_one, self._job(client, stop, context["ti"], report), report
+                self._land_one, self._job(client, stop, context["ti"], report), report, unreported
             )
             for report in reports
         }
@@ -307,13 +307,13 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             prefix="" if self.sources is None else f"{place.source}: ",
         )
 
-    def _land_one(self, job: Job, report: LandingReport) -> None:
+    def _land_one(self, job: Job, report: LandingReport, unreported: Unreported) -> None:
         """Land one source; its duration and what was committed are reported however it ends."""
         from airflow_provider_webcollect.landing.run import land
 
         began = time.monotonic()
         try:
-            report.landed = land(job, finish=False)
+            report.landed = unreported.add(land(job, finish=False))
             if self.redshift_manifest and report.landed.own:
                 report.redshift_manifest = write_redshift_manifest(job, report.path, report.new_parts())
         finally:

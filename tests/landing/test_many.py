@@ -1,18 +1,31 @@
-"""Several landings at once: who hears of what, and what is left running when the caller is interrupted."""
+"""Several landings at once: who hears of what, what is left running when the caller is interrupted, and what
+keeps those that have landed until they are reported."""
 
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
+from typing import TYPE_CHECKING
 
+import fsspec
 import pytest
 
-from airflow_provider_webcollect.landing.errors import SomeFailed, SourceReset
-from airflow_provider_webcollect.landing.many import land_all
+from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.manifest import PROGRESS
+from airflow_provider_webcollect.landing.many import Unreported, land_all
+from airflow_provider_webcollect.landing.run import land
 from tests.interruption import Signalled, ended_by, signalled_when
+from tests.landing.conftest import Folder
+from tests.landing.pages import Rows, job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
-def fail(error: Exception) -> str:
+def fail(error: BaseException) -> str:
     raise error
 
 
@@ -83,3 +96,75 @@ def hang():
 land_all({{"a": hang}}, 1)
 """
     assert ended_by(script) == "KeyboardInterrupt"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+class TestUnreported:
+    """Two folders in which run r1 has landed and not reported yet."""
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> list[Folder]:
+        return [Folder(fsspec.filesystem("file"), str(tmp_path / name)) for name in ("a", "b")]
+
+    @staticmethod
+    def land(folder: Folder, run: str = "r1") -> Landed:
+        return land(job(Rows(10), folder.destination, run, mode="incremental"), finish=False)
+
+    @classmethod
+    def report(cls, folders: list[Folder], work: Callable[[], object], interval: float = 0.001) -> None:
+        """Land in the folders and report it: ``work`` is done before the reports end."""
+        with Unreported(interval) as unreported:
+            for folder in folders:
+                assert len(unreported.add(cls.land(folder)).new) == 2
+            work()
+
+    @classmethod
+    def takes_over(cls, folder: Folder) -> bool:
+        """Whether another run reports what r1 has landed."""
+        return cls.land(folder, "r2").new != ()
+
+    def test_they_are_reported_at_the_end(self, folders: list[Folder]) -> None:
+        self.report(folders, lambda: None)
+        assert not any(PROGRESS in folder.names() for folder in folders)
+        assert not any(self.takes_over(folder) for folder in folders)
+
+    def test_until_then_their_heartbeats_go_on(self, folders: list[Folder]) -> None:
+        def heartbeats() -> list[int]:
+            return [folder.record().heartbeat for folder in folders]
+
+        def wait() -> None:
+            before = heartbeats()
+            until(lambda: all(now > then + 1 for now, then in zip(heartbeats(), before, strict=True)))
+
+        self.report(folders, wait)
+        until(lambda: "webcollect-unreported" not in {thread.name for thread in threading.enumerate()})
+        assert not any(PROGRESS in folder.names() for folder in folders)
+
+    def test_after_an_error_the_next_run_takes_them_over_without_watching_them(
+        self, folders: list[Folder]
+    ) -> None:
+        with pytest.raises(ConnectionError):
+            self.report(folders, partial(fail, ConnectionError("the API server is down")))
+        assert [folder.record().owner for folder in folders] == ["", ""]
+        assert all(self.takes_over(folder) for folder in folders)
+
+    def test_after_an_interruption_no_storage_is_waited_for(self, folders: list[Folder]) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            self.report(folders, partial(fail, KeyboardInterrupt()))
+        until(lambda: "webcollect-unreported" not in {thread.name for thread in threading.enumerate()})
+        assert "" not in [folder.record().owner for folder in folders]
+        assert all(self.takes_over(folder) for folder in folders)
+
+    def test_if_one_was_taken_over_none_of_them_is_reported(self, folders: list[Folder]) -> None:
+        with pytest.raises(LeaseLost):
+            # the other takes it for dead between two heartbeats
+            self.report(folders, lambda: self.land(folders[1], "other").finish(), interval=60)
+        assert self.takes_over(folders[0])
+        assert not self.takes_over(folders[1])
