@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import errors as landing_errors
-from airflow_provider_webcollect.landing.formats import errors as format_errors
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
@@ -165,7 +164,7 @@ def test_the_reference_explains_every_key_of_the_manifest() -> None:
     "kind",
     [
         kind
-        for module in (errors, landing_errors, format_errors)
+        for module in (errors, landing_errors)
         for kind in vars(module).values()
         if isinstance(kind, type)
         and issubclass(kind, Exception)

@@ -89,8 +89,7 @@ def _drop_output() -> None:
 
 def _exit_code(error: Exception) -> int | None:
     """Return the exit code for an error that a user can do something about; None for any other."""
-    from airflow_provider_webcollect.landing.errors import LandingError
-    from airflow_provider_webcollect.landing.formats import ExtraMissing
+    from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError
     from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 
     match error:

@@ -31,8 +31,7 @@ from airflow_provider_webcollect.landing.manifest import (
     now,
     redshift_manifest_of,
 )
-from airflow_provider_webcollect.landing.storage.conditional import Changed
-from airflow_provider_webcollect.landing.storage.errors import storage_errors
+from airflow_provider_webcollect.landing.storage.errors import Changed, storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument

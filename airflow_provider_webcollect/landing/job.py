@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.formats.base import FileFormat
 from airflow_provider_webcollect.landing.manifest import (
     PARTITION_PATTERN,
     Manifest,

@@ -35,7 +35,7 @@ from airflow_provider_webcollect.landing.manifest import (
     is_torn,
     new_attempt_id,
 )
-from airflow_provider_webcollect.landing.storage.conditional import Changed
+from airflow_provider_webcollect.landing.storage.errors import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set

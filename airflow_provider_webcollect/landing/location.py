@@ -107,7 +107,7 @@ def _with_options(text: str, scheme: str, options: Mapping[str, Any]) -> Located
     try:
         return Located(*fsspec.core.url_to_fs(text, **options))
     except ImportError as error:
-        from airflow_provider_webcollect.landing.formats.errors import ExtraMissing
+        from airflow_provider_webcollect.landing.errors import ExtraMissing
 
         extra = STORAGE_EXTRAS.get(scheme)
         hint = f"; install airflow-provider-webcollect[{extra}]" if extra else ""

@@ -14,14 +14,14 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
+    ExtraMissing,
     LandingDamaged,
     LandingReplaced,
     NothingLanded,
     PartsMissing,
+    UnreadableRow,
 )
-from airflow_provider_webcollect.landing.formats import ExtraMissing
-from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats.extras import require
+from airflow_provider_webcollect.landing.formats.base import require
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest

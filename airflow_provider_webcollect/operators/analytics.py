@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats.base import FileFormat
 
 OnViolation = Literal["fail", "warn"]
 Day = str | datetime.date

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.formats.base import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
-    from airflow_provider_webcollect.landing.many import Unreported
+    from airflow_provider_webcollect.landing.run import Unreported
 
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
@@ -248,7 +248,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
         began = time.monotonic()
-        from airflow_provider_webcollect.landing.many import Unreported
+        from airflow_provider_webcollect.landing.run import Unreported
 
         # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
         # what a failed task has landed, the next run reports.
@@ -277,7 +277,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def _land(
         self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported
     ) -> list[LandingReport]:
-        from airflow_provider_webcollect.landing.many import land_all
+        from airflow_provider_webcollect.landing.run import land_all
 
         reports = [self._report(place) for place in self._places()]
         client = Client(hook.client.context, stop=stop)

@@ -30,7 +30,7 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.source import digest_rows
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.storage.s3 import S3
+from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.conftest import ALL_HISTORIES
 from tests.landing.pages import serving
 from tests.landing.relay import Relay, relayed

@@ -7,15 +7,13 @@ from pathlib import Path
 
 from airflow_provider_webcollect.landing import errors
 from airflow_provider_webcollect.landing.errors import LandingError
-from airflow_provider_webcollect.landing.formats import errors as format_errors
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]+ \|$", re.MULTILINE)
 RETRIED = dict(ROW.findall(PAGE.read_text().partition("\n## Landing\n")[2]))
 ERRORS = {
     name: error
-    for module in (errors, format_errors)
-    for name, error in vars(module).items()
+    for name, error in vars(errors).items()
     if isinstance(error, type) and issubclass(error, LandingError) and error is not LandingError
 }
 

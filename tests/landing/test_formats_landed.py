@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing.errors import FormatChanged
-from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.errors import CastFailed, FormatChanged
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import FORMATS, named, read

@@ -14,8 +14,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import PROGRESS
-from airflow_provider_webcollect.landing.many import Unreported, land_all
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import Unreported, land, land_all
 from tests.interruption import Signalled, ended_by, signalled_when
 from tests.landing.conftest import Folder
 from tests.landing.pages import Rows, job
@@ -86,7 +85,7 @@ def test_after_an_interruption_no_other_begins() -> None:
 def test_a_process_that_is_interrupted_ends_though_a_landing_hangs(interrupt: str) -> None:
     script = f"""
 import os, signal, threading, time
-from airflow_provider_webcollect.landing.many import land_all
+from airflow_provider_webcollect.landing.run import land_all
 
 def hang():
     time.sleep(0.2)  # until the main thread waits

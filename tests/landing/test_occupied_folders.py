@@ -14,10 +14,11 @@ import time_machine
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import (
+    CastFailed,
     DestinationTaken,
     DestinationUnreadable,
 )
-from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress, Source
 from airflow_provider_webcollect.service.errors import WebCollectError

@@ -19,12 +19,13 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
+    ExtraMissing,
     LandingDamaged,
     LandingReplaced,
     NothingLanded,
+    UnreadableRow,
 )
-from airflow_provider_webcollect.landing.formats import ExtraMissing, make_format, reading
-from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats import make_format, reading
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage

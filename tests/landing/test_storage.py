@@ -23,9 +23,9 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
-from airflow_provider_webcollect.landing.storage.conditional import Changed
+from airflow_provider_webcollect.landing.storage.errors import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
-from airflow_provider_webcollect.landing.storage.remote import SMALL_BYTES
+from airflow_provider_webcollect.landing.storage.object_stores import SMALL_BYTES
 from tests.landing.conftest import RUN, Store
 from tests.landing.storages import AZURITE_KEY, Storage
 
@@ -342,7 +342,7 @@ class TestDisk:
         folder.replace(MANIFEST, b"0", None)
         script = (
             "import fsspec, os, sys\n"
-            "from airflow_provider_webcollect.landing.storage.conditional import Changed\n"
+            "from airflow_provider_webcollect.landing.storage.errors import Changed\n"
             "from airflow_provider_webcollect.landing.storage.folder import Folder\n"
             "folder, left = Folder(fsspec.filesystem('file'), sys.argv[1]), 50\n"
             "while left:\n"

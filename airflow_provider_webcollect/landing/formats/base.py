@@ -1,17 +1,23 @@
-"""The interface between a landing and a file format."""
+"""The interface between a landing and a file format, and what the formats share."""
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from airflow_provider_webcollect.landing.formats.columns import Columns
+from airflow_provider_webcollect.landing.errors import ExtraMissing, UnreadableRow
+from airflow_provider_webcollect.landing.formats.rows import known_rows, records, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     import msgspec
+
+    from airflow_provider_webcollect.landing.formats.rows import Batches, Rows, Values
 
 
 class SupportsWrite(Protocol):
@@ -19,6 +25,36 @@ class SupportsWrite(Protocol):
 
     def write(self, data: bytes, /) -> Any:
         """Write ``data``."""
+
+
+class Columns:
+    """Names of columns in order: the user's own, or every key of the rows in order of first appearance.
+
+    Names are only ever added at the end, so an earlier part's columns are the first ones of these.
+
+    :param names: the names so far.
+    :param fixed: whether no names may be added; other keys are then dropped.
+    """
+
+    def __init__(self, names: Iterable[str] = (), *, fixed: bool = False) -> None:
+        self._names = dict.fromkeys(names)
+        self.fixed = fixed
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names so far."""
+        return tuple(self._names)
+
+    def missing(self, page: Batches) -> list[str]:
+        """Return the keys of ``page`` that still need a column."""
+        if self.fixed:
+            return []
+        keys = dict.fromkeys(chain.from_iterable(chain.from_iterable(page)))
+        return [key for key in keys if key not in self._names]
+
+    def add(self, names: Iterable[str]) -> None:
+        """Append columns."""
+        self._names.update(dict.fromkeys(names))
 
 
 class RowWriter(ABC):
@@ -61,6 +97,61 @@ class RowWriter(ABC):
             self.abandon()
 
 
+class TableWriter(RowWriter):
+    """Encodes a part with the landing's columns as known after the part's first page."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._landing = columns
+        self._begun = False
+        self._known: Callable[[Rows], list[Values] | None] = lambda rows: None
+
+    def write(self, rows: Rows) -> bool:
+        """Append a page, see :meth:`RowWriter.write`."""
+        if not rows:
+            return True
+        if known := self._known(rows):
+            self._append(known)
+            return True
+        page = records(rows)
+        if missing := self._landing.missing(page):
+            if self._begun:
+                return False
+            self._landing.add(missing)
+        if not self._landing.names:
+            raise UnreadableRow(
+                "no row of the first page has any field, so there are no columns to write; "
+                "name the columns, or write JSON lines"
+            )
+        self._begin()
+        for batch in page:
+            self._append(table(batch, self.columns))
+        return True
+
+    def close(self) -> None:
+        """End the part, see :meth:`RowWriter.close`."""
+        self._begin()
+        self._end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.columns = self._landing.names
+            self._known = known_rows(self.columns, others_dropped=self._landing.fixed)
+            self._head()
+
+    @abstractmethod
+    def _head(self) -> None:
+        """Write what comes before the rows; the columns are known by now."""
+
+    @abstractmethod
+    def _append(self, batch: Sequence[Values]) -> None:
+        """Write the rows, given as values of the part's columns."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Write what comes after the rows."""
+
+
 class FileFormat(ABC):
     """The checked options of a format.
 
@@ -98,3 +189,19 @@ class FileFormat(ABC):
         :param known: the columns of its finished parts.
         """
         return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
+
+
+def require(package: str, extra: str, what: str) -> None:
+    """Import ``package``.
+
+    :param extra: the extra of this provider that installs it.
+    :param what: the argument that needs it.
+    :raises ExtraMissing: if it cannot be imported.
+    """
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ExtraMissing(
+            f"{what} needs the package {package}, which cannot be imported here ({error}); install "
+            f"airflow-provider-webcollect[{extra}] where the task runs"
+        ) from error

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 
-from airflow_provider_webcollect.landing.formats import compression as compressions
-from airflow_provider_webcollect.landing.formats.columns import Columns
-from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats.extras import require
+from airflow_provider_webcollect.landing.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats.base import Columns, require
 from airflow_provider_webcollect.landing.formats.rows import batches, records, table
+from airflow_provider_webcollect.landing.formats.text import Compression, decompressed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +43,7 @@ class PartReader(ABC):
     """
 
     def __init__(self, compression: str | None, columns: Sequence[str]) -> None:
-        self.compression = cast("compressions.Compression | None", compression)
+        self.compression = cast("Compression | None", compression)
         self.columns = columns
 
     @abstractmethod
@@ -114,7 +113,7 @@ class _Text(PartReader):
         """Return the number of rows in a part."""
 
     def _chunks(self, source: BinaryIO) -> Iterator[bytes]:
-        plain = compressions.decompressed(source, self.compression)
+        plain = decompressed(source, self.compression)
         return iter(lambda: plain.read(_CHUNK_BYTES), b"")
 
     def _lines(self, source: BinaryIO) -> Iterator[list[bytes]]:

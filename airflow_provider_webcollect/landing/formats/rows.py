@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from airflow_provider_webcollect.landing.formats.errors import UnreadableRow
+from airflow_provider_webcollect.landing.errors import UnreadableRow
 
 #: Bytes of JSON that are decoded at a time; a single row may be larger.
 BATCH_BYTES = 4 * 1024 * 1024

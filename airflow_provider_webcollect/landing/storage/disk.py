@@ -10,8 +10,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
-from airflow_provider_webcollect.landing.storage.errors import raise_unless_absent
+from airflow_provider_webcollect.landing.storage.base import Stored
+from airflow_provider_webcollect.landing.storage.errors import Changed, raise_unless_absent
 from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Disk:
-    """The operations of :class:`~.conditional.Storage` on local files.
+    """The operations of :class:`~.base.Storage` on local files.
 
     A version is the digest of the content.
     """

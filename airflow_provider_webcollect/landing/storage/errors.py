@@ -7,7 +7,6 @@ import errno
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import LandingError, StorageError
-from airflow_provider_webcollect.landing.storage.conditional import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +38,10 @@ _NO_CREDENTIALS = {
 }
 _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
 _NO_ACCESS = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class Changed(Exception):
+    """The file does not have the expected version: another process has written or removed it."""
 
 
 class Answer(NamedTuple):

@@ -21,17 +21,15 @@ from airflow_provider_webcollect.landing.manifest import (
     is_replaced_manifest,
     replaced_manifest,
 )
-from airflow_provider_webcollect.landing.storage.azure import Azure
-from airflow_provider_webcollect.landing.storage.conditional import Changed, Storage, Stored
+from airflow_provider_webcollect.landing.storage.base import Memory, Storage, Stored, Unconditional
 from airflow_provider_webcollect.landing.storage.disk import Disk
 from airflow_provider_webcollect.landing.storage.errors import (
+    Changed,
     knows_no_conditions,
     storage_errors,
     url,
 )
-from airflow_provider_webcollect.landing.storage.gcs import GoogleCloudStorage
-from airflow_provider_webcollect.landing.storage.remote import Memory, Unconditional
-from airflow_provider_webcollect.landing.storage.s3 import S3
+from airflow_provider_webcollect.landing.storage.object_stores import S3, Azure, GoogleCloudStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,8 +10,9 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_webcollect.landing.formats import RowWriter, make_format
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats import parquet as parquet_format
+from airflow_provider_webcollect.landing.formats.base import RowWriter
 from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import land, page
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_webcollect.landing.formats import UnreadableRow, make_format, reading
+from airflow_provider_webcollect.landing.errors import UnreadableRow
+from airflow_provider_webcollect.landing.formats import make_format, reading
 from tests.landing.formats.parts import (
     TABLES,
     Row,

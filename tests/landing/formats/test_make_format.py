@@ -88,7 +88,8 @@ class Blocker:
         if name.partition(".")[0] == "{package}":
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
-from airflow_provider_webcollect.landing.formats import ExtraMissing, make_format
+from airflow_provider_webcollect.landing.errors import ExtraMissing
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 import msgspec
 """

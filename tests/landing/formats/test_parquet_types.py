@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_webcollect.landing.formats import CastFailed, make_format
+from airflow_provider_webcollect.landing.errors import CastFailed
+from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.parquet import OnCastError
 from tests.landing.formats.parts import land, page, read_parquet
 

@@ -1,24 +1,20 @@
-"""Files on an fsspec filesystem: the common base, and filesystems without conditional writes."""
+"""The interface between a landing and a storage, and the filesystems without conditional writes."""
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import hashlib
 import io
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
-from airflow_provider_webcollect.landing.storage.conditional import Changed, Stored
-from airflow_provider_webcollect.landing.storage.errors import (
-    knows_no_conditions,
-    raise_unless_absent,
-)
+from airflow_provider_webcollect.landing.storage.errors import Changed, raise_unless_absent
 from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from fsspec import AbstractFileSystem
 
@@ -26,10 +22,55 @@ log = logging.getLogger(__name__)
 
 #: Bytes sent to an object store at a time.
 BLOCK_BYTES = 8 * 1024 * 1024
-#: The most bytes that are sent in one request, without beginning an upload.
-SMALL_BYTES = 1024 * 1024
-#: The content of a write that must be refused; not empty, since some servers fail on empty files.
-PROBE_CONTENT = b"probe"
+
+
+class Stored(NamedTuple):
+    """A small file as it was read.
+
+    :param content: the whole content.
+    :param version: identifies this content when it is replaced or removed; its form depends on the storage.
+    """
+
+    content: bytes
+    version: str
+
+
+class Storage(Protocol):
+    """The operations on files by their full path; they raise the filesystem's errors."""
+
+    def read(self, path: str) -> Stored | None:
+        """Return a small file, or None if it is absent."""
+
+    def replace(self, path: str, content: bytes, expected: str | None) -> str:
+        """Write the file if it has the expected version (None: if it is absent), and return the new version.
+
+        :raises Changed: if it has another version.
+        """
+
+    def tried(self, path: str, content: bytes, version: str) -> str | None:
+        """Try out on a file that was just written whether the storage respects conditions.
+
+        :return: the file's version; None if it does not, the content may be another then.
+        """
+
+    def remove(self, path: str, expected: str) -> bool:
+        """Remove the file if it has the expected version.
+
+        :return: False if the storage has no conditional removal; the file is then unchanged.
+        :raises Changed: if it has another version, or is absent.
+        """
+
+    def files(self, folder: str) -> dict[str, int]:
+        """Return the sizes of all files in the folder and its subfolders by path; empty if it is absent."""
+
+    def upload(self, path: str) -> AbstractContextManager[Any]:
+        """Provide a file that becomes visible at ``path`` when it is complete, or is dropped on an error."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file, whatever its version; an absent file is no error."""
 
 
 class Remote:
@@ -85,65 +126,6 @@ class Remote:
         """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
-
-
-class Conditional(Remote, abc.ABC):
-    """A store with conditional writes.
-
-    :cvar impossible: a version that no file has.
-    """
-
-    impossible: str
-
-    @abc.abstractmethod
-    def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
-
-    @contextlib.contextmanager
-    def upload(self, path: str) -> Iterator[Any]:
-        """Provide an upload: one request for a small file, several requests for others."""
-        with contextlib.ExitStack() as uploading:
-            file = _Growing(lambda: uploading.enter_context(super(Conditional, self).upload(path)))
-            yield file
-            if file.upload is None:
-                self.fs.pipe_file(path, file.small.getvalue())
-
-    def tried(self, path: str, content: bytes, version: str) -> str | None:
-        """Send a write that must be refused; None if it is not."""
-        return version if self._refuses(lambda: self.replace(path, PROBE_CONTENT, self.impossible)) else None
-
-    def _refuses(self, request: Callable[[], object]) -> bool:
-        """Return whether the store respects the condition of a request, which is one that fails."""
-        try:
-            request()
-        except Changed:
-            return True
-        except Exception as error:
-            if not knows_no_conditions(error):
-                raise
-        return False
-
-
-class _Growing:
-    """Collects what is written, and passes it on to an upload once it is no longer small.
-
-    :param begin: begins the upload.
-    """
-
-    def __init__(self, begin: Callable[[], Any]) -> None:
-        self.small = io.BytesIO()
-        self.upload: Any = None
-        self._begin = begin
-
-    def write(self, data: bytes) -> None:
-        if self.upload is not None:
-            self.upload.write(data)
-            return
-        self.small.write(data)
-        if self.small.tell() > SMALL_BYTES:
-            self.upload = self._begin()
-            self.upload.write(self.small.getvalue())
-            self.small.close()
 
 
 class Unconditional(Remote):
