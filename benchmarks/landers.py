@@ -16,15 +16,15 @@ from typing import Any
 import fsspec
 import requests
 
+from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats.base import FileFormat
-from airflow_provider_webcollect.landing.job import Job
+from airflow_provider_webcollect.landing.job import make_options
 from airflow_provider_webcollect.landing.manifest import Run, Source
-from airflow_provider_webcollect.landing.run import land, land_all
+from airflow_provider_webcollect.landing.run import land_all
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context
-from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Settings
 from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
@@ -92,14 +92,9 @@ def window(task: str, offset: int) -> dict[str, Any]:
 
 def ours(client: Client, task: str, folder: Folder, file_format: FileFormat) -> int:
     """Land with this provider, as its operator does."""
-    job = Job(
-        source=Source(collection_task_id=task),
-        folder=folder,
-        run=Run(dag_id="benchmark", task_id="land", run_id="1"),
-        fetch=PageReader(client, task, size=PAGE_ROWS).read,
-        file_format=file_format,
-    )
-    return land(job).manifest.rows
+    run = Run(dag_id="benchmark", task_id="land", run_id="1")
+    options = make_options(file_format, page_size=PAGE_ROWS, settle=0)
+    return land(client, Source(collection_task_id=task), folder, run, options).manifest.rows
 
 
 def many(url: str, tasks: tuple[str, ...], folder: str) -> int:

@@ -24,8 +24,10 @@ from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_webcollect.landing.job import Job, Landed
+    from airflow_provider_webcollect.landing.job import Landed
+    from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.models import DataPage
+    from airflow_provider_webcollect.service.pauses import Stop
     from airflow_provider_webcollect.service.sync import Client
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
@@ -175,11 +177,11 @@ def land(
     stop = Stop()
     location = storage_location(destination, options.pop("storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
-        job = _job(client, task, location, stop=stop, on_progress=on_progress, **options)
-        landed = _until_interrupted(job)
+        landing, folder = _landing(client, task, location, on_progress, **options)
+        landed = _until_interrupted(landing, stop)
     manifest = landed.manifest
     row = {
-        "folder": job.folder.root,
+        "folder": folder.root,
         "new_rows": sum(part.rows for part in landed.new),
         "new_parts": len(landed.new),
         "rows": manifest.rows,
@@ -191,70 +193,62 @@ def land(
     show([row], output, SUMMARY)
 
 
-def _job(
+def _landing(
     client: Client,
     task: str,
     location: Any,
+    on_progress: Callable[[int, int], object],
     *,
     lotno: str | None,
+    run_id: str | None,
     file_format: str,
     compression: str | None,
     columns: tuple[str, ...],
-    mode: Any,
-    on_reset: Any,
-    if_exists: Any,
-    partition: str | None,
-    mark_exported: bool,
-    page_size: int,
     max_part_bytes: int | None,
-    run_id: str | None,
     **options: Any,
-) -> Job:
+) -> tuple[Callable[[], Landed], Folder]:
+    """Return what lands, and where."""
+    from airflow_provider_webcollect.landing import land as land_rows
     from airflow_provider_webcollect.landing.formats import make_format
-    from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, Job, check_mode, check_partition
+    from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, Observer, make_options
     from airflow_provider_webcollect.landing.location import locate
     from airflow_provider_webcollect.landing.manifest import Run, Source
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service import endpoints, validation
-    from airflow_provider_webcollect.service.pages import PageReader
+    from airflow_provider_webcollect.service import validation
 
-    check_mode(mode, on_reset, if_exists)
-    reader = PageReader(client, task, lotno, size=page_size)
-    mark = functools.partial(client.send, endpoints.mark_exported(task))
+    class Bar(Observer):
+        def on_progress(self, rows: int, total: int) -> None:
+            on_progress(rows, total)
+
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Job(
-        source=Source(
-            collection_task_id=validation.text("TASK", task),
-            lotno=lotno or None,
-            host=client.context.settings.host,
+    folder = Folder(*locate(location))
+    landing = functools.partial(
+        land_rows,
+        client,
+        Source(collection_task_id=validation.text("TASK", task), lotno=lotno or None),
+        folder,
+        Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
+        make_options(
+            make_format(file_format, compression, columns or None),
+            max_part_bytes=max_part_bytes or MAX_PART_BYTES,
+            **options,
         ),
-        folder=Folder(*locate(location)),
-        run=Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
-        fetch=reader.read,
-        on_replan=reader.forget,
-        file_format=make_format(file_format, compression, columns or None),
-        mode=mode,
-        on_reset=on_reset,
-        if_exists=if_exists,
-        partition=check_partition(partition),
-        mark=mark if mark_exported else None,
-        max_part_bytes=max_part_bytes or MAX_PART_BYTES,
-        **options,
+        observer=Bar(),
     )
+    return landing, folder
 
 
-def _until_interrupted(job: Job) -> Landed:
+def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:
     """Land; an interrupt ends the landing where the next command can go on at once."""
-    from airflow_provider_webcollect.landing.run import land as land_rows
     from airflow_provider_webcollect.service.errors import Stopped
     from airflow_provider_webcollect.service.pauses import first_done, in_background
 
     def end() -> None:
-        job.stop.set()
+        stop.set()
         click.echo("Ending; the same command goes on from what is finished.", err=True)
 
     with contextlib.suppress(KeyboardInterrupt), _interrupt_put_off(end):
-        landing = in_background(functools.partial(land_rows, job), "webcollect-land")
+        landing = in_background(land_rows, "webcollect-land")
         first_done([landing])
     try:
         return landing.result()  # also after an interrupt, if all was committed already

@@ -1,14 +1,12 @@
-"""The description of a landing: source, folder, run and options."""
+"""The description of a landing: source, folder, run and options; and its result."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.formats.base import FileFormat
 from airflow_provider_webcollect.landing.manifest import (
     PARTITION_PATTERN,
     Manifest,
@@ -18,16 +16,19 @@ from airflow_provider_webcollect.landing.manifest import (
     Source,
 )
 from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.pauses import Stop
 
 if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.formats.base import FileFormat
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.models import DataPage
+    from airflow_provider_webcollect.service.pauses import Stop
 
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
 MAX_PART_BYTES = 128 * 1024 * 1024
+SETTLE_SECONDS = 15.0
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
 
@@ -52,9 +53,48 @@ def check_partition(value: object) -> str | None:
     return partition
 
 
-def check_mode(mode: object, on_reset: object, if_exists: object) -> None:
-    """Check what a landing does with rows and commits that are already there; see :class:`Job`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a landing does; :func:`make_options` makes them of arguments, and explains them."""
 
+    file_format: FileFormat
+    mode: Mode = "full"
+    on_reset: OnReset = "fail"
+    if_exists: IfExists = "fail"
+    partition: str | None = None
+    mark_exported: bool = False
+    page_size: int = MAX_DATA_SIZE
+    max_part_bytes: int = MAX_PART_BYTES
+    settle: float = SETTLE_SECONDS
+
+
+def make_options(
+    file_format: FileFormat,
+    *,
+    mode: Mode = "full",
+    on_reset: OnReset = "fail",
+    if_exists: IfExists = "fail",
+    partition: str | None = None,
+    mark_exported: bool = False,
+    page_size: int | str = MAX_DATA_SIZE,
+    max_part_bytes: int | str = MAX_PART_BYTES,
+    settle: float = SETTLE_SECONDS,
+) -> Options:
+    """Return the checked options of a landing. Imports nothing heavy.
+
+    :param file_format: the format of the parts, see :func:`~.landing.formats.make_format`.
+    :param mode: ``full`` lands all rows for this run; ``incremental`` adds new rows to those that earlier
+        runs have landed.
+    :param on_reset: for ``incremental``: what to do if the source no longer begins with the landed rows:
+        ``fail``; ``full`` to replace them by all of the source's rows; ``append`` to add all of these.
+    :param if_exists: for ``full``: what to do if there is a commit of another run: ``fail``, ``overwrite`` or
+        ``skip``.
+    :param partition: the subfolder for this run's new parts, see :func:`check_partition`; None for the
+        landing's folder itself.
+    :param mark_exported: whether to confirm the export to the service after the commit.
+    :param page_size: rows per request, 1 to 1000 (default).
+    :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
+    :param settle: seconds to wait for rows that the source may not show yet; by default 15.
     :raises InvalidArgument: if an argument is wrong, or does not go with the mode.
     """
     validation.one_of("if_exists", if_exists, get_args(IfExists))
@@ -64,6 +104,17 @@ def check_mode(mode: object, on_reset: object, if_exists: object) -> None:
         raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
     if mode == "full" and on_reset != "fail":
         raise InvalidArgument("on_reset", on_reset, "it goes with mode='incremental' alone")
+    return Options(
+        file_format=file_format,
+        mode=mode,
+        on_reset=on_reset,
+        if_exists=if_exists,
+        partition=check_partition(partition),
+        mark_exported=validation.boolean("mark_exported", mark_exported),
+        page_size=validation.integer("page_size", page_size, 1, MAX_DATA_SIZE),
+        max_part_bytes=validation.integer("max_part_bytes", max_part_bytes, 1),
+        settle=validation.seconds("settle", settle, may_be_zero=True),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,49 +135,61 @@ class Timing:
     abandoned_after: float = 60.0
 
 
+class Observer:
+    """Hears of a landing while it is at work, in its threads; the methods do nothing unless overridden."""
+
+    def on_request(self) -> None:
+        """A request for rows was sent, maybe not for the first time."""
+
+    def on_page(self) -> None:
+        """A page of rows was read."""
+
+    def on_progress(self, rows: int, total: int) -> None:
+        """A page was written.
+
+        :param rows: number of the source's rows so far.
+        :param total: how many the service announces.
+        """
+
+    def on_commit(self, landed: Landed) -> None:
+        """The rows are committed, and not marked yet.
+
+        :param landed: the result. A landing that begins again may commit several times.
+        """
+
+
+class Pages(Protocol):
+    """The pages of a source, such as a :class:`~.service.pages.PageReader`."""
+
+    def read(self, offset: int) -> DataPage:
+        """Return the page at an offset."""
+
+    def forget(self) -> object:
+        """Return no page that was read ahead: the next is asked for anew."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One source, one folder, one run.
 
-    :param fetch: returns the source's page at an offset.
-    :param on_replan: called before the folder is planned again because another landing has changed it;
-        ``fetch`` must not return pages prefetched before.
-    :param file_format: the format of the parts.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
-    :param mode: ``full`` lands all rows for this run; ``incremental`` adds new rows to those that earlier
-        runs have landed.
-    :param on_reset: for ``incremental``: what to do if the source no longer begins with the landed rows.
-    :param if_exists: for ``full``: what to do if there is a commit of another run.
-    :param partition: the subfolder for this run's new parts, see :func:`check_partition`; None for the
-        landing's folder itself.
-    :param mark: confirms the export to the service; called after the commit.
-    :param max_part_bytes: a part ends with the page that reaches this size.
-    :param settle: seconds to wait for rows that the source may not show yet.
-    :param timing: of the lease.
-    :param on_progress: called with the rows so far and the total, after every page.
-    :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``fetch``
+    :param pages: of the source.
+    :param mark: confirms the export to the service.
+    :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``pages``
         and ``mark`` must share it, so that it sends nothing either.
-    :param on_commit: called with the result right after the commit and before the mark.
+    :param timing: of the lease.
     """
 
     source: Source
     folder: Folder
     run: Run
-    fetch: Callable[[int], DataPage]
-    on_replan: Callable[[], object] = lambda: None
     attempt: int = 1
-    file_format: FileFormat = field(default_factory=make_format)
-    mode: Mode = "full"
-    on_reset: OnReset = "fail"
-    if_exists: IfExists = "fail"
-    partition: str | None = None
-    mark: Callable[[], object] | None = None
-    max_part_bytes: int = MAX_PART_BYTES
-    settle: float = 0.0
+    options: Options
+    pages: Pages
+    mark: Callable[[], object]
+    observer: Observer
+    stop: Stop
     timing: Timing = Timing()
-    on_progress: Callable[[int, int], object] = lambda rows, total: None
-    on_commit: Callable[[Landed], object] = lambda landed: None
-    stop: Stop = field(default_factory=Stop)
 
 
 def intervals(seconds: float, longest: float) -> Iterator[float]:

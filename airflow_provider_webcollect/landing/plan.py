@@ -48,7 +48,7 @@ class FolderState:
 
     def lacks_mark(self, job: Job) -> bool:
         """Return whether the job marks and the commit is not marked."""
-        return job.mark is not None and self.manifest is not None and self.manifest.exported_at is None
+        return job.options.mark_exported and self.manifest is not None and self.manifest.exported_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
         raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
     if committed.run == job.run:
         return not found.lacks_mark(job) and not missing_part(committed.parts, found.files)
-    if job.mode == "full" and job.if_exists == "fail":
+    if job.options.mode == "full" and job.options.if_exists == "fail":
         raise DestinationTaken(
             f"{job.folder.root} holds what run {committed.run.run_id} landed; land with mode='incremental', "
             "which adds what is new, or give every run its own destination (with {{ run_id }} in it, say), "
             "or set if_exists"
         )
-    return job.mode == "full" and job.if_exists == "skip"
+    return job.options.mode == "full" and job.options.if_exists == "skip"
 
 
 def _refuse_foreign_files(job: Job, found: FolderState) -> None:
@@ -134,11 +134,11 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
     :raises PartsMissing: if another run's rows are missing: read again, they would count as new.
     """
     first_row = _first_row(job, committed)
-    if committed is None or not (committed.run == job.run or job.mode == "incremental"):
+    if committed is None or not (committed.run == job.run or job.options.mode == "incremental"):
         return [first_row]
     if missing := missing_part(committed.parts, found.files):
         log.warning("%s has vanished from the destination.", missing.name)
-        if committed.new(job.run) == committed.parts or job.on_reset == "full":
+        if committed.new(job.run) == committed.parts or job.options.on_reset == "full":
             return [first_row]
         raise PartsMissing(
             f"{missing.name} is not at {job.folder.root} any more, or is not as long as it was; a landing "
@@ -146,7 +146,7 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
             "count as new then) or at another destination"
         )
     continuing = _continuing(job, committed)
-    match job.on_reset:
+    match job.options.on_reset:
         case "full":
             return [continuing, first_row]
         case "append":
@@ -158,8 +158,8 @@ def _first_row(job: Job, committed: Manifest | None) -> Progress:
     """Return the progress of a landing that begins with the first row."""
     return Progress(
         source=job.source,
-        mode=job.mode,
-        encoding=encoding_of(job.file_format),
+        mode=job.options.mode,
+        encoding=encoding_of(job.options.file_format),
         base=None if committed is None else committed.landing_id,
         started_at=now(),
     )
@@ -221,7 +221,7 @@ def encoding_of(file_format: FileFormat) -> dict[str, Any]:
 
 
 def _refuse_another_format(job: Job, found: dict[str, Any]) -> None:
-    wanted = encoding_of(job.file_format)
+    wanted = encoding_of(job.options.file_format)
     differing = [
         f"{name} is {wanted.get(name)!r} and was {found.get(name)!r}"
         for name in {**wanted, **found}

@@ -72,25 +72,8 @@ PLAN_TRIES = 10
 
 
 def land(job: Job, *, finish: bool = True) -> Landed:
-    """Move the rows of the source to the folder and return the manifest that commits them.
-
-    A commit of the same run stays unchanged; an unfinished landing of the same source is resumed. If there is
-    nothing new, nothing is written.
-
-    :param finish: whether the result counts as reported when this returns; else the caller calls
-        ``finish()`` of the result. A run that never does so leaves its parts to the next run, which
-        reports them with its own.
-    :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
-        may not be replaced.
-    :raises DestinationBusy: if another landing is writing there, or has taken over the folder.
-    :raises FormatChanged: if the data to continue has other format options.
-    :raises SourceReset: if the source no longer begins with the data to continue.
-    :raises RowsMissing: if the service returned fewer or more rows than it announced.
-    :raises PartsMissing: if parts of another run are missing.
-    :raises StorageError: if the storage cannot be read or written.
-    :raises Stopped: once ``job.stop`` is set.
-    """
-    job.file_format.require_extras()
+    """Do what :func:`airflow_provider_webcollect.landing.land` says."""
+    job.options.file_format.require_extras()
     if outer := job.folder.enclosing():
         raise DestinationTaken(
             f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"
@@ -100,7 +83,7 @@ def land(job: Job, *, finish: bool = True) -> Landed:
             landed = _land_on(job, _read_folder(job.folder))
         except Changed:
             log.info("Another landing has written to %s; the folder is read again.", job.folder.root)
-            job.on_replan()
+            job.pages.forget()
         else:
             if finish:
                 landed.finish()
@@ -173,7 +156,7 @@ def _unwritten(job: Job, found: FolderState, manifest: Manifest) -> Landed:
     record = job.folder.read(PROGRESS)
     if (record and record.version) != found.record_version:
         raise Changed(PROGRESS)
-    own = manifest.run == job.run or job.mode == "incremental"
+    own = manifest.run == job.run or job.options.mode == "incremental"
     return Landed(manifest, own, manifest.new(job.run))
 
 
@@ -217,7 +200,7 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
             return start
     remedy = (
         "on_reset='full' lands all of it again, and on_reset='append' adds all of it to what is there"
-        if job.mode == "incremental"
+        if job.options.mode == "incremental"
         else "another run with if_exists='overwrite' lands all of it again"
     )
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
@@ -232,7 +215,7 @@ def _copy(job: Job, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -
     """Write the rows as parts, and check that there are as many as the service has announced."""
     writer = PartsWriter(job, lease, reader)
     writer.write(pages)
-    if job.mark is not None and lease.progress.rows and not reader.settled:
+    if job.options.mark_exported and lease.progress.rows and not reader.settled:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())
@@ -259,8 +242,8 @@ def _commit(job: Job, found: FolderState, lease: Lease, total: int) -> Landed:
         if found.manifest is not None and _keeps_replaced(job, found, progress):
             job.folder.keep_replaced(found.manifest)
         version = lease.commit(manifest, version)
-        job.on_commit(landed)
-    if job.mark is not None and manifest.exported_at is None:
+        job.observer.on_commit(landed)
+    if job.options.mark_exported and manifest.exported_at is None:
         # a landing that was taken over must not mark rows that its successor has not landed yet
         lease.renew()
         job.mark()
@@ -305,7 +288,7 @@ def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> M
         format=encoding.pop("file_format"),
         compression=encoding.pop("compression"),
         encoding=encoding,
-        columns=job.file_format.columns_after(progress.columns).names or None,
+        columns=job.options.file_format.columns_after(progress.columns).names or None,
         new_parts=len(unreported) + len(progress.parts),
         next_offset=progress.next_offset,
         last_page=progress.last_page,
@@ -321,7 +304,7 @@ def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> M
 
 def _keeps_replaced(job: Job, found: FolderState, progress: Progress) -> bool:
     """Return whether the commit replaces a landing that can be put back."""
-    return found.manifest is not None and not progress.continues and job.on_reset == "full"
+    return found.manifest is not None and not progress.continues and job.options.on_reset == "full"
 
 
 def _obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:

@@ -147,7 +147,7 @@ class SourceReader:
         The source may show older batches while rows of a run that has just finished are still missing; the
         service does not announce those.
         """
-        before, settle = self.count.rows, self._job.settle
+        before, settle = self.count.rows, self._job.options.settle
         if settle:
             Notice(log).give(
                 settle, "Waiting %.0f s for rows that a run which has just finished may still add.", settle
@@ -165,7 +165,7 @@ class SourceReader:
         :raises RowsMissing: if its rows are others now: what was read does not go together.
         """
         had_time = self._waited or time.monotonic() - self._began >= LONG_READ
-        had_time = had_time or (self._job.mark is not None and self._pages > 1)
+        had_time = had_time or (self._job.options.mark_exported and self._pages > 1)
         if self.first is None or not had_time:
             return
         waits = self._waits("all rows to be shown: there are fewer than were read")
@@ -184,7 +184,7 @@ class SourceReader:
 
     def _to_the_end(self, waits: Iterator[float], *, late: bool = False) -> Iterator[Page]:
         while True:
-            answer = self._ahead or self._job.fetch(self._offset)
+            answer = self._ahead or self._read(self._offset)
             self._ahead = None
             self._pages += 1
             if not answer.rows and answer.total < max(self.count.rows, 1):
@@ -199,6 +199,11 @@ class SourceReader:
                 yield page
             if answer.rest_total <= 0 and (not page.rows or page.rows_so_far >= page.total):
                 return
+
+    def _read(self, offset: int) -> DataPage:
+        page = self._job.pages.read(offset)
+        self._job.observer.on_page()
+        return page
 
     def _counted(self, answer: DataPage) -> Page:
         if answer.total < self.count.total:
@@ -239,7 +244,7 @@ class SourceReader:
         offset, counts_fit = last.offset, True
         rows: list[msgspec.Raw] = []
         while True:
-            page = self._job.fetch(offset)
+            page = self._read(offset)
             before = page.total - page.rest_total - len(page.rows)
             counts_fit = counts_fit and before == rows_so_far - last.rows + len(rows)
             rows += page.rows
@@ -248,7 +253,7 @@ class SourceReader:
                 return page, rows, counts_fit
 
     def _waits(self, purpose: str) -> Iterator[float]:
-        notice, rest = Notice(log), self._job.settle
+        notice, rest = Notice(log), self._job.options.settle
         for wait in intervals(rest, SETTLE_INTERVAL):
             notice.give(rest, "Waiting up to %.0f s for %s.", rest, purpose)
             yield wait

@@ -95,7 +95,7 @@ class PartsWriter:
         self._job = job
         self._lease = lease
         self._reader = reader
-        self._columns = job.file_format.columns_after(lease.progress.columns)
+        self._columns = job.options.file_format.columns_after(lease.progress.columns)
 
     def write(self, pages: Iterator[Page]) -> None:
         """Write the pages as parts."""
@@ -110,23 +110,23 @@ class PartsWriter:
         """
         progress = self._lease.progress
         number = progress.parts_before + len(progress.parts) + 1
-        name = part_name(number, progress.landing_id, self._job.file_format.suffix)
-        if self._job.partition:
-            name = f"{self._job.partition}/{name}"
+        name = part_name(number, progress.landing_id, self._job.options.file_format.suffix)
+        if self._job.options.partition:
+            name = f"{self._job.options.partition}/{name}"
         last = left_over = None
         with (
             self._job.folder.part(name) as file,
             write_behind(file) as behind,
-            self._job.file_format.writer(behind, self._columns) as writer,
+            self._job.options.file_format.writer(behind, self._columns) as writer,
         ):
             for page in itertools.chain((first,), others):
                 if not writer.write(page.rows):
                     left_over = page
                     break
                 last = page
-                self._job.on_progress(page.rows_so_far, page.total)
+                self._job.observer.on_progress(page.rows_so_far, page.total)
                 self._lease.check()
-                if behind.bytes >= self._job.max_part_bytes:
+                if behind.bytes >= self._job.options.max_part_bytes:
                     break
         # the first page of a part is always written
         assert last is not None

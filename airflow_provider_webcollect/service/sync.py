@@ -78,7 +78,7 @@ class Client:
         connections: int = 64,
     ) -> None:
         self.context = context
-        self._stop = stop or Stop()
+        self.stop = stop or Stop()
         self._connections = connections
         self._renewing = threading.Lock()
         self._opening = threading.Lock()
@@ -165,7 +165,7 @@ class Client:
 
     def sleep(self, seconds: float) -> None:
         """Wait for this number of seconds; raises ``Stopped`` as soon as the client is stopped."""
-        self._stop.sleep(seconds)
+        self.stop.sleep(seconds)
 
     def close(self) -> None:
         """Close the connections to the service, after a renewal in progress; a later call opens new ones."""
@@ -193,7 +193,7 @@ class Client:
         def renewed() -> T:
             with self._renewing:
                 # once stopped, begin no renewal: it would leave a claim that other processes wait for
-                self._stop.check()
+                self.stop.check()
                 return renewal(sender)
 
         if threading.current_thread() is not threading.main_thread():
@@ -228,7 +228,7 @@ class Client:
                 form = multipart(request, opened.enter_context(request.file.open()))
                 headers, content = {**headers, "Content-Type": form.content_type}, form
             prepared = requests.Request(request.method, request.url, headers, data=content).prepare()
-            self._stop.check()
+            self.stop.check()
             return adapter.send(  # type: ignore[no-any-return]
                 prepared,
                 stream=True,
@@ -256,7 +256,7 @@ class Client:
             with self._opening:
                 if key not in self._adapters:
                     self._adapters[key] = _new_adapter(
-                        base, self.context.settings, self._connections, total_timeout, self._stop
+                        base, self.context.settings, self._connections, total_timeout, self.stop
                     )
         return self._adapters[key]
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-    from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.manifest import Part
+    from airflow_provider_webcollect.landing.manifest import Part, Run
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.pauses import Stop
 
 #: Airflow's schemes for S3; Redshift knows only the first.
 _SCHEMES = ("s3", "s3a", "s3n")
@@ -28,10 +29,12 @@ def refuse_other_storage(folder: object) -> None:
         raise InvalidArgument("redshift_manifest", True, rule)
 
 
-def write_redshift_manifest(job: Job, path: ObjectStoragePath, parts: Iterable[Part]) -> str:
+def write_redshift_manifest(
+    folder: Folder, path: ObjectStoragePath, run: Run, parts: Iterable[Part], stop: Stop
+) -> str:
     """Write a manifest of ``parts`` beside the landing's own; a retry replaces the one of its run.
 
-    :param path: the landing's folder.
+    :param folder: that of the landing, which is at ``path``.
     :return: the URI of the manifest.
     :raises StorageError: if the storage cannot be written.
     :raises Stopped: if the landing is to end.
@@ -42,8 +45,8 @@ def write_redshift_manifest(job: Job, path: ObjectStoragePath, parts: Iterable[P
         {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
-    name = redshift_manifest_of(job.run)
-    job.stop.check()
-    with job.folder.part(name) as file:
+    name = redshift_manifest_of(run)
+    stop.check()
+    with folder.part(name) as file:
         file.write(json.dumps({"entries": entries}, indent=2).encode())
     return address.file(name).uri

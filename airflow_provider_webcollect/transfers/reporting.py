@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.assets import Address
+from airflow_provider_webcollect.landing.job import Observer
 from airflow_provider_webcollect.landing.manifest import MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from airflow_provider_webcollect.landing.job import Landed
     from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part, Source
-    from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.transfers.sources import Place
 
 #: Seconds between two progress lines in the log.
@@ -31,7 +32,7 @@ MAX_LISTED_PARTS = 1000
 
 
 @dataclass
-class LandingReport:
+class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
     :param path: the folder.
@@ -57,19 +58,13 @@ class LandingReport:
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
-    def sent(self) -> None:
+    def on_request(self) -> None:
         """Count a request."""
         self.requests += 1
 
-    def counted(self, read: Callable[[int], DataPage]) -> Callable[[int], DataPage]:
-        """Return ``read`` wrapped so that its pages are counted."""
-
-        def read_and_count(offset: int) -> DataPage:
-            page = read(offset)
-            self.pages += 1
-            return page
-
-        return read_and_count
+    def on_page(self) -> None:
+        """Count a page."""
+        self.pages += 1
 
     def on_progress(self, rows: int, total: int) -> None:
         """Log the rows written so far and their expected total, every few seconds."""
@@ -95,6 +90,37 @@ class LandingReport:
         """Store a commit, which counts even if the mark after it fails; there may be several."""
         self.landed = landed
         self.committed = (*self.committed, *landed.committed)
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Measure what the block lands, and say what became of it: the metrics also if it fails."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.duration = time.monotonic() - began
+            self._send_metrics()
+        new = self.new_parts()
+        self.log.info(
+            "%s: %d new rows in %d parts at %s, which has %d rows now",
+            self.place.source,
+            sum(part.rows for part in new),
+            len(new),
+            self.place.folder,
+            self.manifest.rows,
+        )
+
+    def _send_metrics(self) -> None:
+        from airflow.providers.common.compat.sdk import Stats
+
+        counts = {
+            "rows": sum(part.rows for part in self.committed),
+            "bytes": sum(part.bytes for part in self.committed),
+            "pages": self.pages,
+            "retries": max(0, self.requests - self.pages),
+        }
+        for name, number in counts.items():
+            Stats.incr(f"{METRICS}.{name}", number)
 
     @property
     def result(self) -> Landed:
@@ -167,20 +193,6 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
         **lists,
         "duration": round(time.monotonic() - began, 3),
     }
-
-
-def send_metrics(report: LandingReport) -> None:
-    """Send what a landing has committed and requested to Airflow's metrics."""
-    from airflow.providers.common.compat.sdk import Stats
-
-    counts = {
-        "rows": sum(part.rows for part in report.committed),
-        "bytes": sum(part.bytes for part in report.committed),
-        "pages": report.pages,
-        "retries": max(0, report.requests - report.pages),
-    }
-    for name, number in counts.items():
-        Stats.incr(f"{METRICS}.{name}", number)
 
 
 def report_to_outlets(

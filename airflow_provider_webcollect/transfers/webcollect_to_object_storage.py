@@ -13,15 +13,9 @@ from airflow_provider_webcollect.common.errors import airflow_errors
 from airflow_provider_webcollect.common.operator import ProviderOperator
 from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import (
-    MAX_PART_BYTES,
-    IfExists,
-    Job,
-    OnReset,
-    check_mode,
-    check_partition,
-)
+from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, IfExists, OnReset, make_options
 from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
@@ -30,9 +24,8 @@ from airflow_provider_webcollect.links import (
     store_task_link,
 )
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, mark_exported
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.transfers import lineage, reporting
@@ -46,9 +39,10 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.formats.base import FileFormat
     from airflow_provider_webcollect.landing.formats.parquet import OnCastError
+    from airflow_provider_webcollect.landing.job import Options
     from airflow_provider_webcollect.landing.run import Unreported
+    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
@@ -211,17 +205,11 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def _check(self) -> None:
         found = self._places()
-        self._format()
-        check_partition(self.partition)
+        self._options()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
             for place in found:
                 refuse_other_storage(place.folder)
-        validation.integer("page_size", self.page_size, 1, MAX_DATA_SIZE)
-        validation.integer("max_part_bytes", self.max_part_bytes, 1)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        validation.seconds("settle", self.settle, may_be_zero=True)
-        check_mode(self.mode, self.on_reset, self.if_exists)
-        validation.boolean("mark_exported", self.mark_exported)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
 
@@ -235,8 +223,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
         return places(self.sources, folder)
 
-    def _format(self) -> FileFormat:
-        return make_format(
+    def _options(self) -> Options:
+        file_format = make_format(
             self.file_format,
             self.compression or None,
             self.columns or None if isinstance(self.columns, str) else self.columns,
@@ -244,12 +232,23 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             self.on_cast_error,
             self.sanitize_formulas,
         )
+        return make_options(
+            file_format,
+            mode=self.mode,
+            on_reset=self.on_reset,
+            if_exists=self.if_exists,
+            partition=self.partition,
+            mark_exported=self.mark_exported,
+            page_size=self.page_size,
+            max_part_bytes=self.max_part_bytes,
+            settle=self.settle,
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
-        began = time.monotonic()
         from airflow_provider_webcollect.landing.run import Unreported
 
+        began = time.monotonic()
         # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
         # what a failed task has landed, the next run reports.
         with airflow_errors(), Stop() as stop, Unreported() as unreported:
@@ -280,18 +279,38 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         from airflow_provider_webcollect.landing.run import land_all
 
         reports = [self._report(place) for place in self._places()]
-        client = Client(hook.client.context, stop=stop)
+        client, ti, options = Client(hook.client.context, stop=stop), context["ti"], self._options()
+        run = _run(ti)
+
+        def land_one(report: LandingReport, folder: Folder) -> None:
+            with report.ending():
+                landed = land(
+                    client,
+                    report.place.source,
+                    folder,
+                    run,
+                    options,
+                    attempt=ti.try_number,
+                    observer=report,
+                    finish=False,
+                )
+                report.landed = unreported.add(landed)
+                if self.redshift_manifest and landed.own:
+                    report.redshift_manifest = write_redshift_manifest(
+                        folder, report.path, run, report.new_parts(), stop
+                    )
+
         # in this thread, since only here Airflow provides the storages' connections
         jobs = {
             f"{report.place.source} to {report.place.folder}": functools.partial(
-                self._land_one, self._job(client, stop, context["ti"], report), report, unreported
+                land_one, report, folder_at(report.path)
             )
             for report in reports
         }
         try:
             if self.sources is None:
-                for land_one in jobs.values():
-                    land_one()
+                for job in jobs.values():
+                    job()
             else:
                 land_all(jobs, int(self.max_concurrency))
         finally:
@@ -305,56 +324,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             mode=self.mode,
             log=self.log,
             prefix="" if self.sources is None else f"{place.source}: ",
-        )
-
-    def _land_one(self, job: Job, report: LandingReport, unreported: Unreported) -> None:
-        """Land one source; its duration and what was committed are reported however it ends."""
-        from airflow_provider_webcollect.landing.run import land
-
-        began = time.monotonic()
-        try:
-            report.landed = unreported.add(land(job, finish=False))
-            if self.redshift_manifest and report.landed.own:
-                report.redshift_manifest = write_redshift_manifest(job, report.path, report.new_parts())
-        finally:
-            report.duration = time.monotonic() - began
-            reporting.send_metrics(report)
-        new = report.new_parts()
-        self.log.info(
-            "%s: %d new rows in %d parts at %s, which has %d rows now",
-            job.source,
-            sum(part.rows for part in new),
-            len(new),
-            report.place.folder,
-            report.manifest.rows,
-        )
-
-    def _job(self, client: Client, stop: Stop, ti: Any, report: LandingReport) -> Job:
-        import msgspec
-
-        source = report.place.source
-        reader = PageReader(
-            client, source.collection_task_id, source.lotno, size=int(self.page_size), sent=report.sent
-        )
-        mark = functools.partial(client.send, mark_exported(source.collection_task_id))
-        return Job(
-            source=msgspec.structs.replace(source, host=client.context.settings.host),
-            folder=folder_at(report.path),
-            run=_run(ti),
-            attempt=ti.try_number,
-            fetch=report.counted(reader.read),
-            on_replan=reader.forget,
-            file_format=self._format(),
-            mode=self.mode,
-            on_reset=self.on_reset,
-            if_exists=self.if_exists,
-            partition=check_partition(self.partition),
-            mark=mark if self.mark_exported else None,
-            max_part_bytes=int(self.max_part_bytes),
-            settle=float(self.settle),
-            on_progress=report.on_progress,
-            on_commit=report.on_commit,
-            stop=stop,
         )
 
 

@@ -13,11 +13,9 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, ObjectStorag
 
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing.job import Job
-from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.errors import Stopped
-from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.transfers.redshift import write_redshift_manifest
@@ -133,15 +131,10 @@ def test_nothing_is_committed_or_marked_though_all_rows_were_there(landing: Land
 def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path: Path) -> None:
     stop = Stop()
     stop.set()
-    job = Job(
-        source=Source(collection_task_id="t"),
-        folder=Folder(fsspec.filesystem("file"), str(tmp_path)),
-        run=Run(dag_id="d", task_id="t", run_id="r"),
-        fetch=lambda offset: DataPage(offset=0, total=0, rest_total=0, rows=[]),
-        stop=stop,
-    )
+    folder = Folder(fsspec.filesystem("file"), str(tmp_path))
+    run = Run(dag_id="d", task_id="t", run_id="r")
     with pytest.raises(Stopped):
-        write_redshift_manifest(job, ObjectStoragePath("s3://bucket/landed"), [])
+        write_redshift_manifest(folder, ObjectStoragePath("s3://bucket/landed"), run, [], stop)
     assert list(tmp_path.iterdir()) == []
 
 

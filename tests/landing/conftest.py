@@ -15,7 +15,6 @@ import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from airflow_provider_webcollect.landing import job as jobs
-from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     Manifest,
@@ -29,6 +28,7 @@ from airflow_provider_webcollect.landing.storage.folder import Folder as Destina
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
 from tests.interruption import Pauses
+from tests.landing.pages import Fetch, make_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.sync import Client
 
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
-#: Each part is recorded when it is finished.
-AT_ONCE = jobs.Timing(record_interval=0)
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
 
 
@@ -198,7 +196,6 @@ def client(connect: Callable[..., Client]) -> Client:
     return connect()
 
 
-Fetch = Callable[[int], DataPage]
 Stream = Callable[[Iterator[DataPage]], Iterator[DataPage]]
 Landing = Callable[..., jobs.Landed]
 Landed = Callable[..., Manifest]
@@ -262,20 +259,9 @@ def land_job(client: Client, folder: Folder) -> Landing:
         **changes: Any,
     ) -> jobs.Landed:
         fetch = fetch or PageReader(client, task_id, lotno, size=size).read
-        options = {
-            "folder": folder.destination,
-            "run": RUN,
-            "stop": Pauses(sleep),
-            "timing": AT_ONCE,
-            **changes,
-        }
-        return land(
-            Job(
-                source=Source(collection_task_id=task_id, lotno=lotno),
-                fetch=through(read, fetch) if read else fetch,
-                **options,
-            )
-        )
+        arguments = {"folder": folder.destination, "run": RUN, "stop": Pauses(sleep), **changes}
+        source = Source(collection_task_id=task_id, lotno=lotno)
+        return land(make_job(through(read, fetch) if read else fetch, source=source, **arguments))
 
     return run
 

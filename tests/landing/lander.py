@@ -16,7 +16,6 @@ import traceback
 from typing import Any
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Timing
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -26,6 +25,7 @@ from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from tests.landing.pages import make_job
 from tests.landing.storages import filesystem
 
 #: The files of object stores, whose uploads and commits are changes too.
@@ -72,15 +72,15 @@ def land_it(order: dict[str, Any], tell: int) -> None:
 
     os.write(tell, b"r")
     land(
-        Job(
+        make_job(
+            PageReader(client, task, size=50).read,
             source=Source(collection_task_id=task),
             folder=Folder(fs, order["root"]),
             run=Run(dag_id="d", task_id="t", run_id=order["run"]),
-            fetch=PageReader(client, task, size=50).read,
             file_format=make_format(**order.get("format", {})),
             mark=lambda: client.send(mark_exported(task)),
             max_part_bytes=order["max_part_bytes"],
-            timing=Timing(record_interval=0),
+            stop=client.stop,
             **order.get("options", {}),
         )
     )

@@ -1,14 +1,16 @@
-"""Sources without a service: pages with chosen rows and counts, and rows that are numbered."""
+"""Sources without a service, and landings of them: chosen rows and counts, and rows that are numbered."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from airflow_provider_webcollect.landing.job import Job, Timing
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Options, Timing
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.models import DataPage
@@ -16,6 +18,68 @@ from tests.interruption import Pauses
 
 #: Rows in a page of :class:`Rows`.
 PAGE = 5
+#: Each part is recorded when it is finished.
+AT_ONCE = Timing(record_interval=0)
+Fetch = Callable[[int], DataPage]
+
+
+def nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+class Pages:
+    """Pages that are given by a function."""
+
+    def __init__(self, fetch: Fetch, on_replan: Callable[[], object] = nothing) -> None:
+        self.read = fetch
+        self.forget = on_replan
+
+
+class Hears(Observer):
+    """Passes on what it hears."""
+
+    def __init__(
+        self,
+        on_progress: Callable[[int, int], object] = nothing,
+        on_commit: Callable[[Landed], object] = nothing,
+    ) -> None:
+        self.on_progress = on_progress  # type: ignore[method-assign, assignment]
+        self.on_commit = on_commit  # type: ignore[method-assign, assignment]
+
+
+def make_job(fetch: Fetch, **arguments: Any) -> Job:
+    """Return a landing of the pages that ``fetch`` gives; it waits for no late rows.
+
+    :param arguments: those of :class:`Job`, and, by their own names, those of its options, observer and
+        pages. With ``mark``, the export is marked.
+    """
+    job = Job(
+        source=Source(collection_task_id="t"),
+        folder=arguments["folder"],
+        run=arguments["run"],
+        options=Options(file_format=make_format(), settle=0.0),
+        pages=Pages(fetch),
+        mark=nothing,
+        observer=Observer(),
+        stop=Pauses(),
+        timing=AT_ONCE,
+    )
+    return changed(job, **arguments)
+
+
+def changed(job: Job, **arguments: Any) -> Job:
+    """Return a landing with other arguments, named as those of :func:`make_job`."""
+    options = {field.name for field in dataclasses.fields(Options)} & arguments.keys()
+    changes: dict[str, Any] = {name: arguments.pop(name) for name in options}
+    if "mark" in arguments:
+        changes["mark_exported"] = arguments["mark"] is not None
+        arguments["mark"] = arguments["mark"] or nothing
+    if "fetch" in arguments:
+        given = ("fetch", "on_replan")
+        arguments["pages"] = Pages(**{name: arguments.pop(name) for name in given if name in arguments})
+    if heard := {"on_progress", "on_commit"} & arguments.keys():
+        arguments["observer"] = Hears(**{name: arguments.pop(name) for name in heard})
+    return dataclasses.replace(job, options=dataclasses.replace(job.options, **changes), **arguments)
 
 
 def counted_page(rows: list[dict[str, Any]], offset: int, total: int, rest: int) -> DataPage:
@@ -73,12 +137,9 @@ def true_rows(count: int) -> list[dict[str, int]]:
 
 def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
     """Return the landing of numbered rows, each page a part of its own."""
-    return Job(
-        source=Source(collection_task_id="t"),
+    return make_job(
+        rows.fetch,
         folder=destination,
         run=Run(dag_id="d", task_id="t", run_id=run),
-        fetch=rows.fetch,
-        max_part_bytes=1,
-        stop=Pauses(),
-        **{"timing": Timing(record_interval=0), **options},
+        **{"max_part_bytes": 1, **options},
     )

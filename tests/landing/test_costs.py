@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Timing
+from airflow_provider_webcollect.landing.job import Landed, Timing
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     Manifest,
@@ -32,7 +32,7 @@ from airflow_provider_webcollect.landing.source import digest_rows
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.conftest import ALL_HISTORIES
-from tests.landing.pages import serving
+from tests.landing.pages import make_job, serving
 from tests.landing.relay import Relay, relayed
 from tests.landing.storages import Storage
 
@@ -200,11 +200,11 @@ class Landing:
         self.runs += 1
         S3.known.clear()
         with relayed(self._storage) as (storage, relay):
-            job = Job(
+            job = make_job(
+                serving(self.rows),
                 source=SOURCE,
                 folder=Folder(storage.fs, self._root),
                 run=run_of(self.runs - 1),
-                fetch=serving(self.rows),
                 file_format=self._format,
                 mode="incremental",
                 timing=UNHURRIED,

@@ -31,7 +31,7 @@ from tests.interruption import Pauses
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
-from tests.landing.pages import PAGE, Rows, job, true_rows
+from tests.landing.pages import PAGE, Rows, changed, job, true_rows
 from tests.landing.storages import Storage, local
 from tests.service.servers import answer, client_of, query_number, serving
 
@@ -206,7 +206,7 @@ class TestRunsThatMeet:
             slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
             held = Held(
                 lambda place: land(
-                    dataclasses.replace(slow(destination=place), fetch=reader.read, on_replan=reader.forget)
+                    changed(slow(destination=place), fetch=reader.read, on_replan=reader.forget)
                 ),
                 folder.destination,
                 ("replace", "_progress.json"),
@@ -256,9 +256,9 @@ class TestRunsThatMeet:
         }
         before = job(Rows(0), folder.destination, "r1", mark=self.broken, **options)
         with pytest.raises(ConnectionError):
-            land(dataclasses.replace(before, fetch=listed(pages[:1])))
+            land(changed(before, fetch=listed(pages[:1])))
         again = msgspec.structs.replace(pages[0], total=2, rest_total=1)
-        after = dataclasses.replace(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
+        after = changed(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
         assert land(after).new == land(after).manifest.parts
         assert [sum(part.rows for part in landed.committed) for landed in committed] == [1, 1]
 

@@ -32,7 +32,7 @@ from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.all_formats import FORMATS, named
 from tests.landing.conftest import RUN, Crash, Folder, Landed, crashing_at, offsets_asked
 from tests.landing.interleaving import Held
-from tests.landing.pages import PAGE, Rows, job, serving, true_rows
+from tests.landing.pages import PAGE, Rows, changed, job, serving, true_rows
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -114,7 +114,7 @@ class Refilled:
     def made(self, run: str, destination: Destination, **options: Any) -> Job:
         """Return what is to be landed."""
         made = job(Rows(0), destination, run, **{"mode": "incremental", **options})
-        return dataclasses.replace(made, fetch=serving(self.rows, PAGE))
+        return changed(made, fetch=serving(self.rows, PAGE))
 
     def held(self, run: str, at: int | tuple[str, str], **options: Any) -> Held:
         """Land them, but stop before an operation of the storage."""

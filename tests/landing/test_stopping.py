@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,9 @@ from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.sync import Client
-from tests.landing.conftest import AT_ONCE, OTHER_RUN, RUN, Crash, Folder
+from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
 from tests.landing.interleaving import Held
+from tests.landing.pages import changed, make_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,15 +39,14 @@ def job(client: Client, sandbox: Sandbox) -> Callable[..., Job]:
     def make(folder: Destination, stop: Stop | None = None, attempt: int = 1) -> Job:
         stop = stop or Stop()
         stoppable = Client(client.context, stop=stop)
-        return Job(
+        return make_job(
+            PageReader(stoppable, task, size=100).read,
             source=Source(collection_task_id=task),
             folder=folder,
             run=RUN,
             attempt=attempt,
-            fetch=PageReader(stoppable, task, size=100).read,
             mark=lambda: stoppable.send(mark_exported(task)),
             max_part_bytes=1,
-            timing=AT_ONCE,
             mode="incremental",
             stop=stop,
         )
@@ -61,7 +60,7 @@ def nothing(job: Callable[..., Job], folder: Folder) -> None:
 
 def a_commit(job: Callable[..., Job], folder: Folder) -> None:
     """Another run has landed, and marked nothing."""
-    land(dataclasses.replace(job(folder.destination), run=OTHER_RUN, mark=None))
+    land(changed(job(folder.destination), run=OTHER_RUN, mark=None))
 
 
 def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
