@@ -1,10 +1,14 @@
-"""Assets ``webcollect://<conn_id>/<task id>``, which represent the rows of a collection task."""
+"""Assets ``webcollect://<conn_id>/<task id>``, which represent the rows of a collection task, and the events
+of the assets that rows land in."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -69,6 +73,75 @@ def stored_tasks(session: Session) -> dict[str, list[str]]:
         if (task := unquote(uri.path.split("/")[1])) not in tasks:
             tasks.append(task)
     return found
+
+
+class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a landing says in the ``extra`` of an asset event: the transfer writes it, consumers read it.
+
+    :ivar webcollect_conn_id: the Airflow connection of the service.
+    :ivar destination: the folder, as it was given; with several sources, of all of them.
+    :ivar rows: of the landing, or, if it is incremental, of the parts that this run reports; ``bytes`` and
+        ``parts`` likewise; with several sources, the sums.
+    :ivar bytes: of the parts.
+    :ivar parts: their number.
+    :ivar duration: seconds.
+    :ivar total_rows: all rows of an incremental landing; unset for others.
+    :ivar collection_task_id: the source, with ``lotno``; this and the next five are unset if there are
+        several sources.
+    :ivar lotno: the batch; None for the whole history.
+    :ivar manifest: the landing's manifest.
+    :ivar uris: the parts that this run reports; None if there are more than 1,000.
+    :ivar objects: the same without scheme and bucket.
+    :ivar redshift_manifest: for Redshift's COPY; None if none was written.
+    :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
+    :ivar manifests: those of their landings.
+    """
+
+    webcollect_conn_id: str
+    destination: str
+    rows: int
+    bytes: int
+    parts: int
+    duration: float
+    total_rows: int | UnsetType = UNSET
+    collection_task_id: str | UnsetType = UNSET
+    lotno: str | UnsetType | None = UNSET
+    manifest: str | UnsetType = UNSET
+    uris: list[str] | UnsetType | None = UNSET
+    objects: list[str] | UnsetType | None = UNSET
+    redshift_manifest: str | UnsetType | None = UNSET
+    collection_task_ids: list[str] | UnsetType = UNSET
+    manifests: list[str] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, extra: object) -> LandingEvent | None:
+        """Return the event that an ``extra`` is; None if it is that of no landing.
+
+        :param extra: of an asset event; anyone may add events, with any extra.
+        """
+        try:
+            return msgspec.convert(extra, cls)
+        except msgspec.ValidationError:
+            return None
+
+    def extra(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    def tasks(self) -> list[str]:
+        """Return the collection tasks whose rows have landed."""
+        return _listed(self.collection_task_ids, self.collection_task_id)
+
+    def all_manifests(self) -> list[str]:
+        """Return the manifests of all its landings."""
+        return _listed(self.manifests, self.manifest)
+
+
+def _listed(several: list[str] | UnsetType, one: str | UnsetType) -> list[str]:
+    if several is not UNSET:
+        return several
+    return [] if one is UNSET else [one]
 
 
 class Address(NamedTuple):

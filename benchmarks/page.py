@@ -91,6 +91,8 @@ def fill(session: Session, events: int, now: datetime.datetime) -> Collection[st
             "manifest": f"s3://bucket/{place}/_manifest.json",
             "rows": chance.randint(900, 1100),
             "bytes": 250_000,
+            "parts": 3,
+            "duration": 12.5,
             "uris": [f"s3://bucket/{place}/part-{part}.jsonl" for part in range(3)],
             "webcollect_conn_id": "webcollect_default",
             "collection_task_id": f"task-{place}",

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.assets import Address
+from airflow_provider_webcollect.assets import Address, LandingEvent
 from airflow_provider_webcollect.landing.job import Observer
 from airflow_provider_webcollect.landing.manifest import MANIFEST
 
@@ -213,16 +213,19 @@ def report_to_outlets(
     assets = [outlet for outlet in outlets if hasattr(outlet, "uri")]
     if events is None:
         return
-    extra = {"webcollect_conn_id": conn_id, **facts}
-    if summaries := extra.pop("sources", None):
-        del extra["uris"], extra["objects"]
-        extra["collection_task_ids"] = [source.collection_task_id for source in sources]
-        extra["manifests"] = [summary["manifest"] for summary in summaries]
+    if summaries := facts.get("sources"):
+        sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
+        tasks = [source.collection_task_id for source in sources]
+        manifests = [summary["manifest"] for summary in summaries]
+        event = LandingEvent(
+            webcollect_conn_id=conn_id, collection_task_ids=tasks, manifests=manifests, **sums
+        )
     else:
         (source,) = sources
-        extra |= {"collection_task_id": source.collection_task_id, "lotno": source.lotno}
+        task, lotno = source.collection_task_id, source.lotno
+        event = LandingEvent(webcollect_conn_id=conn_id, collection_task_id=task, lotno=lotno, **facts)
     for asset in assets:
-        events[asset].extra.update(extra)
+        events[asset].extra.update(event.extra())
 
 
 def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:

@@ -8,7 +8,10 @@ import statistics
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.models.asset import AssetEvent, AssetModel
+from msgspec import UNSET
 from sqlalchemy import func, select
+
+from airflow_provider_webcollect.assets import LandingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -34,12 +37,12 @@ class _Series(NamedTuple):
     map_index: int | None
 
 
-class _Event(NamedTuple):
-    """What is read of an asset event."""
+class _Landing(NamedTuple):
+    """A landing, by the newest event that its run has left."""
 
     run_id: str | None
     timestamp: datetime.datetime
-    extra: Any
+    event: LandingEvent
 
 
 def read_landings(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> dict[str, Any]:
@@ -59,24 +62,12 @@ def read_landings(session: Session, dag_ids: Collection[str], now: datetime.date
     events = _events(session, ids)
     found = []
     for series in shown:
-        if runs := _one_per_run(events[event_id] for _, event_id in reversed(newest[series])):
+        runs = _one_per_run(
+            events[event_id] for _, event_id in reversed(newest[series]) if event_id in events
+        )
+        if runs:
             found.append(_described(series, assets[series.asset_id], runs, now))
     return {"read_at": now.isoformat(), "left_out": len(readable) - len(shown), "series": found}
-
-
-def is_landing(extra: Any) -> bool:
-    """Return whether an asset event's ``extra`` is that of a landing."""
-    return (
-        isinstance(extra, dict)
-        and ("manifest" in extra or "manifests" in extra)
-        and all(isinstance(extra.get(name), int) for name in ("rows", "bytes"))
-    )
-
-
-def collection_tasks(extra: dict[str, Any]) -> list[str]:
-    """Return the collection tasks that a landing's event names; anyone may add events, with any extra."""
-    ids = extra.get("collection_task_ids") or [extra.get("collection_task_id")]
-    return [task_id for task_id in ids if isinstance(task_id, str)]
 
 
 def newest_events(session: Session) -> Iterable[tuple[AssetModel, AssetEvent]]:
@@ -94,7 +85,7 @@ def newest_events(session: Session) -> Iterable[tuple[AssetModel, AssetEvent]]:
 
 
 def _assets_of_landings(session: Session) -> dict[int, AssetModel]:
-    return {asset.id: asset for asset, event in newest_events(session) if is_landing(event.extra)}
+    return {asset.id: asset for asset, event in newest_events(session) if LandingEvent.of(event.extra)}
 
 
 def _newest_ids(
@@ -116,59 +107,62 @@ def _newest_ids(
     return found
 
 
-def _events(session: Session, ids: Sequence[int]) -> dict[int, _Event]:
+def _events(session: Session, ids: Sequence[int]) -> dict[int, _Landing]:
     event = AssetEvent
     # not as objects of the ORM, which keep the garbage collector busy for longer than the query takes
     rows = session.execute(
         select(event.id, event.source_run_id, event.timestamp, event.extra).where(event.id.in_(ids))
     )
-    return {event_id: _Event(*values) for event_id, *values in rows}
+    return {
+        event_id: _Landing(run_id, timestamp, landing)
+        for event_id, run_id, timestamp, extra in rows
+        if (landing := LandingEvent.of(extra))
+    }
 
 
-def _one_per_run(events: Iterable[_Event]) -> list[_Event]:
-    """Return the landings among the events, and of each run the last: one that was cleared has several."""
-    found: dict[str | None, _Event] = {}
-    for event in events:
-        if is_landing(event.extra):
-            found.pop(event.run_id, None)
-            found[event.run_id] = event
+def _one_per_run(landings: Iterable[_Landing]) -> list[_Landing]:
+    """Return the last landing of each run: one that was cleared has several."""
+    found: dict[str | None, _Landing] = {}
+    for landing in landings:
+        found.pop(landing.run_id, None)
+        found[landing.run_id] = landing
     return list(found.values())
 
 
 def _described(
-    series: _Series, asset: AssetModel, events: Sequence[_Event], now: datetime.datetime
+    series: _Series, asset: AssetModel, landings: Sequence[_Landing], now: datetime.datetime
 ) -> dict[str, Any]:
-    newest = events[-1]
-    interval = _usual_interval(events)
+    newest = landings[-1]
+    interval = _usual_interval(landings)
     silence = (now - newest.timestamp).total_seconds()
     return {
         "dag_id": series.dag_id,
         "task_id": series.task_id,
         "map_index": series.map_index,
         "asset": {"name": asset.name, "uri": asset.uri},
-        "webcollect_conn_id": newest.extra.get("webcollect_conn_id"),
-        "collection_task_id": ", ".join(collection_tasks(newest.extra)) or None,
-        "lotno": newest.extra.get("lotno"),
-        "destination": newest.extra.get("destination"),
+        "webcollect_conn_id": newest.event.webcollect_conn_id,
+        "collection_task_id": ", ".join(newest.event.tasks()) or None,
+        "lotno": newest.event.lotno or None,
+        "destination": newest.event.destination,
         "usual_seconds": interval,
         "is_stale": interval is not None and silence > ODD_FACTOR * interval,
-        "runs": [_run(event, events[:index]) for index, event in enumerate(events)],
+        "runs": [_run(landing, landings[:index]) for index, landing in enumerate(landings)],
     }
 
 
-def _run(event: _Event, earlier: Sequence[_Event]) -> dict[str, Any]:
-    extra = event.extra
-    usual = usual_count([each.extra["rows"] for each in earlier])
+def _run(landing: _Landing, earlier: Sequence[_Landing]) -> dict[str, Any]:
+    event = landing.event
+    usual = usual_count([each.event.rows for each in earlier])
     return {
-        "run_id": event.run_id,
-        "landed_at": event.timestamp.isoformat(),
-        "rows": extra["rows"],
-        "bytes": extra["bytes"],
-        "total_rows": extra.get("total_rows"),
-        "duration": extra.get("duration"),
-        "manifests": extra.get("manifests") or [extra.get("manifest")],
+        "run_id": landing.run_id,
+        "landed_at": landing.timestamp.isoformat(),
+        "rows": event.rows,
+        "bytes": event.bytes,
+        "total_rows": None if event.total_rows is UNSET else event.total_rows,
+        "duration": event.duration,
+        "manifests": event.all_manifests(),
         "usual_rows": usual,
-        "is_odd": is_odd(extra["rows"], usual),
+        "is_odd": is_odd(event.rows, usual),
     }
 
 
@@ -182,7 +176,7 @@ def is_odd(count: float, usual: float | None) -> bool:
     return bool(usual) and not usual / ODD_FACTOR <= count <= usual * ODD_FACTOR  # type: ignore[operator]
 
 
-def _usual_interval(events: Sequence[_Event]) -> float | None:
+def _usual_interval(landings: Sequence[_Landing]) -> float | None:
     """Return the median of the seconds between the latest landings; None if there are too few."""
-    pairs = itertools.pairwise(event.timestamp for event in events)
+    pairs = itertools.pairwise(landing.timestamp for landing in landings)
     return usual_count([(later - earlier).total_seconds() for earlier, later in pairs])

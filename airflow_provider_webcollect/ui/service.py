@@ -15,13 +15,13 @@ from airflow.models import Connection
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_provider_webcollect.assets import stored_tasks
+from airflow_provider_webcollect.assets import LandingEvent, stored_tasks
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.pages import all_analytics
-from airflow_provider_webcollect.ui.landings import collection_tasks, is_landing, newest_events
+from airflow_provider_webcollect.ui.landings import newest_events
 from airflow_provider_webcollect.waiting.queries import all_task_statuses
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ def _known_tasks(session: Session, conn_id: str) -> set[str]:
 def _landed_tasks(session: Session) -> Iterator[tuple[str, str]]:
     """Yield the connections and collection tasks of the newest landings."""
     for _, event in newest_events(session):
-        if is_landing(event.extra) and isinstance(conn_id := event.extra.get("webcollect_conn_id"), str):
-            for task_id in collection_tasks(event.extra):
-                yield conn_id, task_id
+        if landing := LandingEvent.of(event.extra):
+            for task_id in landing.tasks():
+                yield landing.webcollect_conn_id, task_id
 
 
 def _thresholds(days: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
+from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.lease import Lease
@@ -182,6 +183,11 @@ class TestAssetEvents:
             "lotno": None,
         }
         assert reported == {**run.xcoms["land"], **origin}
+        event = LandingEvent.of(reported)
+        assert event is not None
+        assert (event.rows, event.tasks()) == (400, [source["task_id"]])
+        assert event.all_manifests() == [f"{destination}/_manifest.json"]
+        assert event.extra() == reported
         if AIRFLOW_V_3_0_PLUS:
             with Session() as session:
                 extras = session.execute(text("select extra from asset_event")).scalars().all()
@@ -194,6 +200,9 @@ class TestAssetEvents:
         execute(make_transfer(destination, sources=tasks, outlets=[asset]), outlet_events={asset: event})
         reported = event.extra
 
+        typed = LandingEvent.of(reported)
+        assert typed is not None
+        assert (typed.tasks(), typed.all_manifests()) == (tasks, reported["manifests"])
         assert isinstance(reported.pop("duration"), float)
         assert reported == {
             "webcollect_conn_id": "webcollect_default",
