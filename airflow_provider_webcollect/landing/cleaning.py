@@ -18,18 +18,19 @@ from airflow_provider_webcollect.landing.manifest import (
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
-    REDSHIFT_MANIFEST_PATTERN,
     REPLACED_PATTERN,
+    RUN_FILE_PATTERN,
     Manifest,
+    Run,
     attempt_id_in,
     decode_manifest,
     decode_progress,
     encode,
+    is_file_of,
     is_replaced_manifest,
     missing_part,
     new_attempt_id,
     now,
-    redshift_manifest_of,
 )
 from airflow_provider_webcollect.landing.storage.errors import Changed, storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: A part or an incomplete file on a disk, in the folder or in partition folders (no lock files); or a
-#: manifest for Redshift, or one that was replaced.
+#: run's file for its loaders, or a manifest that was replaced.
 _REMOVABLE = re.compile(
     rf"(?:{PARTITION_PATTERN}/)*"
     rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+(?:-[0-9a-f]+)?\.json)-[0-9a-f]{{8}})"
-    rf"|{REDSHIFT_MANIFEST_PATTERN}|{REPLACED_PATTERN}"
+    rf"|{RUN_FILE_PATTERN}|{REPLACED_PATTERN}"
 )
 #: Seconds after which nobody writes a manifest or record any more that is incomplete on a disk.
 _WRITING = 60.0
@@ -74,15 +75,15 @@ def clean(
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
-    These are parts, incomplete files, the manifests for Redshift's COPY of all runs except the last one that
-    has committed, and what ``on_reset="full"`` has replaced, with its parts. A landing removes leftovers
-    itself; they remain if a process was killed, or did not yet know that another had taken over. It is safe
-    to call this while a landing is running:
+    These are parts, incomplete files, what runs have written for their loaders (the manifests for Redshift's
+    COPY), except the last run that has committed, and what ``on_reset="full"`` has replaced, with its parts.
+    A landing removes leftovers itself; they remain if a process was killed, or did not yet know that another
+    had taken over. It is safe to call this while a landing is running:
 
     * It removes only files with the names of parts and of incomplete files, in the folder itself and in
       partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it
-      also removes manifests for Redshift, except that of the last run that has committed, and replaced
-      manifests.
+      also removes what runs have written for their loaders, except the last one that has committed, and
+      replaced manifests.
     * It keeps the files that the manifest lists, those that a younger replaced manifest lists, those that the
       record ``_progress.json`` lists, and those whose names contain the id of an attempt in the record: an
       attempt is in the record before it writes its first file, so its unrecorded part is known by its name.
@@ -96,7 +97,7 @@ def clean(
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: minimum time since a file was written, according to the storage: seconds, or a
         ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing, and
-        longer than it takes until a run's manifest for Redshift is loaded, retries included.
+        longer than it takes until a run's parts are loaded, retries included.
     :param dry_run: remove nothing, only return what would be removed.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
@@ -141,11 +142,13 @@ class _Needed(NamedTuple):
 
     :ivar names: names of files.
     :ivar ids: ids of attempts whose files may still be recorded.
+    :ivar run: that has committed last.
     :ivar unknown: whether there is neither manifest nor record.
     """
 
     names: frozenset[str]
     ids: frozenset[str]
+    run: Run | None
     unknown: bool
 
     @classmethod
@@ -160,15 +163,18 @@ class _Needed(NamedTuple):
             ids.update((record.landing_id, *record.attempt_ids))
         if manifest is not None:
             names.update(part.name for part in manifest.parts)
-            names.add(redshift_manifest_of(manifest.run))
         for name in replaced:
             if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))
         unknown = stored_record is None and manifest is None
-        return cls(frozenset(names), frozenset(ids), unknown)
+        return cls(frozenset(names), frozenset(ids), manifest.run if manifest else None, unknown)
 
     def includes(self, name: str) -> bool:
-        return name in self.names or attempt_id_in(posixpath.basename(name)) in self.ids
+        return (
+            name in self.names
+            or attempt_id_in(posixpath.basename(name)) in self.ids
+            or (self.run is not None and is_file_of(self.run, name))
+        )
 
 
 class Replaced(NamedTuple):

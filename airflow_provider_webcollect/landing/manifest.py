@@ -17,8 +17,8 @@ from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
-#: The pattern of the names that :func:`redshift_manifest_of` returns.
-REDSHIFT_MANIFEST_PATTERN = r"_redshift_manifest-[0-9a-f]{16}\.json"
+#: The pattern of the names that :func:`file_of` returns.
+RUN_FILE_PATTERN = r"_[a-z_]+-[0-9a-f]{16}\.json"
 #: The pattern of the names that :func:`replaced_manifest` returns.
 REPLACED_PATTERN = r"_manifest-[0-9a-f]{8}\.json"
 #: The pattern of a folder of a Hive partition.
@@ -111,9 +111,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.run_id} of {self.dag_id}.{self.task_id}{mapped}"
 
 
-def redshift_manifest_of(run: Run) -> str:
-    """Return the name of the run's manifest for Redshift's COPY, which the transfer operator writes."""
-    return f"_redshift_manifest-{run.digest()[:16]}.json"
+def file_of(run: Run, kind: str) -> str:
+    """Return the name of a file that a run writes beside its manifest for those who load its parts.
+
+    :param kind: what the file is, in small letters and ``_``.
+    """
+    return f"_{kind}-{run.digest()[:16]}.json"
+
+
+def is_file_of(run: Run, name: str) -> bool:
+    """Return whether :func:`file_of` gives such a name for the run."""
+    return name.endswith(f"-{run.digest()[:16]}.json")
 
 
 def replaced_manifest(landing_id: str) -> str:

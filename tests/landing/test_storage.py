@@ -22,7 +22,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
-from airflow_provider_webcollect.landing.manifest import redshift_manifest_of
+from airflow_provider_webcollect.landing.manifest import file_of
 from airflow_provider_webcollect.landing.storage.errors import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
 from airflow_provider_webcollect.landing.storage.object_stores import SMALL_BYTES
@@ -451,8 +451,8 @@ class TestOtherFilesystems:
         ("_manifest.json", True),
         ("_progress.json", True),
         ("_redshift_manifest.json", False),
-        (redshift_manifest_of(RUN), True),
-        (f"dt=2026-01-01/{redshift_manifest_of(RUN)}", False),
+        (file_of(RUN, "redshift_manifest"), True),
+        (f"dt=2026-01-01/{file_of(RUN, 'redshift_manifest')}", False),
         ("_redshift_manifest-mine.json", False),
         (PART, True),
         (f"dt=2026-01-01/{PART}", True),

@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.manifest import (
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
-    REDSHIFT_MANIFEST_PATTERN,
+    RUN_FILE_PATTERN,
     encode,
     is_replaced_manifest,
     replaced_manifest,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.manifest import Manifest
 
-#: A part or an incomplete file, in the folder or in partition folders; or a manifest for Redshift.
-_OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{REDSHIFT_MANIFEST_PATTERN}")
+#: A part or an incomplete file, in the folder or in partition folders; or a run's file for its loaders.
+_OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{RUN_FILE_PATTERN}")
 #: What file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
 _PARTITION = re.compile(PARTITION_PATTERN)
