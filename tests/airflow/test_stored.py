@@ -1,0 +1,81 @@
+"""What version 1.0.0 stores is read by every later one, and written as it was.
+
+``stored/`` has the manifest and the record of a landing, the asset events, the token and the note on its
+renewal, and the arguments and events of triggers. Once the version is released, its files stay as they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.landing.manifest import decode_manifest, decode_progress, encode
+from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register, TokenStore
+from airflow_provider_webcollect.waiting.conditions import Capacity, SubTaskStates, TaskStates
+from airflow_provider_webcollect.waiting.outcome import Ended
+
+STORED = Path(__file__).parent / "stored" / "1.0.0"
+#: The conditions of the triggers that are given one.
+CONDITIONS = {
+    "WebCollectTaskStatusTrigger": TaskStates,
+    "WebCollectSubTaskStatusTrigger": SubTaskStates,
+    "WebCollectCapacityTrigger": Capacity,
+}
+
+
+def loaded(name: str) -> Any:
+    return json.loads((STORED / name).read_text())
+
+
+@pytest.mark.parametrize(("name", "decode"), [("manifest", decode_manifest), ("record", decode_progress)])
+def test_the_files_of_a_landing(name: str, decode: Callable[[bytes, str], Any]) -> None:
+    content = (STORED / f"{name}.json").read_bytes()
+    assert encode(decode(content, name)) == content
+
+
+@pytest.mark.parametrize("name", ["event", "event_of_sources"])
+def test_asset_events(name: str) -> None:
+    event = LandingEvent.of(loaded(f"{name}.json"))
+    assert event is not None
+    assert event.extra() == loaded(f"{name}.json")
+
+
+@pytest.mark.parametrize(
+    ("register", "load", "save"),
+    [
+        (Register.TOKEN, TokenStore.load, TokenStore.save),
+        (Register.RENEWAL, TokenStore.load_note, TokenStore.save_note),
+    ],
+)
+def test_what_a_token_store_keeps(
+    register: Register,
+    load: Callable[[TokenStore], Any],
+    save: Callable[[TokenStore, Any], object],
+) -> None:
+    content = loaded(f"{register}.json")
+    store, other = MemoryTokenStore("stored"), MemoryTokenStore("written")
+    store.write(register, json.dumps(content))
+    save(other, load(store))
+    assert json.loads(other.read(register) or "") == content
+
+
+@pytest.mark.parametrize(("path", "arguments"), loaded("triggers.json"))
+def test_the_arguments_of_triggers(path: str, arguments: dict[str, Any]) -> None:
+    module, _, name = path.rpartition(".")
+    trigger = getattr(importlib.import_module(module), name)(**arguments)
+    assert json.loads(json.dumps(trigger.serialize())) == [path, arguments]
+    if condition := CONDITIONS.get(name):
+        wait = condition.from_json(arguments["wait"]).as_json()
+        assert json.loads(json.dumps(wait)) == arguments["wait"]
+
+
+@pytest.mark.parametrize("payload", loaded("trigger_events.json"))
+def test_the_events_of_triggers(payload: dict[str, Any]) -> None:
+    assert msgspec.convert(payload, Ended).as_event() == payload
