@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import logging
 import os
 import shutil
 import statistics
@@ -24,11 +26,15 @@ from pathlib import Path
 from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.report import machine
 from benchmarks.server import S3, link, s3, sandbox
+from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
+from tests.landing.storages import s3_server
 
 PAGE_ROWS = 1000
 #: Seconds that each page takes longer in the second round.
 DELAY = 0.05
 SOURCES, SOURCE_PAGES, AT_ONCE = 32, 20, 8
+#: Runs of a landing before the one that is counted.
+RUNS_BEFORE = (10, 1000)
 #: The slow link: seconds to the first byte, bytes per second, and bytes of a row.
 LINK_DELAY, LINK_SPEED, LINK_ROW_BYTES = 0.3, 10_000_000, 2000
 NAMES = {
@@ -144,6 +150,7 @@ def _median(results: Sequence[Result]) -> Result:
 def report(plan: Plan, bench: Bench) -> None:
     """Measure and print everything."""
     print(f"{machine()}\n")
+    costs()
     task = bench.task(plan.rows)
     if plan.dlt_python is None:
         print("dlt is left out: there is no --dlt-python.\n")
@@ -153,6 +160,33 @@ def report(plan: Plan, bench: Bench) -> None:
     concurrent = several(plan, bench)
     linked = slow_link(plan, bench)
     targets(now, delayed, grown, concurrent, linked)
+
+
+def costs() -> None:
+    """Count what one more run sends to S3, after few runs and after many."""
+    # the S3 server names each request, and the client connections that it has closed
+    for name in ("werkzeug", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    print(f"One more run with {EACH} rows, one part, on S3: requests, and bytes beside the part\n")
+    row("", "runs before", "requests", "bytes, x manifest", "nothing new", "a new column", "manifest")
+    row(*["---"] * 7)
+    for file_format, runs in itertools.product(("jsonl", "csv"), RUNS_BEFORE):
+        with s3_server() as storage:
+            landing = Landing(storage, Runs(runs, file_format))
+            new = landing.land(rows_of(landing.runs))
+            size = len(landing.manifest)
+            idle = landing.land([])
+            wider = landing.land(with_rating(rows_of(landing.runs)))
+        row(
+            file_format,
+            f"{runs:,}",
+            str(len(new.requests)),
+            f"{new.bytes / size:.3f}",
+            f"{len(idle.requests)} requests, {idle.bytes} bytes",
+            f"{len(wider.requests)} requests, {len(wider.parts)} of parts",
+            f"{size:,} bytes",
+        )
+    print(flush=True)
 
 
 def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Result]:
