@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import hashlib
 import os
@@ -23,6 +24,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import file_of
+from airflow_provider_webcollect.landing.storage.disk import Disk
 from airflow_provider_webcollect.landing.storage.errors import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
 from airflow_provider_webcollect.landing.storage.object_stores import SMALL_BYTES
@@ -337,6 +339,21 @@ class TestDisk:
         Path(folder.root, f".tmp-{MANIFEST}.lock").touch()
         folder.replace(MANIFEST, b"two", version)
         assert folder.files() == {MANIFEST: 3}
+
+    def test_it_is_said_once_if_the_locks_of_a_file_system_do_nothing(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder.claim(MANIFEST, b"one", None)
+        assert caplog.messages == []
+        # as on mounts without locks
+        monkeypatch.setattr(fcntl, "flock", lambda descriptor, operation: None)
+        monkeypatch.setattr(Disk, "warned", False)
+        version = folder.replace(MANIFEST, b"two", hashlib.sha256(b"one").hexdigest())
+        for content in (b"three", b"four"):
+            version = folder.claim(MANIFEST, content, version)
+        (warning,) = caplog.messages
+        assert warning.startswith(f"The locks of the file system at {folder.root} do nothing")
+        assert folder.files() == {MANIFEST: 4}
 
     def test_processes_exclude_each_other(self, folder: Folder) -> None:
         folder.replace(MANIFEST, b"0", None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from airflow_provider_webcollect.landing.storage.base import Stored
 from airflow_provider_webcollect.landing.storage.errors import Changed, raise_unless_absent
@@ -17,12 +18,17 @@ from airflow_provider_webcollect.service.pauses import drop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+log = logging.getLogger(__name__)
+
 
 class Disk:
     """The operations of :class:`~.base.Storage` on local files.
 
     A version is the digest of the content.
     """
+
+    #: Whether it was logged that the locks of a file system do nothing.
+    warned: ClassVar[bool] = False
 
     def read(self, path: str) -> Stored | None:
         """Return a small file, or None if it is absent."""
@@ -42,7 +48,13 @@ class Disk:
         return _version(content)
 
     def tried(self, path: str, content: bytes, version: str) -> str:
-        """Return ``version``: on one host, locks are respected."""
+        """Return ``version``, and log if the locks of the file system do nothing, as on some mounts."""
+        if not Disk.warned and not _are_locks_respected(Path(path)):
+            Disk.warned = True
+            log.warning(
+                "The locks of the file system at %s do nothing: two landings that meet may both commit",
+                Path(path).parent,
+            )
         return version
 
     def remove(self, path: str, expected: str) -> bool:
@@ -120,6 +132,18 @@ def _locked(path: Path) -> Iterator[None]:
                 return
         finally:
             os.close(descriptor)
+
+
+def _are_locks_respected(path: Path) -> bool:
+    with _locked(path):
+        second = os.open(path.with_name(f".tmp-{path.name}.lock"), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(second)
+    return False
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
