@@ -29,7 +29,6 @@ from airflow_provider_webcollect.landing.storage.errors import (
     storage_errors,
     url,
 )
-from airflow_provider_webcollect.landing.storage.object_stores import S3, Azure, GoogleCloudStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -239,6 +238,8 @@ def _storage_of(fs: AbstractFileSystem) -> Storage:
         return Disk()
     if "memory" in protocols:
         return Memory(fs)
+    from airflow_provider_webcollect.landing.storage.object_stores import S3, Azure, GoogleCloudStorage
+
     # the methods used are checked too, since other filesystems exist for the same stores
     if "s3" in protocols and hasattr(fs, "call_s3"):
         return S3(fs)
