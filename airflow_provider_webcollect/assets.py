@@ -120,9 +120,10 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         :param extra: of an asset event; anyone may add events, with any extra.
         """
         try:
-            return msgspec.convert(extra, cls)
+            event = msgspec.convert(extra, cls)
         except msgspec.ValidationError:
             return None
+        return event if event.all_manifests() else None
 
     def extra(self) -> dict[str, Any]:
         """Return it as plain JSON."""

@@ -20,11 +20,28 @@ if TYPE_CHECKING:
 _TAKES_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
+#: Seconds; far more than a loaded machine needs.
+PATIENCE = 90.0
+
+
 def ended_by(script: str) -> str:
     """Run a script that interrupts itself, and return the name of the exception that has ended it."""
     command = [sys.executable, "-c", _TAKES_SIGINT + script]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return ended.stderr.strip().rpartition("\n")[2]
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Wait until something has happened."""
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.005)
+
+
+def until_no_thread(name: str) -> None:
+    """Wait until no thread of that name runs."""
+    until(lambda: name not in {thread.name for thread in threading.enumerate()})
 
 
 class Pauses(Stop):

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from demo.landing import LandingProblem, prove
 from demo.processes import ProcessEnded, Processes
+from tests.interruption import until
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [
@@ -46,22 +46,15 @@ with Processes() as processes:
 """
 
 
-def wait_until(condition: Any, timeout: float = 20) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_their_starter_however_it_ends(tmp_path: Path, ending: signal.Signals) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     with subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path)], cwd=ROOT) as starter:
-        wait_until(lambda: len(list(tmp_path.glob("*.up"))) == 2)
+        until(lambda: len(list(tmp_path.glob("*.up"))) == 2)
         pids = [int(path.stem) for path in tmp_path.glob("*.up")]
         starter.send_signal(ending)
 
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def test_a_process_that_ended_is_named_with_its_last_words(tmp_path: Path) -> None:
@@ -70,7 +63,7 @@ def test_a_process_that_ended_is_named_with_its_last_words(tmp_path: Path) -> No
         processes.start("printer", command, log=tmp_path / "log", env=os.environ, cwd=tmp_path)
 
         with pytest.raises(ProcessEnded, match=r"printer ended with exit code 1\nout of paper"):
-            wait_until(processes.check)
+            until(processes.check)
 
 
 @pytest.fixture

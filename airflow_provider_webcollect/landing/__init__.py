@@ -27,16 +27,16 @@ def land(
     A commit of the same run stays unchanged; an unfinished landing of the same source is resumed. If there is
     nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
 
-    :param client: of the service; once its ``stop`` is set, the landing ends without a commit.
+    :param client: of the service; once its ``stop`` is set, nothing is committed any more.
     :param source: the host of the client is added to it.
     :param destination: the folder of this landing alone.
     :param run: what it is for; its rows count once, in whichever of its attempts.
     :param options: see :func:`~airflow_provider_webcollect.landing.job.make_options`.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param observer: hears of the landing while it is at work.
-    :param finish: whether the result counts as reported when this returns; else the caller calls ``finish()``
-        of the result, or gives it to :class:`~airflow_provider_webcollect.landing.run.Unreported`. A run that
-        never does so leaves its parts to the next run, which reports them with its own.
+    :param finish: whether the result counts as reported when this returns; else the caller adds it to an
+        :class:`~airflow_provider_webcollect.landing.run.Unreported`. A run that never does so leaves its
+        parts to the next run, which reports them with its own.
     :return: ``manifest``; ``new``, the parts whose rows this run reports; ``committed``, those with the rows
         that this call has committed; ``own``, False if another run's landing was left as it is.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
@@ -46,8 +46,12 @@ def land(
     :raises SourceReset: if the source no longer begins with the data to continue.
     :raises RowsMissing: if the service returned fewer or more rows than it announced.
     :raises PartsMissing: if parts of another run are missing.
+    :raises DestinationUnreadable: if the manifest is torn, or of a newer version.
+    :raises CastFailed: if a value does not fit its column's type.
+    :raises UnreadableRow: if a row is no JSON object.
+    :raises ExtraMissing: if the format needs a package that is not installed.
     :raises StorageError: if the storage cannot be read or written.
-    :raises Stopped: once the client's ``stop`` is set.
+    :raises Stopped: once the client's ``stop`` is set; what was committed just before, the next run reports.
     :raises WebCollectError: if the service refuses a request, or cannot be reached.
     """
     import functools

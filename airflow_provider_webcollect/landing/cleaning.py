@@ -14,19 +14,19 @@ import msgspec
 from airflow_provider_webcollect.landing.errors import DestinationBusy, NothingLanded, PartsMissing
 from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import (
+    LOADER_MANIFEST_PATTERN,
     MANIFEST,
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
     REPLACED_PATTERN,
-    RUN_FILE_PATTERN,
     Manifest,
     Run,
     attempt_id_in,
     decode_manifest,
     decode_progress,
     encode,
-    is_file_of,
+    is_loader_manifest_of,
     is_replaced_manifest,
     missing_part,
     new_attempt_id,
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: A part or an incomplete file on a disk, in the folder or in partition folders (no lock files); or a
-#: run's file for its loaders, or a manifest that was replaced.
+#: loader's manifest, or one that was replaced.
 _REMOVABLE = re.compile(
     rf"(?:{PARTITION_PATTERN}/)*"
     rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+(?:-[0-9a-f]+)?\.json)-[0-9a-f]{{8}})"
-    rf"|{RUN_FILE_PATTERN}|{REPLACED_PATTERN}"
+    rf"|{LOADER_MANIFEST_PATTERN}|{REPLACED_PATTERN}"
 )
 #: Seconds after which nobody writes a manifest or record any more that is incomplete on a disk.
 _WRITING = 60.0
@@ -75,15 +75,15 @@ def clean(
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
-    These are parts, incomplete files, what runs have written for their loaders (the manifests for Redshift's
-    COPY), except the last run that has committed, and what ``on_reset="full"`` has replaced, with its parts.
-    A landing removes leftovers itself; they remain if a process was killed, or did not yet know that another
-    had taken over. It is safe to call this while a landing is running:
+    These are parts, incomplete files, the manifests for loaders (Redshift's COPY) of all runs except the last
+    one that has committed, and what ``on_reset="full"`` has replaced, with its parts. A landing removes
+    leftovers itself; they remain if a process was killed, or did not yet know that another had taken over. It
+    is safe to call this while a landing is running:
 
     * It removes only files with the names of parts and of incomplete files, in the folder itself and in
       partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it
-      also removes what runs have written for their loaders, except the last one that has committed, and
-      replaced manifests.
+      also removes manifests for loaders, except those of the last run that has committed, and replaced
+      manifests.
     * It keeps the files that the manifest lists, those that a younger replaced manifest lists, those that the
       record ``_progress.json`` lists, and those whose names contain the id of an attempt in the record: an
       attempt is in the record before it writes its first file, so its unrecorded part is known by its name.
@@ -173,7 +173,7 @@ class _Needed(NamedTuple):
         return (
             name in self.names
             or attempt_id_in(posixpath.basename(name)) in self.ids
-            or (self.run is not None and is_file_of(self.run, name))
+            or (self.run is not None and is_loader_manifest_of(self.run, name))
         )
 
 

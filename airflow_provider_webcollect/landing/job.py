@@ -58,14 +58,14 @@ class Options:
     """What a landing does; :func:`make_options` makes them of arguments, and explains them."""
 
     file_format: FileFormat
-    mode: Mode = "full"
-    on_reset: OnReset = "fail"
-    if_exists: IfExists = "fail"
-    partition: str | None = None
-    mark_exported: bool = False
-    page_size: int = MAX_DATA_SIZE
-    max_part_bytes: int = MAX_PART_BYTES
-    settle: float = SETTLE_SECONDS
+    mode: Mode
+    on_reset: OnReset
+    if_exists: IfExists
+    partition: str | None
+    mark_exported: bool
+    page_size: int
+    max_part_bytes: int
+    settle: float
 
 
 def make_options(
@@ -199,6 +199,34 @@ def intervals(seconds: float, longest: float) -> Iterator[float]:
         seconds -= interval
 
 
+class Report(Protocol):
+    """The report of a commit: until it ends, the next run would report the parts with its own."""
+
+    def keep(self) -> object:
+        """Write heartbeats from now on, until the report ends or is given up: no other run takes it over."""
+
+    def rest(self) -> object:
+        """Write no more heartbeats."""
+
+    def renew(self) -> object:
+        """Write a heartbeat now, which proves that the report is still this run's.
+
+        :raises LeaseLost: if another run has taken it over.
+        """
+
+    def tidy(self) -> object:
+        """Delete the files that no manifest will list again: what is left to do before the end."""
+
+    def finish(self) -> object:
+        """End the report: from now on, no other run reports these parts.
+
+        :raises LeaseLost: if another run has taken it over.
+        """
+
+    def release(self, error: Exception) -> object:
+        """Give the report up after an error: the next run takes it over at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Landed:
     """A landing that is committed.
@@ -209,17 +237,20 @@ class Landed:
         run.
     :ivar committed: the parts with the rows that this attempt has committed; empty if the commit already
         existed.
-    :ivar renew: writes a heartbeat; raises :class:`LeaseLost` if another run has taken over the report.
-    :ivar finish: to be called once when the result is reported: from then on, no other run reports these
-        parts. Raises :class:`LeaseLost` if another run has taken over the report meanwhile.
-    :ivar release: to be called with the error instead, if the result cannot be reported: the next run takes
-        the report over at once.
+    :ivar report: None if nothing was written.
     """
 
     manifest: Manifest
     own: bool = True
     new: tuple[Part, ...] = ()
     committed: tuple[Part, ...] = ()
-    renew: Callable[[], object] = field(default=lambda: None, compare=False)
-    finish: Callable[[], object] = field(default=lambda: None, compare=False)
-    release: Callable[[Exception], object] = field(default=lambda error: None, compare=False)
+    report: Report | None = field(default=None, compare=False, repr=False)
+
+    def finish(self) -> None:
+        """End the report; to be called once when the result is reported.
+
+        :raises LeaseLost: if another run has taken the report over meanwhile.
+        """
+        if self.report is not None:
+            self.report.tidy()
+            self.report.finish()

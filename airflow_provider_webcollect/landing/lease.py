@@ -36,6 +36,7 @@ from airflow_provider_webcollect.landing.manifest import (
     new_attempt_id,
 )
 from airflow_provider_webcollect.landing.storage.errors import Changed
+from airflow_provider_webcollect.service.errors import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
@@ -92,6 +93,8 @@ class Lease:
         self._timing = job.timing
         self._written = time.monotonic()
         self._committed: str | None = None
+        #: files of older attempts and of the replaced landing
+        self.obsolete: Set[str] = frozenset()
         self._lost: LeaseLost | None = None
         self._ended = False
         # heartbeats are written by another thread
@@ -120,10 +123,7 @@ class Lease:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Write heartbeats while the block runs; after an error keep the record for the next attempt."""
-        ended = threading.Event()
-        # a daemon, so that a hanging storage does not prevent the process from ending
-        thread = threading.Thread(target=self._beat, args=(ended,), name="webcollect-lease", daemon=True)
-        thread.start()
+        self.keep()
         try:
             yield
         except Exception as error:
@@ -134,11 +134,24 @@ class Lease:
             self.release(error)
             raise
         else:
-            ended.set()
-            thread.join()
+            self.rest()
+            self._beating.join()
         finally:
             # when Airflow ends the task (for example a timeout), do not wait for a hanging storage
-            ended.set()
+            self.rest()
+
+    def keep(self) -> None:
+        """Write heartbeats from now on, until :meth:`rest` or the end of the lease."""
+        self._resting = threading.Event()
+        # a daemon, so that a hanging storage does not prevent the process from ending
+        self._beating = threading.Thread(
+            target=self._beat, args=(self._resting,), name="webcollect-lease", daemon=True
+        )
+        self._beating.start()
+
+    def rest(self) -> None:
+        """Write no more heartbeats."""
+        self._resting.set()
 
     def check(self) -> None:
         """Raise :class:`LeaseLost` if a heartbeat has found that another landing has the lease."""
@@ -146,7 +159,7 @@ class Lease:
             raise self._lost
 
     def renew(self) -> None:
-        """Write the record again, which proves that this landing still had the lease.
+        """Write the record again, which proves that this landing still had the lease; not after its end.
 
         :raises LeaseLost: if another landing has it.
         """
@@ -180,19 +193,27 @@ class Lease:
         self._committed = self._folder.replace(MANIFEST, encode(manifest), version)
         return self._committed
 
-    def finish(self, obsolete: Set[str]) -> None:
-        """End the report: delete files that no manifest will list again, and remove the record.
+    def tidy(self) -> None:
+        """Delete the obsolete files: no manifest will list them again.
 
-        :param obsolete: files of older attempts and of the replaced landing. Since this landing has committed
-            after they were written, the condition of every older commit fails.
+        They are of older attempts and of the replaced landing. Since this landing has committed after they
+        were written, the condition of every older commit fails.
+
+        :raises Stopped: if the landing is to end.
+        """
+        self._stop.check()
+        if self.obsolete and (stored := self._folder.read(MANIFEST)) is not None:
+            manifest = decode_manifest(stored.content, f"{self._folder.root}/{MANIFEST}")
+            # one that was put back meanwhile may list them
+            self._folder.delete(sorted(self.obsolete - {part.name for part in manifest.parts}))
+
+    def finish(self) -> None:
+        """End the report: remove the record.
+
         :raises LeaseLost: if another landing has taken the record over, and with it the report.
         :raises Stopped: if the landing is to end.
         """
         self._stop.check()
-        if obsolete and (stored := self._folder.read(MANIFEST)) is not None:
-            manifest = decode_manifest(stored.content, f"{self._folder.root}/{MANIFEST}")
-            # one that was put back meanwhile may list them
-            self._folder.delete(sorted(obsolete - {part.name for part in manifest.parts}))
         with self._lock:
             self._remove()
             self._ended = True
@@ -226,14 +247,15 @@ class Lease:
             progress = _without_parts(self.progress) if isinstance(error, RowsMissing) else self.progress
             self._write(msgspec.structs.replace(progress, owner=""))
 
-    def _beat(self, ended: threading.Event) -> None:
-        while not ended.wait(self._timing.heartbeat_interval):
+    def _beat(self, resting: threading.Event) -> None:
+        while not resting.wait(self._timing.heartbeat_interval):
             try:
+                self._stop.check()
                 with self._lock:
                     if self._ended or self._lost:
                         return
                     self._write_heartbeat()
-            except LeaseLost:
+            except (LeaseLost, Stopped):
                 return
             except Exception as error:
                 # if the error persists, the landing's next write of the record fails too

@@ -17,8 +17,8 @@ from airflow_provider_webcollect.landing.errors import DestinationUnreadable
 VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.json"
-#: The pattern of the names that :func:`file_of` returns.
-RUN_FILE_PATTERN = r"_[a-z_]+-[0-9a-f]{16}\.json"
+#: The pattern of the names that :func:`loader_manifest` returns.
+LOADER_MANIFEST_PATTERN = r"_[a-z]+_manifest-[0-9a-f]{16}\.json"
 #: The pattern of the names that :func:`replaced_manifest` returns.
 REPLACED_PATTERN = r"_manifest-[0-9a-f]{8}\.json"
 #: The pattern of a folder of a Hive partition.
@@ -111,17 +111,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.run_id} of {self.dag_id}.{self.task_id}{mapped}"
 
 
-def file_of(run: Run, kind: str) -> str:
-    """Return the name of a file that a run writes beside its manifest for those who load its parts.
+def loader_manifest(run: Run, loader: str) -> str:
+    """Return the name of the manifest with which a loader, such as Redshift's COPY, loads a run's parts.
 
-    :param kind: what the file is, in small letters and ``_``.
+    :param loader: its name, in small letters.
     """
-    return f"_{kind}-{run.digest()[:16]}.json"
+    return f"_{loader}_manifest-{run.digest()[:16]}.json"
 
 
-def is_file_of(run: Run, name: str) -> bool:
-    """Return whether :func:`file_of` gives such a name for the run."""
-    return name.endswith(f"-{run.digest()[:16]}.json")
+def is_loader_manifest_of(run: Run, name: str) -> bool:
+    """Return whether :func:`loader_manifest` gives such a name for the run."""
+    return name.endswith(f"_manifest-{run.digest()[:16]}.json")
 
 
 def replaced_manifest(landing_id: str) -> str:

@@ -69,7 +69,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FinishReport:
     """An earlier attempt of the run has committed, and its report must be finished.
 
     :ivar start: the end of what is landed.
@@ -78,7 +78,7 @@ class Report:
     start: Progress
 
 
-def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Report | Copy:
+def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | FinishReport | Copy:
     """Return what a landing does with the folder.
 
     :raises DestinationTaken: if the folder holds something that must not be changed.
@@ -88,7 +88,7 @@ def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | Report | Copy:
     committed = found.manifest
     if committed is not None and _already_committed(job, found, committed):
         if committed.run == job.run and found.is_unreported:
-            return Report(_continuing(job, committed))
+            return FinishReport(_continuing(job, committed))
         return AlreadyCommitted(committed)
     _refuse_foreign_files(job, found)
     starts = _starts(job, found, committed)

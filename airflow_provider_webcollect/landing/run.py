@@ -7,15 +7,13 @@ compare-and-swap reads the folder again and plans again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import logging
 import posixpath
-import threading
-import time
 from collections import deque
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -27,7 +25,7 @@ from airflow_provider_webcollect.landing.errors import (
     SomeFailed,
     SourceReset,
 )
-from airflow_provider_webcollect.landing.job import Landed, Timing
+from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
@@ -46,21 +44,21 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.plan import (
     AlreadyCommitted,
     Copy,
+    FinishReport,
     FolderState,
-    Report,
     make_plan,
 )
 from airflow_provider_webcollect.landing.source import SourceReader, rows_missing
 from airflow_provider_webcollect.landing.storage.errors import Changed
 from airflow_provider_webcollect.landing.writer import PartsWriter
-from airflow_provider_webcollect.service.pauses import first_done, in_background
+from airflow_provider_webcollect.service.pauses import LONGEST_WAIT, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
-    from airflow_provider_webcollect.landing.job import Job
+    from airflow_provider_webcollect.landing.job import Job, Report
     from airflow_provider_webcollect.landing.source import Page
     from airflow_provider_webcollect.landing.storage.base import Stored
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -86,7 +84,8 @@ def land(job: Job, *, finish: bool = True) -> Landed:
             job.pages.forget()
         else:
             if finish:
-                landed.finish()
+                with Unreported() as unreported:
+                    unreported.add(landed)
             return landed
     raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
 
@@ -128,7 +127,7 @@ def _land_on(job: Job, found: FolderState) -> Landed:
         log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
         return _unwritten(job, found, committed)
     wait_until_free(job, found)
-    if isinstance(plan, Report):
+    if isinstance(plan, FinishReport):
         lease = Lease.acquire(job, plan.start, found)
         with lease.held():
             return _commit(job, found, lease, plan.start.rows)
@@ -229,15 +228,8 @@ def _commit(job: Job, found: FolderState, lease: Lease, total: int) -> Landed:
     """Commit what is new, and mark the export; the result's ``finish`` ends the report."""
     progress, version = lease.progress, found.manifest_version
     manifest = _manifest(job, found, progress, total)
-    obsolete = _obsolete(job, found, progress) - {part.name for part in manifest.parts}
-    landed = Landed(
-        manifest,
-        new=manifest.new(job.run),
-        committed=progress.parts,
-        renew=lease.renew,
-        finish=functools.partial(lease.finish, obsolete),
-        release=lease.release,
-    )
+    lease.obsolete = _obsolete(job, found, progress) - {part.name for part in manifest.parts}
+    landed = Landed(manifest, new=manifest.new(job.run), committed=progress.parts, report=lease)
     if _is_commit_due(found, progress):
         if found.manifest is not None and _keeps_replaced(job, found, progress):
             job.folder.keep_replaced(found.manifest)
@@ -321,62 +313,62 @@ def _obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
 class Unreported:
     """The landings of a task that are committed and not reported yet.
 
-    Until the end of the ``with`` block they are kept from other runs by heartbeats. If the block ends well,
-    the result of each is reported from then on; after an error the next run reports them, and need not wait.
+    Until the end of the ``with`` block, heartbeats keep them from other runs. If the block ends well, the
+    result of each is reported from then on; after an error the next run reports them, and need not wait.
+    After an interruption, such as a timeout, no storage is waited for: another run watches the folder first.
 
-    :param interval: seconds between two heartbeats.
-    :raises LeaseLost: at the end of the block, if another run has taken one of them over; it reports that
-        one, and the next run the others.
+    :raises LeaseLost: at the end of the block, if another run has taken one of them over.
     """
 
-    def __init__(self, interval: float = Timing().heartbeat_interval) -> None:
-        self._interval = interval
-        self._landed: list[Landed] = []
-        self._over = threading.Event()
+    def __init__(self) -> None:
+        self._reports: list[Report] = []
 
     def add(self, landed: Landed) -> Landed:
-        """Keep a landing whose report was not finished, and return it."""
-        self._landed.append(landed)
+        """Keep a landing whose report was not finished.
+
+        :param landed: the landing.
+        :return: the same.
+        """
+        if landed.report is not None:
+            landed.report.keep()
+            self._reports.append(landed.report)
         return landed
 
     def __enter__(self) -> Unreported:
-        threading.Thread(target=self._beat, name="webcollect-unreported", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._over.set()
-        if error is None:
-            try:
-                # before the first ends: then either all are reported or, as good as always, none
-                if len(self._landed) > 1:
-                    for landed in self._landed:
-                        landed.renew()
-                for landed in self._landed:
-                    landed.finish()
-            except Exception as failure:
-                self._release(failure)
-                raise
-        elif isinstance(error, Exception):
-            # but whoever is interrupted does not wait for a storage that may hang
-            self._release(error)
+        try:
+            if error is None:
+                self._finish()
+            elif isinstance(error, Exception):
+                self._release(error)
+        except Exception as failure:
+            self._release(failure)
+            raise
+        finally:
+            for report in self._reports:
+                report.rest()
+
+    def _finish(self) -> None:
+        # what takes long comes first: an error of it, or a lease that is lost, ends no report
+        for report in self._reports:
+            report.tidy()
+        if len(self._reports) > 1:
+            for report in self._reports:
+                report.renew()
+        for report in self._reports:
+            report.finish()
 
     def _release(self, error: Exception) -> None:
-        for landed in self._landed:
-            landed.release(error)
-
-    def _beat(self) -> None:
-        wait = self._interval
-        while not self._over.wait(wait):
-            began = time.monotonic()
-            for landed in tuple(self._landed):
-                if self._over.is_set():
-                    return
-                # the end of the block raises what lasts
-                with contextlib.suppress(Exception):
-                    landed.renew()
-            wait = max(0.0, self._interval - (time.monotonic() - began))
+        """Give all of them up, at once, since a storage that is down may take long to say so."""
+        released = [
+            in_background(functools.partial(report.release, error), "webcollect-release")
+            for report in self._reports
+        ]
+        wait(released, LONGEST_WAIT)
 
 
 def land_all(jobs: Mapping[str, Callable[[], T]], at_once: int) -> dict[str, T]:

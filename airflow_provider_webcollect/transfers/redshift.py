@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.assets import Address
-from airflow_provider_webcollect.landing.manifest import file_of
+from airflow_provider_webcollect.landing.manifest import loader_manifest
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def write_redshift_manifest(
         {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
         for part in parts
     ]
-    name = file_of(run, "redshift_manifest")
+    name = loader_manifest(run, "redshift")
     stop.check()
     with folder.part(name) as file:
         file.write(json.dumps({"entries": entries}, indent=2).encode())

@@ -123,15 +123,10 @@ class LandingReport(Observer):
             Stats.incr(f"{METRICS}.{name}", number)
 
     @property
-    def result(self) -> Landed:
-        """The result of a landing that has ended well."""
-        assert self.landed is not None
-        return self.landed
-
-    @property
     def manifest(self) -> Manifest:
-        """The manifest that lists what has landed."""
-        return self.result.manifest
+        """The manifest that lists what has landed, once it has."""
+        assert self.landed is not None
+        return self.landed.manifest
 
     def new_parts(self) -> Sequence[Part]:
         """Return the parts whose rows this run reports."""

@@ -15,7 +15,13 @@ from airflow_provider_webcollect.common.storage import check_destination, folder
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, IfExists, OnReset, make_options
+from airflow_provider_webcollect.landing.job import (
+    MAX_PART_BYTES,
+    SETTLE_SECONDS,
+    IfExists,
+    OnReset,
+    make_options,
+)
 from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
@@ -172,7 +178,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         page_size: int = MAX_DATA_SIZE,
         max_part_bytes: int = MAX_PART_BYTES,
         max_concurrency: int = 8,
-        settle: float = 15.0,
+        settle: float = SETTLE_SECONDS,
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

@@ -50,6 +50,7 @@ def landed(**facts: Any) -> dict[str, Any]:
     usual = {
         "webcollect_conn_id": "webcollect_default",
         "destination": "s3://bucket/prices",
+        "manifest": "s3://bucket/prices/_manifest.json",
         "rows": 30,
         "bytes": 1,
         "parts": 1,
@@ -158,7 +159,9 @@ class TestLandings:
         (series,) = events.read()
         assert (series["collection_task_id"], series["lotno"]) == (None, None)
 
-    @pytest.mark.parametrize("extra", [{}, {"rows": 1}, landed(rows="1"), landed(webcollect_conn_id=None)])
+    @pytest.mark.parametrize(
+        "extra", [{}, {"rows": 1}, landed(rows="1"), landed(webcollect_conn_id=None), landed(manifests=[])]
+    )
     def test_events_that_no_landing_has_left_are_left_out(
         self, events: Events, extra: dict[str, Any]
     ) -> None:
@@ -203,7 +206,8 @@ class TestLandings:
         assert (series["usual_seconds"], series["is_stale"]) == (86_400.0, stale)
 
     def test_several_sources_are_shown_with_all_their_tasks(self, events: Events) -> None:
-        events.add_event(landed(manifests=["a/m", "b/m"], collection_task_ids=["a", "b"]), NOW)
+        several = {"manifests": ["a/m", "b/m"], "collection_task_ids": ["a", "b"]}
+        events.add_event(landed(**several), NOW)
         (series,) = events.read()
         assert series["collection_task_id"] == "a, b"
         assert series["runs"][0]["manifests"] == ["a/m", "b/m"]

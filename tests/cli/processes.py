@@ -10,12 +10,13 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tests.interruption import PATIENCE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 WEBCOLLECT = Path(sys.executable).with_name("webcollect")
 #: Whoever has started the tests in the background has them ignore SIGINT; and a terminal has to be taken.
@@ -26,16 +27,6 @@ if os.isatty(0):
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-#: Seconds; far more than a loaded machine needs.
-PATIENCE = 90.0
-
-
-def wait_until(happened: Callable[[], object]) -> None:
-    """Wait for what happens in another process."""
-    until = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < until, "it has not happened"
-        time.sleep(0.01)
 
 
 class Started:

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.service.settings import Timing
 from demo.ports import free_port
-from tests.cli.processes import wait_until
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +248,7 @@ def test_a_command_that_is_interrupted_ends_without_a_traceback(
 ) -> None:
     sandbox.control.fail("/cloudextraction/task/stats", kind="drip", seconds=60)
     waiting = start("capacity")
-    wait_until(lambda: sandbox.control.counters().get("/cloudextraction/task/stats"))
+    until(lambda: sandbox.control.counters().get("/cloudextraction/task/stats"))
 
     waiting.interrupt()
 

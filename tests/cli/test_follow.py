@@ -9,7 +9,7 @@ import pytest
 
 from demo.ports import free_port
 from tests.cli.conftest import shown
-from tests.cli.processes import wait_until
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,9 +80,9 @@ def test_the_run_after_the_one_that_is_shown_is_followed(
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
 
     following = start("follow", "--next", task_id, "--every", 1, "-o", "json")
-    wait_until(lambda: queried(sandbox, STATUSES) > 1)
+    until(lambda: queried(sandbox, STATUSES) > 1)
     sandbox.control.start_task(task_id)
-    wait_until(lambda: "Extracting" in following.err)
+    until(lambda: "Extracting" in following.err)
     sandbox.control.advance(LONG)
 
     assert following.end() == 0
@@ -139,7 +139,7 @@ def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], san
     ids = [sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2)]
 
     following = start("follow", *ids, "--every", 1, "-o", "csv", terminal=True)
-    wait_until(lambda: all(f"{each} Extracting" in following.err for each in ids))
+    until(lambda: all(f"{each} Extracting" in following.err for each in ids))
     assert "━" in following.err
     sandbox.control.advance(LONG)
 
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_it(start: Callable[..., Started], sandbox: Sandbox) -> None
     task_id = sandbox.control.add_task(state="Extracting")["task_id"]
 
     following = start("follow", task_id, terminal=True)
-    wait_until(lambda: "Extracting" in following.err)
+    until(lambda: "Extracting" in following.err)
     following.interrupt()
 
     assert following.end() == 130

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.processes import WEBCOLLECT, wait_until
+from tests.cli.processes import WEBCOLLECT
 from tests.cli.test_read import cursor
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go
         waiting.append(struct.unpack("i", found)[0])
         return waiting[-1] > 0 and len(set(waiting[-100:])) == 1
 
-    wait_until(is_full)
+    until(is_full)
     reading.interrupt()
     taken = reading.stdout.read().decode()
 

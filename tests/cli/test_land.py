@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import shown
-from tests.cli.processes import wait_until
+from tests.interruption import until
 from tests.landing.conftest import offsets_asked
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class TestInterrupted:
     ) -> None:
         command = ("--verbose", "land", task, folder, *self.SMALL)
         landing = start(*command)
-        wait_until(lambda: len(self.finished(folder)) >= 3)
+        until(lambda: len(self.finished(folder)) >= 3)
 
         landing.interrupt()
 
@@ -294,7 +294,7 @@ class TestInterrupted:
     ) -> None:
         command = ("land", task, folder, *self.SMALL, "--run-id", "monday")
         landing = start(*command, terminal=True)
-        wait_until(lambda: re.search(r"[3-9]00/2000", landing.err))
+        until(lambda: re.search(r"[3-9]00/2000", landing.err))
 
         landing.interrupt()
 

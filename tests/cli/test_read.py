@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.processes import wait_until
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_rows_are_written_while_later_ones_are_awaited(
 
     reading = start("read", task)
 
-    wait_until(lambda: reading.out.count("\n") == 1000)
+    until(lambda: reading.out.count("\n") == 1000)
     assert reading.process.poll() is None
 
 
@@ -124,7 +124,7 @@ def test_an_interrupted_read_says_where_to_go_on(
 ) -> None:
     sandbox.control.fail("/data/all", kind="slow", seconds=60, times=None, after=1)
     reading = start("read", task)
-    wait_until(lambda: reading.out.count("\n") == 1000)
+    until(lambda: reading.out.count("\n") == 1000)
 
     reading.interrupt()
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.sandbox import Control, demo
-from tests.cli.processes import wait_until
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ def test_it_serves_with_the_options_given_until_ctrl_c(
 ) -> None:
     ready = tmp_path / "url"
     serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-limits")
-    wait_until(ready.exists)
+    until(ready.exists)
     url = ready.read_text()
     monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", demo.ACCESS_TOKEN)
 

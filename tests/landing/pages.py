@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Options, Timing
+from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Options, Timing, make_options
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.models import DataPage
@@ -57,7 +57,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
         source=Source(collection_task_id="t"),
         folder=arguments["folder"],
         run=arguments["run"],
-        options=Options(file_format=make_format(), settle=0.0),
+        options=make_options(make_format(), settle=0.0),
         pages=Pages(fetch),
         mark=nothing,
         observer=Observer(),

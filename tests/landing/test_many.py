@@ -4,20 +4,21 @@ keeps those that have landed until they are reported."""
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 import fsspec
 import pytest
 
-from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset
-from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import PROGRESS
+from airflow_provider_webcollect.landing import run
+from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset, StorageError
+from airflow_provider_webcollect.landing.job import Landed, Timing
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, decode_manifest
 from airflow_provider_webcollect.landing.run import Unreported, land, land_all
-from tests.interruption import Signalled, ended_by, signalled_when
+from airflow_provider_webcollect.service.errors import Stopped
+from tests.interruption import Signalled, ended_by, signalled_when, until, until_no_thread
 from tests.landing.conftest import Folder
-from tests.landing.pages import Rows, job
+from tests.landing.pages import Rows, changed, job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,12 +98,14 @@ land_all({{"a": hang}}, 1)
     assert ended_by(script) == "KeyboardInterrupt"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+class Stub:
+    """A report that does what it is told to in one of its steps."""
+
+    def __init__(self, step: str, work: Callable[[], object]) -> None:
+        self._step, self._work = step, work
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return lambda *_: self._work() if name == self._step else None
 
 
 class TestUnreported:
@@ -113,15 +116,29 @@ class TestUnreported:
         return [Folder(fsspec.filesystem("file"), str(tmp_path / name)) for name in ("a", "b")]
 
     @staticmethod
-    def land(folder: Folder, run: str = "r1") -> Landed:
-        return land(job(Rows(10), folder.destination, run, mode="incremental"), finish=False)
+    def land(folder: Folder, run: str = "r1", heartbeats: float = 60) -> Landed:
+        timing = Timing(heartbeat_interval=heartbeats, record_interval=0)
+        return land(job(Rows(10), folder.destination, run, mode="incremental", timing=timing), finish=False)
 
     @classmethod
-    def report(cls, folders: list[Folder], work: Callable[[], object], interval: float = 0.001) -> None:
-        """Land in the folders and report it: ``work`` is done before the reports end."""
-        with Unreported(interval) as unreported:
+    def report(
+        cls,
+        folders: list[Folder],
+        work: Callable[[], object] = lambda: None,
+        *,
+        last: Stub | None = None,
+        heartbeats: float = 60,
+    ) -> None:
+        """Land in the folders and report it.
+
+        :param work: is done before the reports end.
+        :param last: a report that ends after theirs.
+        """
+        with Unreported() as unreported:
             for folder in folders:
-                assert len(unreported.add(cls.land(folder)).new) == 2
+                assert len(unreported.add(cls.land(folder, heartbeats=heartbeats)).new) == 2
+            if last is not None:
+                unreported.add(Landed(decode_manifest(folders[0].read(MANIFEST), MANIFEST), report=last))
             work()
 
     @classmethod
@@ -129,21 +146,28 @@ class TestUnreported:
         """Whether another run reports what r1 has landed."""
         return cls.land(folder, "r2").new != ()
 
+    @staticmethod
+    def beats(folders: list[Folder]) -> None:
+        """Wait until each record has got two more heartbeats."""
+        before = [folder.record().heartbeat for folder in folders]
+        until(
+            lambda: all(
+                folder.record().heartbeat > count + 1 for folder, count in zip(folders, before, strict=True)
+            )
+        )
+
     def test_they_are_reported_at_the_end(self, folders: list[Folder]) -> None:
-        self.report(folders, lambda: None)
+        self.report(folders)
         assert not any(PROGRESS in folder.names() for folder in folders)
         assert not any(self.takes_over(folder) for folder in folders)
 
     def test_until_then_their_heartbeats_go_on(self, folders: list[Folder]) -> None:
-        def heartbeats() -> list[int]:
-            return [folder.record().heartbeat for folder in folders]
+        self.report(folders, partial(self.beats, folders), heartbeats=0.001)
+        until_no_thread("webcollect-lease")
+        assert not any(PROGRESS in folder.names() for folder in folders)
 
-        def wait() -> None:
-            before = heartbeats()
-            until(lambda: all(now > then + 1 for now, then in zip(heartbeats(), before, strict=True)))
-
-        self.report(folders, wait)
-        until(lambda: "webcollect-unreported" not in {thread.name for thread in threading.enumerate()})
+    def test_they_go_on_also_while_files_are_deleted_at_the_end(self, folders: list[Folder]) -> None:
+        self.report(folders, last=Stub("tidy", partial(self.beats, folders)), heartbeats=0.001)
         assert not any(PROGRESS in folder.names() for folder in folders)
 
     def test_after_an_error_the_next_run_takes_them_over_without_watching_them(
@@ -154,16 +178,43 @@ class TestUnreported:
         assert [folder.record().owner for folder in folders] == ["", ""]
         assert all(self.takes_over(folder) for folder in folders)
 
+    def test_an_error_at_the_end_leaves_all_of_them_to_the_next_run(self, folders: list[Folder]) -> None:
+        with pytest.raises(StorageError):
+            self.report(folders, last=Stub("tidy", partial(fail, StorageError("the storage is down"))))
+        assert [folder.record().owner for folder in folders] == ["", ""]
+        assert all(self.takes_over(folder) for folder in folders)
+
+    def test_a_storage_that_is_down_is_not_waited_for(
+        self, folders: list[Folder], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(run, "LONGEST_WAIT", 0.5)
+        hangs = threading.Event()
+        with pytest.raises(ConnectionError):
+            self.report(
+                folders, partial(fail, ConnectionError("all is down")), last=Stub("release", hangs.wait)
+            )
+        hangs.set()
+        assert all(self.takes_over(folder) for folder in folders)
+
     def test_after_an_interruption_no_storage_is_waited_for(self, folders: list[Folder]) -> None:
         with pytest.raises(KeyboardInterrupt):
-            self.report(folders, partial(fail, KeyboardInterrupt()))
-        until(lambda: "webcollect-unreported" not in {thread.name for thread in threading.enumerate()})
+            self.report(folders, partial(fail, KeyboardInterrupt()), heartbeats=0.001)
+        until_no_thread("webcollect-lease")
         assert "" not in [folder.record().owner for folder in folders]
         assert all(self.takes_over(folder) for folder in folders)
 
     def test_if_one_was_taken_over_none_of_them_is_reported(self, folders: list[Folder]) -> None:
         with pytest.raises(LeaseLost):
             # the other takes it for dead between two heartbeats
-            self.report(folders, lambda: self.land(folders[1], "other").finish(), interval=60)
+            self.report(folders, lambda: self.land(folders[1], "other").finish())
         assert self.takes_over(folders[0])
         assert not self.takes_over(folders[1])
+
+    def test_a_landing_alone_that_is_stopped_right_after_its_commit_is_taken_over_at_once(
+        self, folders: list[Folder]
+    ) -> None:
+        stopped = job(Rows(10), folders[0].destination, "r1", mode="incremental")
+        with pytest.raises(Stopped):
+            land(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
+        assert folders[0].record().owner == ""
+        assert self.takes_over(folders[0])

@@ -67,7 +67,7 @@ class TestWhatIsThereAlready:
 
         landing(task, max_part_bytes=1)
         with monkeypatch.context() as patch:
-            patch.setattr(Lease, "finish", crash)
+            patch.setattr(Lease, "tidy", crash)
             with pytest.raises(Crash):
                 landing(task, run=OTHER_RUN, if_exists="overwrite")
         assert len(folder.names()) == 13

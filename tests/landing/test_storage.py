@@ -23,7 +23,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
-from airflow_provider_webcollect.landing.manifest import file_of
+from airflow_provider_webcollect.landing.manifest import loader_manifest
 from airflow_provider_webcollect.landing.storage.disk import Disk
 from airflow_provider_webcollect.landing.storage.errors import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
@@ -468,8 +468,8 @@ class TestOtherFilesystems:
         ("_manifest.json", True),
         ("_progress.json", True),
         ("_redshift_manifest.json", False),
-        (file_of(RUN, "redshift_manifest"), True),
-        (f"dt=2026-01-01/{file_of(RUN, 'redshift_manifest')}", False),
+        (loader_manifest(RUN, "redshift"), True),
+        (f"dt=2026-01-01/{loader_manifest(RUN, 'redshift')}", False),
         ("_redshift_manifest-mine.json", False),
         (PART, True),
         (f"dt=2026-01-01/{PART}", True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost
 from airflow_provider_webcollect.landing.job import Timing
 from airflow_provider_webcollect.service.models import DataPage
+from tests.interruption import until_no_thread
 from tests.landing.conftest import (
     OTHER_RUN,
     Crash,
@@ -107,7 +107,7 @@ class TestTwoAtOnce:
                 yield each
 
         landing(task, size=100, read=slow, timing=QUICK)
-        assert "webcollect-lease" not in {thread.name for thread in threading.enumerate()}
+        until_no_thread("webcollect-lease")
 
     @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
     def test_whoever_is_taken_over_stops_in_the_midst_of_a_part(

@@ -70,15 +70,15 @@ SAFEGUARDS = {
         "test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_over",
         (
             Edit(
-                "landing/storage/s3.py",
+                "landing/storage/object_stores.py",
                 '{"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}',
                 "{}",
             ),
             # without conditions a landing looks before it writes
             Edit(
-                "landing/storage/s3.py",
-                "        return self._respected(folder).by_writes\n",
-                "        return True\n",
+                "landing/storage/object_stores.py",
+                "            respected = self._tried(path)\n",
+                "            return version\n",
             ),
         ),
     ),

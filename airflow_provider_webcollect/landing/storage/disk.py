@@ -135,15 +135,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _are_locks_respected(path: Path) -> bool:
-    with _locked(path):
+    """Return False if a lock that is held can be had a second time; whatever is not known counts as fine."""
+    with _locked(path), contextlib.suppress(OSError):
+        # others may remove the file meanwhile; and some file systems say "no access" for a lock that is held
         second = os.open(path.with_name(f".tmp-{path.name}.lock"), os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
         finally:
             os.close(second)
-    return False
+        return False
+    return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import (
+    LOADER_MANIFEST_PATTERN,
     MANIFEST,
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
-    RUN_FILE_PATTERN,
     encode,
     is_replaced_manifest,
     replaced_manifest,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.manifest import Manifest
 
-#: A part or an incomplete file, in the folder or in partition folders; or a run's file for its loaders.
-_OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{RUN_FILE_PATTERN}")
+#: A part or an incomplete file, in the folder or in partition folders; or a loader's manifest.
+_OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{LOADER_MANIFEST_PATTERN}")
 #: What file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
 _PARTITION = re.compile(PARTITION_PATTERN)
