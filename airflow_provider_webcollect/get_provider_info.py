@@ -19,7 +19,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks", "webcollect"),
         "operators": _modules("operators", "webcollect"),
         "sensors": _modules("sensors", "webcollect"),
-        "triggers": _modules("triggers", "webcollect", "capacity"),
+        "triggers": _modules("triggers", "webcollect"),
         "transfers": [
             {
                 "source-integration-name": INTEGRATION,

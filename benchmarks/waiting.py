@@ -35,7 +35,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from airflow_provider_webcollect.waiting.poller import SPREAD, TIMING
+from airflow_provider_webcollect.waiting.poll import SPREAD, TIMING
 from benchmarks.report import machine
 from benchmarks.server import sandbox
 

@@ -101,7 +101,7 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
     if connection is None:
         return path
     use_airflow()
-    from airflow_provider_webcollect.common.storage import connected_path
+    from airflow_provider_webcollect.destinations import connected_path
 
     return connected_path(path, connection)
 

@@ -11,16 +11,28 @@ from typing import TYPE_CHECKING
 import click
 
 from airflow_provider_webcollect import __version__
-from airflow_provider_webcollect.cli.following import follow
-from airflow_provider_webcollect.cli.landings import landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
-from airflow_provider_webcollect.cli.rows import land, read
-from airflow_provider_webcollect.cli.sandbox import sandbox
-from airflow_provider_webcollect.cli.tasks import analytics, capacity, status
+from airflow_provider_webcollect.cli.rows import land, landing, read
+from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status
 from airflow_provider_webcollect.cli.tokens import token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+@click.command(
+    add_help_option=False, context_settings={"ignore_unknown_options": True, "help_option_names": []}
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def sandbox(options: tuple[str, ...]) -> int:
+    """Run a local stand-in for the service.
+
+    It runs until Ctrl-C; `webcollect sandbox --help` shows its options.
+    """
+    from airflow_provider_webcollect.sandbox.__main__ import main, make_parser
+
+    return main(options, make_parser("webcollect sandbox"))
+
 
 #: Exit codes besides 0, 1 and that of an interrupt; click's own code for wrong usage is 2 too.
 WRONG_USAGE, REFUSED, FAILED = 2, 3, 4

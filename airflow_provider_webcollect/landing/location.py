@@ -93,7 +93,7 @@ def _opened(path: object, options: Mapping[str, Any] | None, conn_id: str | None
         if options is not None:
             raise InvalidArgument("storage_options", "{…}", "the Airflow connection gives them")
         # all else in landing/ goes without Airflow; here a caller asks for one of its connections
-        from airflow_provider_webcollect.common.storage import connected_path
+        from airflow_provider_webcollect.destinations import connected_path
 
         return connected_path(text, connection)
     return _with_options(text, scheme, options or {})

@@ -11,9 +11,8 @@ import msgspec
 import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
-from airflow_provider_webcollect.operators.base import WebCollectOperator
+from airflow_provider_webcollect.common import WebCollectOperator, check_now
+from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service import endpoints, pages, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.errors import airflow_errors
-from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
+from airflow_provider_webcollect.common import airflow_errors, check_now
+from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service import validation
 
 if TYPE_CHECKING:

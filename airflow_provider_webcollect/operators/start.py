@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from airflow_provider_webcollect.common.arguments import check_now, kept
-from airflow_provider_webcollect.common.waits import (
-    baselines,
-    default_deferrable,
-    end_of_event,
-    result_of,
-    wait_in_worker,
-)
+from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now, kept
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import store_task_link
-from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
@@ -27,10 +19,14 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, TaskState
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
-from airflow_provider_webcollect.waiting.conditions import TaskStates
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
-from airflow_provider_webcollect.waiting.wait import Wait
+from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline, Ended, Outcome, TaskStates, Wait
+from airflow_provider_webcollect.waits import (
+    baselines,
+    default_deferrable,
+    end_of_event,
+    result_of,
+    wait_in_worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

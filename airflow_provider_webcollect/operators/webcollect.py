@@ -1,41 +1,487 @@
-"""Operators for the service's operations."""
+"""Operators for the service's operations on tasks, data apps and tokens.
+
+Those of starts, analytics and landings have modules of their own; DAGs import all of them from here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.storage import storage_path
+import pendulum
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+
+from airflow_provider_webcollect.common import WebCollectOperator, WebCollectTaskOperator, check_now
+from airflow_provider_webcollect.destinations import storage_path
 from airflow_provider_webcollect.operators.analytics import (
     WebCollectMetricsCheckOperator,
     WebCollectQueryAnalyticsOperator,
 )
-from airflow_provider_webcollect.operators.base import WebCollectTaskOperator
 from airflow_provider_webcollect.operators.landings import (
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.operators.tasks import (
-    WebCollectCopyTaskOperator,
-    WebCollectCopyTasksOperator,
-    WebCollectDeleteTaskGroupsOperator,
-    WebCollectDeleteTasksOperator,
-    WebCollectDeprecateDataAppOperator,
-    WebCollectGetActionsOperator,
-    WebCollectGetRunningCountsOperator,
-    WebCollectMoveTaskOperator,
-    WebCollectUpdateTaskParametersOperator,
-)
-from airflow_provider_webcollect.operators.tokens import WebCollectRefreshTokenOperator
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import ActionType
 from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.service.endpoints import Call
+    from airflow_provider_webcollect.service.models import CopyResult
+
+OnPartialFailure = Literal["fail", "skip", "ignore"]
+JSON_RENDERER = "json"
+
+
+class WebCollectCopyTaskOperator(WebCollectTaskOperator):
+    """Copies a task, to its own group or to another (contract.md, endpoint 7).
+
+    If the response is lost, the task fails without retries, since the copy may exist.
+
+    Returns ``{"task_id", "task_name"}`` of the new task.
+
+    :param collection_task_id: the task to copy. (templated)
+    :param task_group_id: the group of the copy; None for the task's own. (templated)
+    :param retry_unknown_outcome: also retry if it is not known whether the copy was made.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether the copy was made, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
+
+    def __init__(
+        self, *, collection_task_id: str, task_group_id: int | str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.task_group_id = task_group_id
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        task_id = validation.text("collection_task_id", self.collection_task_id)
+        return endpoints.copy_task(task_id, _group(self.task_group_id))
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Copy the task and return the new one."""
+        copied = hook.client.send(self._call())
+        self.log.info("Copied task %s to task %s.", self.collection_task_id, copied.task_id)
+        return {"task_id": copied.task_id, "task_name": copied.task_name}
+
+    def what_to_check(self) -> str:
+        """Return where to look for the copy."""
+        group = _group(self.task_group_id)
+        place = "its own group" if group is None else f"group {group}"
+        return f"A copy of task {self.collection_task_id} may be in {place} by now."
+
+
+class WebCollectCopyTasksOperator(WebCollectOperator):
+    """Copies each of the tasks to each of the groups (contract.md, endpoint 8).
+
+    Returns ``{"request_count", "success_count", "failed_tasks"}``, the last a list of ``{"task_id",
+    "reason"}``.
+
+    :param collection_task_ids: the tasks to copy. (templated)
+    :param task_group_ids: the groups of the copies. (templated)
+    :param on_partial_failure: what to do if some were not copied: ``fail`` (default; without retries, since a
+        retry would copy the others again), ``skip`` the task, or ``ignore``. All failures are reported with
+        their reasons.
+    :param retry_unknown_outcome: also retry if it is not known whether copies were made.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help; with ``on_partial_failure="fail"``, if some were not
+        copied; and if it is not known whether copies were made, unless ``retry_unknown_outcome`` is set.
+    :raises AirflowSkipException: with ``on_partial_failure="skip"``, if some were not copied.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "task_group_ids", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "collection_task_ids": JSON_RENDERER,
+        "task_group_ids": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_ids: Sequence[str],
+        task_group_ids: Sequence[int],
+        on_partial_failure: OnPartialFailure = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        self.task_group_ids = task_group_ids
+        self.on_partial_failure = on_partial_failure
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        if self.on_partial_failure not in get_args(OnPartialFailure):
+            raise InvalidArgument(
+                "on_partial_failure", self.on_partial_failure, "it must be one of fail, skip, ignore"
+            )
+        return endpoints.copy_tasks(
+            validation.texts("collection_task_ids", self.collection_task_ids),
+            validation.integers("task_group_ids", self.task_group_ids),
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Copy the tasks and return the counts."""
+        result = hook.client.send(self._call())
+        self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
+        if result.failed_tasks or result.success_count < result.request_count:
+            self._report_failures(result)
+        return {
+            "request_count": result.request_count,
+            "success_count": result.success_count,
+            "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
+        }
+
+    def _report_failures(self, result: CopyResult) -> None:
+        reasons = [f"{failed.task_id}: {failed.reason}" for failed in result.failed_tasks]
+        message = f"{result.success_count} of {result.request_count} copies were made; these were not: " + (
+            "; ".join(reasons) or "the service does not say which"
+        )
+        match self.on_partial_failure:
+            case "fail":
+                raise AirflowFailException(message)
+            case "skip":
+                raise AirflowSkipException(message)
+        self.log.warning("%s", message)
+
+    def what_to_check(self) -> str:
+        """Return where to look for the copies."""
+        groups = ", ".join(map(str, self.task_group_ids))
+        return f"Copies of {len(self.collection_task_ids)} tasks may be in the groups {groups} by now."
+
+
+class WebCollectMoveTaskOperator(WebCollectTaskOperator):
+    """Moves a task to a group (contract.md, endpoint 9).
+
+    Returns ``{"collection_task_id", "task_group_id"}``.
+
+    :param collection_task_id: the task to move. (templated)
+    :param task_group_id: the group to move it to. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as if the service did not move the task.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
+
+    def __init__(self, *, collection_task_id: str, task_group_id: int | str, **kwargs: Any) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.task_group_id = task_group_id
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        task_id = validation.text("collection_task_id", self.collection_task_id)
+        return endpoints.move_task(task_id, validation.integer("task_group_id", self.task_group_id))
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Move the task."""
+        if not hook.client.send(self._call()).moved:
+            raise AirflowFailException(
+                f"the service did not move task {self.collection_task_id} to group {self.task_group_id}: "
+                "check that both exist and that the task is not there already"
+            )
+        self.log.info("Moved task %s to group %s.", self.collection_task_id, self.task_group_id)
+        return {"collection_task_id": self.collection_task_id, "task_group_id": int(self.task_group_id)}
+
+
+class _DeleteOperator(WebCollectOperator):
+    """Base of both delete operators: an empty list is an error unless allowed, and the ids are logged."""
+
+    _what: str
+    _call: Callable[[list[Any]], Call[None]]
+
+    def __init__(self, *, ignore_empty: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ignore_empty = ignore_empty
+
+    def _ids(self) -> list[Any]:
+        raise NotImplementedError
+
+    def perform(self, hook: WebCollectHook) -> list[Any]:
+        """Delete the objects and return their ids."""
+        ids = self._ids()
+        if not ids:
+            self.log.info("No %s to delete.", self._what)
+            return ids
+        self.log.info("Deleting %d %s: %s", len(ids), self._what, ", ".join(map(str, ids)))
+        hook.client.send(self._call(ids))
+        return ids
+
+
+class WebCollectDeleteTasksOperator(_DeleteOperator):
+    """Deletes tasks (contract.md, endpoint 10).
+
+    Returns the list of their ids.
+
+    :param collection_task_ids: the tasks to delete. (templated)
+    :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for an empty list.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "webcollect_conn_id")
+    template_fields_renderers = {"collection_task_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    _what = "tasks"
+    _call = staticmethod(endpoints.delete_tasks)
+
+    def __init__(self, *, collection_task_ids: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        check_now(self, self._ids)
+
+    def _ids(self) -> list[str]:
+        return validation.texts(
+            "collection_task_ids", self.collection_task_ids, may_be_empty=self.ignore_empty
+        )
+
+
+class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
+    """Deletes task groups (contract.md, endpoint 11).
+
+    Returns the list of their ids.
+
+    :param task_group_ids: the groups to delete. (templated)
+    :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for an empty list.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("task_group_ids", "webcollect_conn_id")
+    template_fields_renderers = {"task_group_ids": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+    _what = "task groups"
+    _call = staticmethod(endpoints.delete_task_groups)
+
+    def __init__(self, *, task_group_ids: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task_group_ids = task_group_ids
+        check_now(self, self._ids)
+
+    def _ids(self) -> list[int]:
+        return validation.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
+
+
+class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
+    """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
+
+    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
+    and the lists with the number of values sent. The values are left out, since they may be many.
+
+    :param collection_task_id: the service's task. (templated)
+    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
+        and values, or as a list of ``{"name", "value"}``. (templated)
+    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+        (templated)
+    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "actions": JSON_RENDERER,
+        "loop_items": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        actions: Sequence[Mapping[str, Any]] | None = None,
+        loop_items: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.actions = actions
+        self.loop_items = loop_items
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.update_task_parameters(
+            validation.text("collection_task_id", self.collection_task_id),
+            actions=self.actions,
+            loop_items=self.loop_items,
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Update the parameters and return a summary."""
+        hook.client.send(self._call())
+        done: dict[str, Any] = {
+            "collection_task_id": self.collection_task_id,
+            "actions": [],
+            "loop_items": [],
+        }
+        for entry in self.actions or ():
+            names = (
+                [pair["name"] for pair in entry["properties"]] if _is_list(entry) else [*entry["properties"]]
+            )
+            self.log.info("Set %s of step %s.", ", ".join(names), entry["action_id"])
+            done["actions"].append({"action_id": entry["action_id"], "properties": names})
+        for entry in self.loop_items or ():
+            count, appended = len(entry["loop_items"]), bool(entry.get("is_append"))
+            how = "Appended" if appended else "Replaced all values by"
+            self.log.info("%s %d values of step %s.", how, count, entry["action_id"])
+            done["loop_items"].append(
+                {"action_id": entry["action_id"], "count": count, "is_append": appended}
+            )
+        return done
+
+    def what_to_check(self) -> str:
+        """Return the lists whose values may have been appended."""
+        steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
+        return (
+            f"The values may have been appended already to {', '.join(steps)} of task "
+            f"{self.collection_task_id}."
+        )
+
+
+class WebCollectGetActionsOperator(WebCollectOperator):
+    """Reads the steps of tasks (contract.md, endpoint 5).
+
+    Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
+    and the fields of its type.
+
+    :param collection_task_ids: the tasks. (templated)
+    :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
+        (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "collection_task_ids": JSON_RENDERER,
+        "action_types": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_ids: Sequence[str],
+        action_types: Sequence[str] = tuple(ActionType),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        self.action_types = action_types
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        task_ids = validation.texts("collection_task_ids", self.collection_task_ids)
+        return endpoints.get_actions(task_ids, self.action_types)
+
+    def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
+        """Read the steps."""
+        return [task.as_dict() for task in hook.client.send(self._call())]
+
+
+class WebCollectGetRunningCountsOperator(WebCollectOperator):
+    """Reads how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16).
+
+    Returns ``{"extracting_count", "waiting_count", "finished_count", "waiting_sub_task_count",
+    "executing_sub_task_count"}``; the meaning of the last two is open (contract.md, Task running counts).
+
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a plan below Enterprise.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("webcollect_conn_id",)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Read the counts."""
+        return hook.get_running_counts().as_dict()
+
+
+class WebCollectDeprecateDataAppOperator(WebCollectOperator):
+    """Deprecates a data app; only its author may, and repeating it has no effect (contract.md, endpoint 20).
+
+    Returns ``{"app_name", "status"}`` and, where the service sends them, ``namespace``, ``version`` and
+    ``missing_secrets``.
+
+    :param app_id: the data app. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for an app of another author.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("app_id", "webcollect_conn_id")
+
+    def __init__(self, *, app_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.app_id = app_id
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.deprecate_data_app(self.app_id)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Deprecate the app."""
+        app = hook.client.send(self._call())
+        self.log.info("Data app %s is %s.", app.app_name, app.status)
+        result: dict[str, Any] = app.as_dict()
+        return result
+
+
+def _is_list(entry: Mapping[str, Any]) -> bool:
+    return not hasattr(entry["properties"], "keys")
+
+
+def _group(value: int | str | None) -> int | None:
+    # a template that renders to an empty string means None
+    return None if value is None or value == "" else validation.integer("task_group_id", value)
+
+
+class WebCollectRefreshTokenOperator(WebCollectOperator):
+    """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
+
+    For connections with ``token_refresh = "keeper"``, whose workers never renew the token. A token that is
+    not old enough to renew is tested (contract.md, endpoint 16); if the service rejects it, it is renewed.
+
+    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service gave none.
+
+    :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
+        default.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as if the service rejects the refresh token.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("webcollect_conn_id",)
+
+    def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.renew_after = renew_after
+        check_now(self, self._check, ("renew_after",))
+
+    def _check(self) -> None:
+        if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
+            raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        """Renew the token if it is old enough, and return its expiry time."""
+        self._check()
+        began = pendulum.now("UTC")
+        token = hook.client.renew_token(self.renew_after)
+        renewed = token.obtained_at >= began.timestamp()
+        ends = None if token.expires_at is None else pendulum.from_timestamp(token.expires_at).isoformat()
+        self.log.info(
+            "The access token is %s and valid until %s.", "new" if renewed else "young enough", ends
+        )
+        return {"renewed": renewed, "expires_at": ends}
+
 
 __all__ = [
     "WebCollectCleanLandingOperator",

@@ -10,15 +10,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.cloud_endpoints import time_text
-from airflow_provider_webcollect.sandbox.data_endpoints import visible_rows
-from airflow_provider_webcollect.sandbox.errors import ServiceError
-from airflow_provider_webcollect.sandbox.faults import Fault
-from airflow_provider_webcollect.sandbox.operations import OPERATIONS
-from airflow_provider_webcollect.sandbox.request_log import Request
+from airflow_provider_webcollect.sandbox.bodies import ServiceError
+from airflow_provider_webcollect.sandbox.operations import OPERATIONS, time_text, visible_rows
 from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, segments
 from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt, as_json
-from airflow_provider_webcollect.sandbox.state import State
+from airflow_provider_webcollect.sandbox.state import Fault, Request, State
 from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task, set_state
 
 PREFIX = "/_sandbox/"

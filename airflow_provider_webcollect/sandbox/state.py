@@ -1,17 +1,260 @@
-"""The state of a running sandbox."""
+"""The state of a running sandbox: its account, rate limits, planned faults and the log of requests."""
 
 from __future__ import annotations
 
+import base64
+import random
+import time
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import parse_qsl
 
-from airflow_provider_webcollect.sandbox.clock import Clock
-from airflow_provider_webcollect.sandbox.faults import Faults
-from airflow_provider_webcollect.sandbox.limits import Limits
-from airflow_provider_webcollect.sandbox.request_log import RequestLog
+import msgspec
+
+from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.rows import BlockCache, load_table
 from airflow_provider_webcollect.sandbox.settings import Settings, as_json, make_settings
 from airflow_provider_webcollect.sandbox.tokens import Tokens
-from airflow_provider_webcollect.sandbox.world import World
+from airflow_provider_webcollect.sandbox.world import Clock, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+STATUS_V1 = "status_v1"
+STATUS_V2 = "status_v2"
+
+
+class Limits:
+    """
+    Stores when each caller address sent requests; refused requests do not count.
+
+    :param now: a monotonic clock, in seconds; by default that of real time.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
+
+    def check(self, settings: Settings, caller: str, status_limit: str | None) -> None:
+        """
+        Count a request.
+
+        :param caller: caller address.
+        :param status_limit: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: applied besides the general
+            limit.
+        :raises ServiceError: ``TooManyRequests``, HTTP 429.
+        """
+        if not settings.enforce_limits:
+            return
+        windows = [("general", settings.general_rate, 1.0)]
+        if status_limit == STATUS_V1:
+            windows.append((STATUS_V1, 1, settings.status_v1_period))
+        elif status_limit == STATUS_V2:
+            windows.append((STATUS_V2, settings.status_v2_rate, 1.0))
+        now = self._now()
+        for name, allowed, seconds in windows:
+            times = self._times[caller, name]
+            while times and times[0] <= now - seconds:
+                times.popleft()
+            if len(times) >= allowed:
+                raise ServiceError(
+                    "TooManyRequests", f"At most {allowed} requests per {seconds:g} s.", status=429
+                )
+        for name, _, _ in windows:
+            self._times[caller, name].append(now)
+
+
+Kind = Literal[
+    "status",
+    "html",
+    "broken_json",
+    "cut_body",
+    "drop",
+    "no_answer",
+    "slow",
+    "drip",
+    "error_200",
+    "redirect",
+    "raw",
+]
+_CODES = {401: "Invalid.Token", 403: "PermissionDenied", 429: "TooManyRequests"}
+
+
+class Fault(msgspec.Struct, forbid_unknown_fields=True):
+    """
+    One planned failure; see :meth:`Control.fail` for what the kinds do.
+
+    :param path: the contract's path, or ``*`` for all.
+    :param times: number of responses that fail; ``None``: all from then on.
+    :param after: number of responses to let pass first.
+    :param probability: probability that each response fails; ``None``: every response fails.
+    """
+
+    path: str
+    kind: Kind = "status"
+    times: Annotated[int, msgspec.Meta(ge=1)] | None = 1
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    probability: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    status: Annotated[int, msgspec.Meta(ge=200, le=599)] | None = None
+    code: str | None = None
+    message: str = "Planned by the sandbox."
+    headers: dict[str, str] = {}
+    body: bytes = b""
+    done: bool = False
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    to: str = "/"
+
+    def status_or(self, default: int) -> int:
+        """Return the given HTTP status, or the default."""
+        return default if self.status is None else self.status
+
+    def error_code(self, status: int) -> str:
+        """Return the given error code, or the one for the status."""
+        return self.code or _CODES.get(status, "ServerError")
+
+
+class Faults:
+    """The planned failures, oldest first."""
+
+    def __init__(self, seed: int) -> None:
+        self._planned: list[Fault] = []
+        self._chance = random.Random(seed)
+
+    def add(self, fault: Fault) -> None:
+        """Plan a failure."""
+        self._planned.append(fault)
+
+    def clear(self) -> None:
+        """Remove all planned failures."""
+        self._planned.clear()
+
+    def next(self, path: str) -> Fault | None:
+        """Return the failure for this request, if any, and count it as used."""
+        for fault in self._planned:
+            if fault.path not in ("*", path):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+            elif fault.probability is None or self._chance.random() < fault.probability:
+                self._use(fault)
+                return fault
+        return None
+
+    def _use(self, fault: Fault) -> None:
+        if fault.times is not None:
+            fault.times -= 1
+            if fault.times == 0:
+                self._planned.remove(fault)
+
+
+MAX_ENTRIES = 20_000
+MAX_BODY_BYTES = 256 * 1024
+_SECRET_FIELDS = ("refresh_token", "password")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A completely received request; header names are in lower case."""
+
+    method: str
+    raw_path: str
+    query: bytes
+    headers: Mapping[str, str]
+    body: bytes
+    client: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A request, its contract path, and the response's status: 0 if the connection was dropped."""
+
+    time: float
+    request: Request
+    endpoint: str
+    status: int
+
+
+class RequestLog:
+    """The last :data:`MAX_ENTRIES` requests, and counts of all requests."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Clear the log and the counters."""
+        self._entries: deque[Entry] = deque(maxlen=MAX_ENTRIES)
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def add(self, entry: Entry) -> None:
+        """Add a request."""
+        self._entries.append(entry)
+        self._counts[entry.endpoint, entry.status] += 1
+
+    def entries(self, path: str | None) -> list[dict[str, Any]]:
+        """Return the requests to a path, or all, oldest first, as :meth:`Control.requests` describes."""
+        return [
+            _shown(entry) for entry in self._entries if path in (None, entry.request.raw_path, entry.endpoint)
+        ]
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Return the number of requests of each path, by status."""
+        counts: dict[str, dict[str, int]] = {}
+        for (path, status), count in self._counts.items():
+            counts.setdefault(path, {})[str(status)] = count
+        return counts
+
+
+def _shown(entry: Entry) -> dict[str, Any]:
+    request = entry.request
+    query = request.query.decode("latin-1")
+    body, encoding = _shown_body(request)
+    return {
+        "time": entry.time,
+        "method": request.method,
+        "path": request.raw_path,
+        "endpoint": entry.endpoint,
+        "query": dict(parse_qsl(query, keep_blank_values=True)),
+        "query_string": query,
+        "headers": {name: _masked(name, value) for name, value in request.headers.items()},
+        "credential": _credential(request.headers),
+        "body": body,
+        "body_encoding": encoding,
+        "body_cut": len(request.body) > MAX_BODY_BYTES,
+        "status": entry.status,
+        "client_port": request.client[1],
+    }
+
+
+def _masked(name: str, value: str) -> str:
+    if name == "authorization":
+        return f"{value.partition(' ')[0]} ***" if " " in value else "***"
+    return "***" if name == "x-api-key" else value
+
+
+def _credential(headers: Mapping[str, str]) -> str:
+    kinds = [
+        kind for kind, name in (("bearer", "authorization"), ("api_key", "x-api-key")) if name in headers
+    ]
+    return "+".join(kinds) or "none"
+
+
+def _shown_body(request: Request) -> tuple[str, str]:
+    body = request.body[:MAX_BODY_BYTES]
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        return base64.b64encode(body).decode(), "base64"
+    if any(secret.encode() in body for secret in _SECRET_FIELDS):
+        body = _without_secrets(body)
+    return body.decode("utf-8", "replace"), "text"
+
+
+def _without_secrets(body: bytes) -> bytes:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b"***"
+    return msgspec.json.encode({k: "***" if k in _SECRET_FIELDS else v for k, v in fields.items()})
 
 
 class State:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.common.arguments import GRACE, NOW_NEEDS_WORKER, XCOM_PULL, is_unmapped
+from airflow_provider_webcollect.common import GRACE, NOW_NEEDS_WORKER, XCOM_PULL, is_unmapped
 from airflow_provider_webcollect.waiting.arguments import NOW
 
 if TYPE_CHECKING:
     from airflow.triggers.base import StartTriggerArgs
 
-    from airflow_provider_webcollect.sensors.base import WaitSensor
+    from airflow_provider_webcollect.sensors.webcollect import WaitSensor
 
 
 class NotFromTrigger(Exception):

@@ -37,7 +37,6 @@ from airflow_provider_webcollect.service.responses import ANALYTICS, NOTHING, PA
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Mapping
 
     from airflow_provider_webcollect.service.responses import Result
     from airflow_provider_webcollect.service.url_file import UrlFile

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.common.storage import check_destination
+from airflow_provider_webcollect.destinations import check_destination
 from airflow_provider_webcollect.landing.manifest import Source
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument

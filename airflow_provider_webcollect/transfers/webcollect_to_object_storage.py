@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from airflow_provider_webcollect.common.arguments import check_now
-from airflow_provider_webcollect.common.errors import airflow_errors
-from airflow_provider_webcollect.common.operator import ProviderOperator
-from airflow_provider_webcollect.common.storage import check_destination, folder_at, storage_path
+from airflow_provider_webcollect.common import ProviderOperator, airflow_errors, check_now
+from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import make_format
@@ -122,7 +120,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
         long as the service requests (``Retry-After``), see
-        :class:`~airflow_provider_webcollect.common.operator.ProviderOperator`.
+        :class:`~airflow_provider_webcollect.common.ProviderOperator`.
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
     :raises LandingError: for any other error of the landing; the task is retried.

@@ -22,8 +22,8 @@ from airflow.triggers.base import (
     TriggerEvent,
 )
 
-from airflow_provider_webcollect.common import waits
-from airflow_provider_webcollect.common.arguments import GRACE, NOW_NEEDS_WORKER, XCOM_PULL
+from airflow_provider_webcollect import waits
+from airflow_provider_webcollect.common import GRACE, NOW_NEEDS_WORKER, XCOM_PULL
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import end_of
 from airflow_provider_webcollect.waiting.arguments import (
@@ -33,7 +33,7 @@ from airflow_provider_webcollect.waiting.arguments import (
     subtask_states,
     task_states,
 )
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome, Records
+from airflow_provider_webcollect.waiting.conditions import Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.common.compat.sdk import DAG, Context
 
-    from airflow_provider_webcollect.waiting.wait import Condition
+    from airflow_provider_webcollect.waiting.conditions import Condition
 
 #: Maximum difference in seconds between the clocks of the triggerer and the scheduler.
 CLOCKS_DIFFER = 60.0

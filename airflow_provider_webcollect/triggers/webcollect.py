@@ -1,21 +1,38 @@
-"""Triggers that wait for tasks and sub-tasks without a worker, all with one shared poll."""
+"""Triggers that wait without a worker, all with one shared poll; and one that tells of each run that ends."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+import msgspec
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_webcollect.service.errors import WebCollectError
-from airflow_provider_webcollect.triggers.feeds import SharedFeed
-from airflow_provider_webcollect.triggers.finished import (
-    WebCollectTaskFinishedTrigger as WebCollectTaskFinishedTrigger,  # a public name of this module
+from airflow_provider_webcollect import waits
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState
+from airflow_provider_webcollect.waiting.arguments import one_or_many
+from airflow_provider_webcollect.waiting.conditions import (
+    LONGEST_CONTRADICTION,
+    TASK_STATUSES,
+    Capacity,
+    Condition,
+    Ended,
+    Outcome,
+    Polls,
+    SubTaskStates,
+    TaskStates,
+    Wait,
 )
-from airflow_provider_webcollect.waiting.conditions import SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
-from airflow_provider_webcollect.waiting.wait import Condition, Wait
+from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
+from airflow_provider_webcollect.waits import SharedFeed, read_with_retries
 
 
 async def end_of(
@@ -39,7 +56,7 @@ async def end_of(
 class WaitTrigger(BaseTrigger):
     """Base of the triggers that wait until a condition is met, and then let a worker continue.
 
-    The event's payload is an :class:`~airflow_provider_webcollect.waiting.outcome.Ended` as plain JSON.
+    The event's payload is an :class:`~airflow_provider_webcollect.waiting.conditions.Ended` as plain JSON.
 
     :param wait: the condition, as plain JSON.
     :param poke_interval: seconds between two polls.
@@ -95,3 +112,266 @@ class WebCollectSubTaskStatusTrigger(WaitTrigger):
     """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.SubTaskStates`."""
 
     _condition = SubTaskStates
+
+
+class WebCollectCapacityTrigger(WaitTrigger):
+    """Waits until there is capacity. ``wait`` is a :class:`~.waiting.conditions.Capacity`."""
+
+    _condition = Capacity
+
+
+if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
+    from airflow.triggers.base import BaseEventTrigger
+else:
+    from airflow.triggers.base import BaseTrigger as BaseEventTrigger
+
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
+    from airflow.triggers.shared_stream import SharedStreamProducer
+else:
+    SharedStreamProducer = object
+
+if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import AdvanceItem
+
+    from airflow_provider_webcollect.service.models import TaskStatus
+
+log = logging.getLogger(__name__)
+
+#: A task, its status, and for how many seconds that status has been unchanged.
+_Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
+
+#: After a refusal, which usually needs a person to fix it, the next poll follows in this many poke intervals.
+PATIENCE = 10
+
+
+class WebCollectTaskFinishedTrigger(BaseEventTrigger):
+    """Watches tasks forever, and yields an event when a run of one has ended (contract.md, endpoint 13).
+
+    For an ``AssetWatcher`` (Airflow 3). All watchers and waits on a connection share one poll. The payload is
+    an :class:`~airflow_provider_webcollect.waiting.finished_runs.EndedRun` as JSON: ``collection_task_id``,
+    ``run`` and ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs
+    that ended between two polls share an event, which covers the runs ``first_run`` to ``run``; its
+    ``status`` is None if the next run had already started.
+
+    From Airflow 3.3 on, each task's last run is stored in the asset's state store after Airflow has stored
+    the run's event. So a restart of the triggerer loses no run. A triggerer that is killed in the one or two
+    seconds between the two reports the run again, with the same payload. This requires that all watchers of
+    a trigger are on one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
+    watch begins with the first status it sees, and runs that ended meanwhile are not reported.
+
+    A run that had ended before the first poll is not reported. A state that may still belong to the previous
+    run does not count as an end, as in a wait (``docs/reference/waiting.md``). Nothing ends the watch. If the
+    service does not respond, it is queried again with increasing pauses. After a refusal (credential, plan,
+    id), which is logged as an error, the connection is read again and the next poll follows in ten poke
+    intervals.
+
+    :param collection_task_id: the service's task.
+    :param collection_task_ids: several tasks instead of one.
+    :param states: final states to report: ``Finished`` or ``Stopped`` or both.
+    :param poke_interval: seconds between two polls of a task.
+    :param webcollect_conn_id: the Airflow connection of the service.
+    :raises InvalidArgument: (a ``ValueError``) if an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str | None = None,
+        collection_task_ids: Sequence[str] | None = None,
+        states: Sequence[str] = (TaskState.FINISHED,),
+        poke_interval: float = 60.0,
+        webcollect_conn_id: str = "webcollect_default",
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
+        self.collection_task_ids = sorted(one_or_many(collection_task_id, collection_task_ids))
+        self.states = sorted({_final_state(state) for state in validation.texts("states", states)})
+        self.poke_interval = validation.seconds("poke_interval", poke_interval)
+        self.webcollect_conn_id = validation.text("webcollect_conn_id", webcollect_conn_id)
+        self._last_runs: dict[str, LastRun | None] = {}
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class's path and the normalized arguments; they hold no secret."""
+        return f"{__name__}.{type(self).__name__}", {
+            "collection_task_ids": self.collection_task_ids,
+            "states": self.states,
+            "poke_interval": self.poke_interval,
+            "webcollect_conn_id": self.webcollect_conn_id,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Watch, and yield an event for each run that has ended; only Airflow before 3.3 calls this."""
+        watch = self.create_shared_stream_producer(self.serialize()[1])
+        try:
+            async for event in self.filter_shared_stream(each async for each, _ in watch.open_stream()):
+                yield event
+        finally:
+            await watch.aclose()
+
+    def shared_stream_key(self) -> Hashable:
+        """Return a unique key: the shared stream serves only to learn when events are stored."""
+        return msgspec.json.encode(self.serialize())
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: Mapping[str, Any]) -> _Watch:
+        """Return the object that polls the tasks."""
+        return _Watch(kwargs["collection_task_ids"], kwargs["poke_interval"], kwargs["webcollect_conn_id"])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[_Statuses]
+    ) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each run that has ended according to the statuses."""
+        async for statuses in shared_stream:
+            changed: dict[str, LastRun] = {}
+            for task_id, status, unchanged_for in statuses.seen:
+                before = await self._last_run(task_id)
+                last_run, ended = follow(before, task_id, status, self.states, unchanged_for)
+                if last_run != before:
+                    self._last_runs[task_id] = changed[task_id] = last_run
+                if ended:
+                    log.info("Ended: %s", ended)
+                    yield TriggerEvent(ended.as_dict())
+            statuses.when_stored = functools.partial(self._remember, changed)
+
+    async def _last_run(self, task_id: str) -> LastRun | None:
+        if task_id not in self._last_runs:
+            self._last_runs[task_id] = await self._recall(task_id)
+        return self._last_runs[task_id]
+
+    async def _recall(self, task_id: str) -> LastRun | None:
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return None
+        try:
+            known = await read_with_retries(
+                f"What was last seen of {task_id}",
+                lambda: store.aget(self._key(task_id)),
+                waits.TIMING.recall_again_after,
+                is_certain=_means_several_assets,
+            )
+        except ValueError as error:
+            if not _means_several_assets(error):
+                raise
+            log.warning("The watchers are on several assets: runs are not remembered over a restart.")
+            self.asset_state_store = None
+            return None
+        try:
+            return msgspec.convert(known, LastRun | None)
+        except msgspec.ValidationError as error:
+            log.warning(
+                "%s: what was last seen of it is not known; the watch begins again. %s", task_id, error
+            )
+            return None
+
+    async def _remember(self, last_runs: Mapping[str, LastRun]) -> None:
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return
+        for task_id, last_run in last_runs.items():
+            try:
+                await store.aset(self._key(task_id), msgspec.to_builtins(last_run))
+            except Exception as error:
+                # the events are already stored; ending the trigger here would prevent storing the other runs
+                log.warning(
+                    "%s: a restart of the triggerer may report its last run again. %s", task_id, error
+                )
+
+    def _key(self, task_id: str) -> str:
+        return f"{self.webcollect_conn_id} {task_id} {'+'.join(self.states)}"
+
+
+class _Statuses:
+    """The statuses of some polls, and a callback for when Airflow has stored their events.
+
+    :ivar seen: tasks with their status and for how many seconds that status has been unchanged.
+    """
+
+    def __init__(self, seen: list[_Seen]) -> None:
+        self.seen = seen
+        self.when_stored: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A task's status and since when it has been shown.
+
+    :ivar is_settled: it was passed on until more time could no longer change its meaning.
+    """
+
+    run: LastRun
+    since: float
+    is_settled: bool = False
+
+
+class _Watch(SharedStreamProducer):
+    """Polls tasks on the connection's shared poll; passes on statuses that changed or may now mean more."""
+
+    def __init__(self, task_ids: Sequence[str], poke_interval: float, conn_id: str) -> None:
+        self._task_ids = task_ids
+        self._poke_interval = poke_interval
+        self._conn_id = conn_id
+        self._shown: dict[str, _Shown] = {}
+        self._changes: asyncio.Queue[_Seen] = asyncio.Queue()
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def open_stream(self) -> AsyncIterator[tuple[_Statuses, _Statuses]]:
+        self._watching = [asyncio.create_task(self._watch(task_id)) for task_id in self._task_ids]
+        while True:
+            seen = [await self._changes.get()]
+            while not self._changes.empty():
+                seen.append(self._changes.get_nowait())
+            statuses = _Statuses(seen)
+            yield statuses, statuses
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for statuses, outcome in batch:
+            if outcome.is_clean and statuses.when_stored:
+                await statuses.when_stored()
+
+    async def aclose(self) -> None:
+        for watching in self._watching:
+            watching.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+    async def _watch(self, task_id: str) -> None:
+        """Poll a task forever."""
+        see = functools.partial(self._see, task_id, Polls(time.time()))
+        while True:
+            try:
+                async with SharedFeed(self._conn_id) as feed:
+                    await feed.until(TASK_STATUSES, (task_id,), self._poke_interval, see)
+            except Exception as error:
+                # Do not end the trigger with this error: Airflow would restart it immediately, again and
+                # again.
+                pause = self._poke_interval * PATIENCE
+                log.error("%s cannot be watched; the next poll follows in %.0f s. %s", task_id, pause, error)
+                await asyncio.sleep(pause)
+
+    def _see(
+        self,
+        task_id: str,
+        polls: Polls,
+        polled: Mapping[str, TaskStatus | None],
+    ) -> None:
+        now, status = time.time(), polled[task_id]
+        polls.note((task_id,) if status is None else ())
+        if polls.unconfirmed:
+            return
+        last_run = LastRun.of(status)
+        shown = self._shown.get(task_id)
+        if shown is None or shown.run != last_run:
+            shown = self._shown[task_id] = _Shown(last_run, now)
+        if not shown.is_settled:
+            unchanged_for = now - shown.since
+            shown.is_settled = unchanged_for >= LONGEST_CONTRADICTION
+            self._changes.put_nowait((task_id, status, unchanged_for))
+
+
+def _means_several_assets(error: Exception) -> bool:
+    # unreadable stored values raise a subclass instead
+    return type(error) is ValueError
+
+
+def _final_state(state: str) -> str:
+    if state not in FINAL_STATES:
+        raise InvalidArgument("states", state, f"it must be one of {', '.join(FINAL_STATES)}")
+    return str(state)

@@ -22,7 +22,7 @@ from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.landings import newest_events
-from airflow_provider_webcollect.waiting.queries import all_task_statuses
+from airflow_provider_webcollect.waiting.conditions import all_task_statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

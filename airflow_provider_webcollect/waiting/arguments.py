@@ -10,9 +10,13 @@ import msgspec
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import SubTaskState, TaskState
-from airflow_provider_webcollect.waiting.baseline import Baseline
-from airflow_provider_webcollect.waiting.conditions import Capacity, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Records
+from airflow_provider_webcollect.waiting.conditions import (
+    Baseline,
+    Capacity,
+    Records,
+    SubTaskStates,
+    TaskStates,
+)
 
 #: As `after`: the status is queried when the wait begins.
 NOW = "now"

@@ -1,27 +1,487 @@
-"""The conditions of waits. A condition has a query, judges what it returns, and makes the wait's result."""
+"""The conditions of waits: what each queries, which run a status belongs to, the verdict on what was seen,
+and how a wait ends."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import msgspec
+
+from airflow_provider_webcollect.service import endpoints, pages
+from airflow_provider_webcollect.service.call import exchange
 from airflow_provider_webcollect.service.models import (
+    ACTIVE_STATES,
+    FINAL_STATES,
+    Record,
     RunningCounts,
     SubTask,
     SubTaskState,
     TaskState,
     TaskStatus,
 )
-from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
-from airflow_provider_webcollect.waiting.outcome import Outcome
-from airflow_provider_webcollect.waiting.queries import (
-    ACCOUNT,
-    RUNNING_COUNTS,
-    SUBTASKS,
-    TASK_STATUSES,
-)
-from airflow_provider_webcollect.waiting.wait import Condition, Polls, Verdict
+from airflow_provider_webcollect.service.responses import STATUSES_BY_TASK
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.service.call import Sender
+    from airflow_provider_webcollect.service.endpoints import Call
+    from airflow_provider_webcollect.service.errors import MalformedResponse
+
+
+class Outcome(StrEnum):
+    """How a wait has ended. The values are stored in trigger events, so an upgrade must not change them."""
+
+    #: The condition is met.
+    DONE = "done"
+    #: The condition cannot be met any more: a failure state, or something has been missing for too long.
+    FAILED = "failed"
+    #: The wait has timed out.
+    TIMEOUT = "timeout"
+    #: The service refuses the queries, or the connection cannot be used.
+    ERROR = "error"
+    #: An argument is invalid after its templates are rendered.
+    INVALID_ARGUMENT = "refused"
+    #: The wait has not begun, since only a worker can begin it.
+    NEEDS_WORKER = "left"
+
+
+#: The last records seen, as plain JSON.
+Records = list[dict[str, Any]]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a wait; as plain JSON, it is the payload of a trigger's event.
+
+    :ivar reason: one line that explains the outcome.
+    :ivar records: the last records seen; None if there were none.
+    :ivar permanent: for :attr:`Outcome.ERROR`: a retry cannot help until a person acts.
+    """
+
+    outcome: Outcome
+    reason: str
+    records: Records | None = None
+    permanent: bool = False
+
+    def as_event(self) -> dict[str, Any]:
+        """Return the payload of a trigger's event."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+#: Seconds for which a status may still be that of the previous run.
+SETTLE = 90.0
+#: Seconds after which a status that contradicts itself is accepted as final.
+LONGEST_CONTRADICTION = 600.0
+
+
+class Evidence(Enum):
+    """What a status in a final state proves about the run that has ended."""
+
+    #: The end time is later than the baseline's.
+    LATER_END = "later end"
+    #: There is no end time, or none to compare it with.
+    UNKNOWN_END = "no end to compare"
+    #: The end time, or the start time if there is no end time, is not later than the baseline's.
+    SAME_END = "same end"
+    #: The end time is before the start time: the state is still that of the previous run.
+    CONTRADICTION = "end before its start"
+
+
+def is_end(evidence: Evidence, *, active: bool, unchanged_for: float, settle: float = SETTLE) -> bool:
+    """Return whether a final state is the end of the run that began after the baseline.
+
+    :param active: whether an active state was seen since the run was started.
+    :param unchanged_for: seconds since the wait began, or since an active state was last seen.
+    :param settle: seconds for which a status may still be that of the previous run.
+    """
+    match evidence:
+        case Evidence.LATER_END:
+            return True
+        case Evidence.UNKNOWN_END:
+            return active or unchanged_for >= settle
+        case Evidence.SAME_END:
+            return unchanged_for >= settle
+        case Evidence.CONTRADICTION:
+            return unchanged_for >= max(settle, LONGEST_CONTRADICTION)
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's status before a start.
+
+    :ivar start_execute_time: ISO 8601, as are all times here.
+    :ivar end_execute_time: when the last ended run ended; while a run is active, the status may show the end
+        of the previous run.
+    :ivar running: whether a run was active. The sub-tasks that are started then join it, so its end counts.
+    """
+
+    executed_times: int | None = None
+    start_execute_time: str | None = None
+    end_execute_time: str | None = None
+    running: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the times, which may come from a user's argument.
+
+        :raises ValueError: if one cannot be parsed.
+        """
+        _clock(self.start_execute_time)
+        _clock(self.end_execute_time)
+
+    @classmethod
+    def of(cls, status: TaskStatus | None) -> Baseline:
+        """Return the baseline from ``status``; a task without a status has never run."""
+        if status is None:
+            return cls(executed_times=0)
+        started, ended = status.start_execute_time, status.end_execute_time
+        never_ran = status.status == TaskState.UNEXECUTED and status.executed_times is None
+        return cls(
+            executed_times=0 if never_ran else status.executed_times,
+            start_execute_time=started.isoformat() if started else None,
+            end_execute_time=ended.isoformat() if ended else None,
+            running=status.status in ACTIVE_STATES,
+        )
+
+    def evidence(self, status: TaskStatus) -> Evidence:
+        """Return what ``status`` proves about the run that has ended."""
+        began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
+        before_began, before_ended = _clock(self.start_execute_time), _clock(self.end_execute_time)
+        if status.status not in FINAL_STATES:
+            return Evidence.SAME_END
+        began_later = None
+        if began is not None and before_began is not None:
+            began_later = began >= before_began if self.running else began > before_began
+        if ended is None:
+            return Evidence.SAME_END if began_later is False else Evidence.UNKNOWN_END
+        if _contradicts(status):
+            return Evidence.CONTRADICTION
+        if before_ended is not None and ended <= before_ended:
+            return Evidence.SAME_END
+        if before_began is None and (before_ended is not None or self.executed_times == 0):
+            return Evidence.LATER_END
+        if before_began is not None and before_ended is not None and before_began <= before_ended:
+            return Evidence.LATER_END
+        # the previous run had begun, and its end is not known
+        if began_later is None:
+            return Evidence.UNKNOWN_END
+        return Evidence.LATER_END if began_later else Evidence.SAME_END
+
+    def differs_from(self, status: TaskStatus) -> bool:
+        """Return whether ``status`` shows another run: another count, start or end, or a first run."""
+        return self._is_first(status) or any(before != now for before, now in self._changes(status))
+
+    def is_before(self, status: TaskStatus) -> bool:
+        """Return whether ``status`` shows a later run; an outdated response does not."""
+        return self._is_first(status) or any(before < now for before, now in self._changes(status))
+
+    def _is_first(self, status: TaskStatus) -> bool:
+        return self.executed_times == 0 and status.status in FINAL_STATES
+
+    def _changes(self, status: TaskStatus) -> Iterator[tuple[Any, Any]]:
+        """Yield the count, the start and the end, from here and from ``status``, if both have them."""
+        for before, now in (
+            (self.executed_times, status.executed_times),
+            (_clock(self.start_execute_time), _clock(status.start_execute_time)),
+            (_clock(self.end_execute_time), _clock(status.end_execute_time)),
+        ):
+            if before is not None and now is not None:
+                yield before, now
+
+
+class RunEnd:
+    """Finds the end of the run after a baseline, in a sequence of statuses.
+
+    :param since: Unix time of the start; None if nothing was started: then a status must first show another
+        run.
+    """
+
+    __slots__ = ("_active", "_baseline", "_since", "_was_started")
+
+    def __init__(self, baseline: Baseline, since: float | None) -> None:
+        self._baseline = baseline
+        self._since = since
+        self._was_started = since is not None
+        self._active = baseline.running
+
+    def belongs(self, status: TaskStatus, now: float, settle: float) -> bool:
+        """Return whether ``status`` is of the run after the baseline; must be called with every status.
+
+        :param now: Unix time.
+        :param settle: seconds for which a status may still be that of the previous run.
+        """
+        if status.status in ACTIVE_STATES:
+            self._active, self._since = True, now
+            return True
+        evidence = self._baseline.evidence(status)
+        begun = self._was_started or self._active or evidence is Evidence.LATER_END
+        if not begun and not self._baseline.differs_from(status):
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = now
+        return is_end(evidence, active=self._active, unchanged_for=now - self._since, settle=settle)
+
+
+def _contradicts(status: TaskStatus) -> bool:
+    began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
+    return began is not None and ended is not None and ended < began
+
+
+def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
+    """Return a time without its zone, so that a new `timezone` of the connection makes no difference."""
+    moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
+    return moment.replace(tzinfo=None) if moment else None
+
+
+#: The only key of the account's running counts.
+ACCOUNT = "account"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query for the state of keys, such as tasks.
+
+    :ivar ask: sends the query, and returns the states of some keys; an error in place of a state affects only
+        that key.
+    :ivar is_batched: whether one request can have many keys.
+    """
+
+    ask: Callable[[Sender, Sequence[str]], Mapping[str, Any]]
+    is_batched: bool = False
+
+    def batch_size(self, status_batch_size: int) -> int:
+        """Return the number of keys per query.
+
+        :param status_batch_size: the connection's setting.
+        """
+        return status_batch_size if self.is_batched else 1
+
+
+def _task_statuses(sender: Sender, task_ids: Sequence[str]) -> Mapping[str, TaskStatus | MalformedResponse]:
+    call: Call[Any] = endpoints.get_task_statuses_v2(list(task_ids))
+    call = dataclasses.replace(call, result=STATUSES_BY_TASK)
+    found = exchange(call, sender)
+    # the service may return an id in another letter case
+    by_id = {task_id.lower(): status for task_id, status in found.items()}
+    return {task_id: by_id[task_id.lower()] for task_id in task_ids if task_id.lower() in by_id}
+
+
+def _subtasks(sender: Sender, task_ids: Sequence[str]) -> Mapping[str, list[SubTask]]:
+    found = {}
+    for task_id in task_ids:
+        # an empty batch counts as missing
+        if batch := pages.all_subtasks(sender, task_id):
+            found[task_id] = batch
+    return found
+
+
+def _running_counts(sender: Sender, accounts: Sequence[str]) -> Mapping[str, RunningCounts]:
+    counts = exchange(endpoints.get_running_counts(), sender)
+    return dict.fromkeys(accounts, counts)
+
+
+def all_task_statuses(sender: Sender, task_ids: Sequence[str], batch_size: int) -> dict[str, TaskStatus]:
+    """Return the statuses of any number of tasks; one that the service does not know has none.
+
+    :param batch_size: tasks per request.
+    :raises MalformedResponse: if the status of a task cannot be read.
+    """
+    found: dict[str, TaskStatus] = {}
+    for first in range(0, len(task_ids), batch_size):
+        answer = _task_statuses(sender, task_ids[first : first + batch_size])
+        for task_id, status in answer.items():
+            if isinstance(status, Exception):
+                raise status
+            found[task_id] = status
+    return found
+
+
+#: The states of tasks, at most 100 of them at once (contract.md, endpoint 13).
+TASK_STATUSES = Query(_task_statuses, is_batched=True)
+#: All sub-tasks of a task's latest batch (contract.md, endpoint 14).
+SUBTASKS = Query(_subtasks)
+#: The account's running counts (contract.md, endpoint 16); the key is :data:`ACCOUNT`.
+RUNNING_COUNTS = Query(_running_counts)
+
+
+C = TypeVar("C", bound="Condition")
+
+
+class Verdict(NamedTuple):
+    """The outcome of a wait, None while it continues; and one line that explains it."""
+
+    outcome: Outcome | None
+    reason: str
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a wait is for.
+
+    ``gc=False``: there may be tens of thousands of conditions, and none is part of a reference cycle.
+
+    :cvar query: the query that shows the state of the :attr:`keys`.
+    """
+
+    query: ClassVar[Query]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the query, such as the ids of tasks."""
+        raise NotImplementedError
+
+    def absent(self, key: str, state: Any) -> Collection[str]:
+        """Return what is missing from the service's response about ``key``."""
+        raise NotImplementedError
+
+    def judge(self, key: str, state: Any, polls: Polls) -> Verdict:
+        """Return the verdict for ``key``.
+
+        :param state: the key's state in the latest poll; None if the response left it out.
+        """
+        raise NotImplementedError
+
+    def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
+        """Return the verdict on the wait.
+
+        :param verdicts: of the keys polled so far; this default requires exactly one.
+        """
+        (verdict,) = verdicts.values()
+        return verdict
+
+    def records(self, seen: Mapping[str, Any]) -> Iterable[Record]:
+        """Return the records of the wait's result."""
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the condition as plain JSON, for a trigger's arguments; defaults are left out."""
+        defaults = {
+            field.name: field.default
+            if field.default_factory is msgspec.NODEFAULT
+            else field.default_factory()
+            for field in msgspec.structs.fields(self)
+        }
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: value for name, value in plain.items() if getattr(self, name) != defaults[name]}
+
+    @classmethod
+    def from_json(cls: type[C], plain: Mapping[str, Any]) -> C:
+        """Return the condition that :meth:`as_json` gave."""
+        return msgspec.convert(plain, cls)
+
+
+class _Absence(NamedTuple):
+    since: float
+    answers: int
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Polls:
+    """The history of the polls of one key.
+
+    Something counts as absent only if two responses in a row leave it out. If the first response leaves it
+    out, it counts as absent since the wait began, since another process may have made earlier polls.
+
+    :param began: Unix time at which the wait began.
+    """
+
+    __slots__ = ("_absent", "_began", "_end", "_now")
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._now: float | None = None
+        self._absent: Mapping[str, _Absence] = _NOTHING
+        self._end: RunEnd | None = None
+
+    def note(self, absent: Collection[str]) -> None:
+        """Record a response.
+
+        :param absent: what is missing from it.
+        """
+        now = time.time()
+        new = _Absence(self._began if self._now is None else now, 0)
+        self._now = now
+        before = {name: self._absent.get(name, new) for name in absent}
+        self._absent = {
+            name: _Absence(since, count + 1) for name, (since, count) in before.items()
+        } or _NOTHING
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether something is absent from only one response so far."""
+        return any(absence.answers < 2 for absence in self._absent.values())
+
+    def seconds_absent(self, name: str) -> float | None:
+        """Return for how long ``name`` has been absent; None if it is not, or only from one response."""
+        absence = self._absent.get(name)
+        if absence is None or absence.answers < 2 or self._now is None:
+            return None
+        return self._now - absence.since
+
+    def is_new_run(self, status: TaskStatus, baseline: Baseline, *, settle: float, was_started: bool) -> bool:
+        """Return whether ``status`` is of the run after ``baseline``; must be called with every status.
+
+        :param settle: seconds for which a status may still be that of the previous run.
+        :param was_started: whether a run was started right before the wait; otherwise the next run counts.
+        """
+        if self._end is None:
+            self._end = RunEnd(baseline, self._began if was_started else None)
+        return self._end.belongs(status, self._now or self._began, settle)
+
+
+class Wait:
+    """Judges the results of a wait's polls, in their order. It logs only changes.
+
+    :param began: Unix time at which the wait began.
+    :param log: a logger.
+    """
+
+    __slots__ = ("_began", "_known", "_log", "_polls", "_reason", "condition")
+
+    def __init__(self, condition: Condition, began: float, log: Any) -> None:
+        self.condition = condition
+        self._began = began
+        self._polls: dict[str, Polls] = {}
+        self._known: tuple[dict[str, Any], dict[str, Verdict]] | None = None
+        self._log = log
+        self._reason = ""
+
+    def judge(self, polled: Mapping[str, Any]) -> Ended | None:
+        """Return the end of the wait, or None if it continues.
+
+        A key is judged only after a poll of that key; polls of other keys do not count as time for it.
+
+        :param polled: the states of the condition's keys that were just polled; None for a key that the
+            response left out.
+        """
+        seen, verdicts = self._known or ({}, {})
+        if len(self.condition.keys) > 1:  # with one key, every poll is complete
+            self._known = seen, verdicts
+        for key, state in polled.items():
+            if (polls := self._polls.get(key)) is None:
+                polls = self._polls[key] = Polls(self._began)
+            polls.note(self.condition.absent(key, state))
+            seen[key], verdicts[key] = state, self.condition.judge(key, state, polls)
+        outcome, reason = self.condition.combine(verdicts)
+        if reason != self._reason:
+            self._reason = reason
+            self._log.info("%s", reason)
+        if outcome is None:
+            return None
+        records = [record.as_dict() for record in self.condition.records(seen)]
+        return Ended(outcome=outcome, reason=reason, records=records)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether something is missing that another response may have."""
+        return any(polls.unconfirmed for polls in self._polls.values())
+
 
 #: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0

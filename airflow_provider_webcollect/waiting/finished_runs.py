@@ -3,7 +3,7 @@
 Runs are distinguished by their number (``executedTimes``), and by their start time if numbers are not enough:
 a run may begin and end between two polls, a response may be older than the previous one, and the count may
 restart at 0. The number may be counted when a run starts, and a status may be late, so the end of a run needs
-the same evidence as in a wait (:mod:`~airflow_provider_webcollect.waiting.baseline`).
+the same evidence as in a wait (:mod:`~airflow_provider_webcollect.waiting.conditions`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
-from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline, is_end
+from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline, is_end
 
 
 class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -64,9 +64,9 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     Nor are status queries spaced where the sandbox enforces no limits. A call gives the waits that begin
     after it other pauses still: the fields of ``Timing``.
     """
-    from airflow_provider_webcollect.common import waits
+    from airflow_provider_webcollect import waits
     from airflow_provider_webcollect.service.limits import STATUS_INTERVALS
-    from airflow_provider_webcollect.waiting.poller import Timing
+    from airflow_provider_webcollect.waiting.poll import Timing
 
     usual: dict[str, Any] = {
         "first_backoff": 0.1,

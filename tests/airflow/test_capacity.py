@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.triggers.capacity import WebCollectCapacityTrigger
+from airflow_provider_webcollect.triggers.webcollect import WebCollectCapacityTrigger
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
 

@@ -15,7 +15,7 @@ from airflow.models import Connection
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from airflow.utils.session import create_session
 
-from airflow_provider_webcollect.common.storage import folder_at
+from airflow_provider_webcollect.destinations import folder_at
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.reader import read_landing

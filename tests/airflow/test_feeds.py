@@ -14,8 +14,8 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.settings import Timing
-from airflow_provider_webcollect.triggers.feeds import SharedFeed
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
+from airflow_provider_webcollect.waits import SharedFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

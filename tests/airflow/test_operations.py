@@ -18,7 +18,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
-from airflow_provider_webcollect.common.errors import INTERRUPTS
+from airflow_provider_webcollect.common import INTERRUPTS
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCopyTaskOperator,
     WebCollectCopyTasksOperator,

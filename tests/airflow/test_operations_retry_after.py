@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_webcollect.common import retry
-from airflow_provider_webcollect.common.retry import LONGEST
+from airflow_provider_webcollect import common
+from airflow_provider_webcollect.common import LONGEST
 from airflow_provider_webcollect.landing.errors import SomeFailed
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
@@ -21,7 +21,7 @@ from tests.airflow.dag_runs import make_dag
 
 policies = pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="Airflow before 3.3")
 # it is there on Airflow 3.3 and later alone
-RetryAfterPolicy = retry.RetryAfterPolicy
+RetryAfterPolicy = common.RetryAfterPolicy
 
 
 def decided(error: Exception, try_number: int = 1, **task: Any) -> timedelta | None:
@@ -101,10 +101,10 @@ def test_a_policy_of_the_users_own_or_none_stays(operator: Any, needed: dict[str
         default_of_task = operator(task_id="b", **needed, default_args={"retry_policy": own})
     with make_dag(default_args={"retry_policy": own}):
         default_of_dag = operator(task_id="a", **needed)
-        given_beside = operator(task_id="b", **needed, retry_policy=retry.RETRY_AFTER)
+        given_beside = operator(task_id="b", **needed, retry_policy=common.RETRY_AFTER)
 
     assert [each.retry_policy for each in (given, default_of_task, default_of_dag)] == [own] * 3
-    assert given_beside.retry_policy is retry.RETRY_AFTER
+    assert given_beside.retry_policy is common.RETRY_AFTER
 
 
 @each_base
@@ -118,7 +118,7 @@ def test_mapped_tasks_have_the_policy_too(operator: Any, needed: dict[str, Any])
         with_own = operator.partial(task_id="c", **rest, retry_policy=own).expand(**{argument: [value]})
 
     made = [each.unmap({argument: value}).retry_policy for each in (mapped, without, with_own)]
-    assert made == [retry.RETRY_AFTER, None, own]
+    assert made == [common.RETRY_AFTER, None, own]
 
 
 def test_a_dag_with_it_can_be_stored_and_read() -> None:

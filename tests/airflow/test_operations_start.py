@@ -19,7 +19,7 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from airflow_provider_webcollect.waiting.baseline import SETTLE, Baseline
+from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 from tests.airflow.executions import Store, execute
 from tests.airflow.proxy import proxy

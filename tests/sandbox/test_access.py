@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.errors import ServiceError
-from airflow_provider_webcollect.sandbox.limits import STATUS_V1 as STATUS_V1_LIMIT
-from airflow_provider_webcollect.sandbox.limits import STATUS_V2 as STATUS_V2_LIMIT
-from airflow_provider_webcollect.sandbox.limits import Limits
+from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS
 from airflow_provider_webcollect.sandbox.settings import make_settings
+from airflow_provider_webcollect.sandbox.state import STATUS_V1 as STATUS_V1_LIMIT
+from airflow_provider_webcollect.sandbox.state import STATUS_V2 as STATUS_V2_LIMIT
+from airflow_provider_webcollect.sandbox.state import Limits
 from tests.sandbox.plain_client import Client, refusal
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from airflow_provider_webcollect.sandbox import Control, Settings, demo
-from airflow_provider_webcollect.sandbox.faults import Kind
 from airflow_provider_webcollect.sandbox.settings import descriptions
+from airflow_provider_webcollect.sandbox.state import Kind
 
 GUIDE = (Path(__file__).parents[2] / "docs/reference/sandbox.md").read_text()
 

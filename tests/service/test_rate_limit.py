@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.errors import ServiceError
-from airflow_provider_webcollect.sandbox.limits import Limits
+from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSettings
+from airflow_provider_webcollect.sandbox.state import Limits
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.endpoints import RateLimit
 from airflow_provider_webcollect.service.limits import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_webcollect.waiting import wait
+from airflow_provider_webcollect.waiting import conditions
 from tests.waiting.statuses import Clock
 
 
@@ -12,5 +12,5 @@ from tests.waiting.statuses import Clock
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time that waits are judged at."""
     clock = Clock()
-    monkeypatch.setattr(wait.time, "time", clock)
+    monkeypatch.setattr(conditions.time, "time", clock)
     return clock

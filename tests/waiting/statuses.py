@@ -8,9 +8,7 @@ from typing import Any
 import pendulum
 
 from airflow_provider_webcollect.service.models import TaskStatus
-from airflow_provider_webcollect.waiting.conditions import Condition
-from airflow_provider_webcollect.waiting.outcome import Ended, Outcome
-from airflow_provider_webcollect.waiting.wait import Wait
+from airflow_provider_webcollect.waiting.conditions import Condition, Ended, Outcome, Wait
 
 #: When runs begin and end: in minutes after this.
 EPOCH = pendulum.naive(2026, 1, 1)

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.service.models import RunningCounts, SubTask, TaskStatus
-from airflow_provider_webcollect.waiting.baseline import Baseline
-from airflow_provider_webcollect.waiting.conditions import Capacity, Condition, SubTaskStates, TaskStates
-from airflow_provider_webcollect.waiting.outcome import Outcome
-from airflow_provider_webcollect.waiting.wait import Wait
+from airflow_provider_webcollect.waiting.conditions import (
+    Baseline,
+    Capacity,
+    Condition,
+    Outcome,
+    SubTaskStates,
+    TaskStates,
+    Wait,
+)
 from tests.waiting.statuses import Clock, Log, PolledWait, by_id, shown
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED

@@ -12,11 +12,8 @@ import pytest
 
 from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.arguments import task_states
-from airflow_provider_webcollect.waiting.baseline import Baseline
-from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.conditions import Baseline, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
-from airflow_provider_webcollect.waiting.outcome import Outcome
-from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import Clock, Log, PolledWait, shown
 
 DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"

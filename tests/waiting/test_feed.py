@@ -13,9 +13,8 @@ import pytest
 from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.errors import PermissionDenied, WebCollectError
 from airflow_provider_webcollect.service.settings import Retries
-from airflow_provider_webcollect.waiting.feed import StatusFeed
-from airflow_provider_webcollect.waiting.poller import Timing
-from airflow_provider_webcollect.waiting.queries import SUBTASKS, TASK_STATUSES
+from airflow_provider_webcollect.waiting.conditions import SUBTASKS, TASK_STATUSES
+from airflow_provider_webcollect.waiting.poll import StatusFeed, Timing
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox

@@ -12,11 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
-from airflow_provider_webcollect.waiting.baseline import Baseline
-from airflow_provider_webcollect.waiting.conditions import TaskStates
+from airflow_provider_webcollect.waiting.conditions import Baseline, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
-from airflow_provider_webcollect.waiting.outcome import Outcome
-from airflow_provider_webcollect.waiting.wait import Wait
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 
 #: Seconds for which an answer may be older than it is.
@@ -97,7 +94,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
     interval, restarts = chance.choice([1, 7, 30, 60, 100]), was_started and chance.choice([0, 0.1, 1])
     clock.now = began
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("airflow_provider_webcollect.waiting.wait.time.time", clock)
+        patched.setattr("airflow_provider_webcollect.waiting.conditions.time.time", clock)
         while not (ended := wait.judge(by_id("a", service.answer(clock.now)))):
             assert clock.now < run.ended + 1000
             clock.now += interval + chance.choice([0, 0, 0, 300])

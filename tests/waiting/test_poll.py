@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.errors import (
     PermissionDenied,
     ServiceFailure,
 )
-from airflow_provider_webcollect.waiting.poller import CONFIRMED, TIMING, Poll, Timing
+from airflow_provider_webcollect.waiting.poll import CONFIRMED, TIMING, Poll, Timing
 from tests.waiting.simulated_time import simulated
 
 

@@ -31,7 +31,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenRejected,
     TooManyRequests,
 )
-from airflow_provider_webcollect.waiting.poller import QUERIES_AT_ONCE, TIMING, Poll
+from airflow_provider_webcollect.waiting.poll import QUERIES_AT_ONCE, TIMING, Poll
 from tests.conftest import ALL_HISTORIES
 from tests.waiting.simulated_time import simulated
 

@@ -1,0 +1,319 @@
+"""Waiting: in a worker, and in the triggerer on a connection's shared feed; and how a wait ends its task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, conf
+
+from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    InvalidArgument,
+    TokenUnavailable,
+    WebCollectError,
+)
+from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.waiting.conditions import Baseline, Ended, Outcome, Records, TaskStates
+from airflow_provider_webcollect.waiting.poll import StatusFeed, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+    from types import TracebackType
+
+    from airflow_provider_webcollect.service.aio import AsyncClient
+    from airflow_provider_webcollect.service.sync import Interruptible
+    from airflow_provider_webcollect.waiting.conditions import Condition, Wait
+
+log = logging.getLogger(__name__)
+#: The pauses of all waits of Airflow's tasks and triggers; tests of the provider replace it by a faster one.
+TIMING = Timing()
+_GOES_ON = "The status query failed; the wait goes on. %s"
+
+T = TypeVar("T")
+
+
+def default_deferrable() -> bool:
+    """Return the default of ``deferrable``, from Airflow's configuration."""
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
+def poll(conn_id: str, wait: Wait, log: Any) -> Ended | None:
+    """Query the service once from a worker; return the end of the wait, or None if it continues.
+
+    A transient error is logged, and the wait continues. If the service refuses the query, the wait ends only
+    if repeated queries are refused too; each of them reads the connection again.
+
+    :param conn_id: the Airflow connection of the service.
+    :param log: a logger.
+    """
+
+    def judge() -> Ended | None:
+        readable = {}
+        for key, state in query(conn_id, wait.condition).items():
+            if isinstance(state, WebCollectError):
+                log.warning(_GOES_ON, state)
+            else:
+                readable[key] = state
+        return wait.judge(readable) if readable else None
+
+    def judge_confirmed() -> Ended | None:
+        ended = judge()
+        # one wrong response must not end a wait, and a rescheduled sensor does not know its earlier polls
+        return judge() if wait.is_in_doubt else ended
+
+    return patiently(judge_confirmed, log)
+
+
+def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
+    """Return the result of a query; None after a transient error; the end of the wait after a refusal.
+
+    A refusal counts only if repeated queries confirm it.
+
+    :param ask: sends the query; reads the connection each time.
+    :param log: a logger.
+    """
+    pauses = iter(TIMING.confirming)
+    while True:
+        try:
+            return ask()
+        except WebCollectError as error:
+            if not error.permanent:
+                log.warning(_GOES_ON, error)
+                return None
+            pause = next(pauses, None)
+            if pause is None or isinstance(error, ConnectionIncomplete | InvalidArgument):
+                return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
+            log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
+            time.sleep(pause)
+
+
+def query(conn_id: str, condition: Condition) -> dict[str, Any]:
+    """Return the states of a condition's keys; None for a key that is missing from the response.
+
+    If a state cannot be read, the error is returned in its place.
+
+    :param conn_id: the Airflow connection of the service, which is read again each time.
+    :raises WebCollectError: if the service cannot be queried.
+    """
+    hook = WebCollectHook(conn_id)
+    most = condition.query.batch_size(hook.connection.status_batch_size)
+    seen: dict[str, Any] = dict.fromkeys(condition.keys)
+    with contextlib.closing(hook.client) as client:
+        for start in range(0, len(condition.keys), most):
+            seen |= condition.query.ask(client, condition.keys[start : start + most])
+    return seen
+
+
+def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
+    """Return the current status of tasks, by id; a task missing from two responses has never run.
+
+    :param conn_id: the Airflow connection of the service.
+    :raises WebCollectError: if the service cannot be queried, or a response cannot be read.
+    """
+    tasks = TaskStates(task_ids=tuple(task_ids))
+    for _ in range(2):
+        seen = query(conn_id, tasks)
+        for status in seen.values():
+            if isinstance(status, WebCollectError):
+                raise status
+        if not any(tasks.absent(*each) for each in seen.items()):
+            break
+    return {task_id: Baseline.of(status) for task_id, status in seen.items()}
+
+
+def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
+    """Poll every ``poll_interval`` seconds until the wait has ended, and return how it ended."""
+    notice = Notice(log)
+    while (ended := poll(conn_id, wait, log)) is None:
+        notice.give(poll_interval, "The next status query follows in %.0f s.", poll_interval)
+        time.sleep(poll_interval)
+    return ended
+
+
+def end_of_event(event: Any) -> Ended:
+    """Return the end of a wait from the payload of a trigger's event.
+
+    :raises WebCollectError: if the payload is not an :class:`Ended`.
+    """
+    try:
+        ended = msgspec.convert(event, Ended)
+    except msgspec.ValidationError:
+        ended = None
+    if ended is None or (ended.outcome is Outcome.DONE and ended.records is None):
+        raise WebCollectError(f"the trigger ended without an outcome: {event!r}")
+    return ended
+
+
+def result_of(ended: Ended) -> Records:
+    """Return the last records of a wait that ended with success.
+
+    :raises AirflowSensorTimeout: if the wait timed out.
+    :raises AirflowFailException: if a retry cannot help.
+    :raises WebCollectError: if another attempt may help.
+    """
+    match ended.outcome:
+        case Outcome.DONE:
+            return ended.records or []
+        case Outcome.TIMEOUT:
+            raise AirflowSensorTimeout(ended.reason)
+        case Outcome.ERROR if not ended.permanent:
+            raise WebCollectError(ended.reason)
+    raise AirflowFailException(ended.reason)
+
+
+class SharedFeed:
+    """The feed of a connection, as an async context manager; the first user opens it, the last one closes it.
+
+    Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
+    read for a minute.
+
+    :param conn_id: the Airflow connection of the service.
+    """
+
+    __slots__ = ("_conn_id", "_opened")
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+
+    async def __aenter__(self) -> StatusFeed:
+        feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
+        if self._conn_id not in feeds:
+            feeds[self._conn_id] = _Opened(self._conn_id)
+        self._opened = feeds[self._conn_id]
+        self._opened.users += 1
+        try:
+            # one at a time: thousands of users resumed in one iteration of the event loop would block it
+            async with self._opened.entering:
+                # cancelling one user must not cancel the opening for the others
+                return await asyncio.shield(self._opened.opening)
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        self._opened.users -= 1
+        if self._opened.users:
+            return
+        del _feeds[asyncio.get_running_loop()][self._conn_id]
+        # a cancelled user must not leave the feed half closed
+        await asyncio.shield(asyncio.create_task(self._opened.close()))
+
+
+class _Opened:
+    """A feed that is being opened or is open, with the number of its users."""
+
+    def __init__(self, conn_id: str) -> None:
+        self.users = 0
+        self.entering = asyncio.Lock()
+        self.opening = asyncio.create_task(_open(conn_id))
+
+    async def close(self) -> None:
+        self.opening.cancel()
+        await asyncio.wait({self.opening})
+        if not self.opening.cancelled() and not self.opening.exception():
+            await self.opening.result().aclose()
+
+
+_feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakKeyDictionary()
+
+
+async def _open(conn_id: str) -> StatusFeed:
+    hook = await read_with_retries(
+        "The connection",
+        lambda: _read(conn_id),
+        TIMING.read_again_after,
+        is_certain=lambda error: isinstance(error, WebCollectError),  # the connection was read
+    )
+    return StatusFeed(_CurrentClient(hook), hook.connection.status_batch_size, TIMING)
+
+
+async def read_with_retries(
+    what: str,
+    read: Callable[[], Awaitable[T]],
+    pauses: Iterable[float],
+    *,
+    is_certain: Callable[[Exception], bool],
+) -> T:
+    """Read something from Airflow, and repeat that after pauses if it fails.
+
+    When a triggerer starts, a secrets backend, the API server or the database may be unavailable. Airflow 3
+    then reports that the connection does not exist, so that error is not permanent.
+
+    :param what: name of what is read, for the log.
+    :param read: reads it.
+    :param pauses: seconds before each further attempt; the error of the last attempt is raised.
+    :param is_certain: returns whether another attempt would fail as well.
+    """
+    for pause in pauses:
+        try:
+            return await read()
+        except Exception as error:
+            if is_certain(error):
+                raise
+            log.warning("%s cannot be read; the next try follows in %.0f s. %s", what, pause, error)
+            await asyncio.sleep(pause)
+    return await read()
+
+
+async def _read(conn_id: str) -> WebCollectHook:
+    hook = WebCollectHook(conn_id)
+    await hook.aload()
+    return hook
+
+
+class _CurrentClient:
+    """A client that reads the connection again when a request fails, and uses its new values.
+
+    A feed may live for weeks, and the connection may get a new credential meanwhile.
+    """
+
+    def __init__(self, hook: WebCollectHook) -> None:
+        self._hook = hook
+        self._clients = [hook.async_client()]
+        self._reading = asyncio.Lock()
+
+    async def run(self, work: Callable[[Interruptible], T]) -> T:
+        """Run ``work``, which sends calls, and return its result.
+
+        :raises TokenUnavailable: if it failed, but the connection has changed and another attempt may
+            succeed.
+        :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
+        """
+        client = self._clients[-1]
+        try:
+            return await client.run(work)
+        except WebCollectError as error:
+            if await self._has_successor(client):
+                raise TokenUnavailable(f"the connection has changed meanwhile: {error.message}") from error
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connections to the service."""
+        # older clients may have had requests in flight until now
+        await asyncio.gather(*(client.aclose() for client in self._clients), return_exceptions=True)
+
+    async def _has_successor(self, client: AsyncClient) -> bool:
+        async with self._reading:
+            if client is self._clients[-1]:
+                try:
+                    hook = await _read(self._hook.webcollect_conn_id)
+                except Exception as error:  # for example from the secrets backend
+                    log.warning("The connection cannot be read again. %s", error)
+                    return False
+                if hook.connection != self._hook.connection:
+                    self._hook = hook
+                    self._clients.append(hook.async_client())
+        return client is not self._clients[-1]
