@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.location import check_location
-from airflow_provider_webcollect.landing.storage.errors import STORAGE_EXTRAS
+from airflow_provider_webcollect.landing.location import STORAGE_EXTRAS, check_location
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 

@@ -21,8 +21,14 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.waiting.conditions import Baseline, Ended, Outcome, Records, TaskStates
-from airflow_provider_webcollect.waiting.poll import StatusFeed, Timing
+from airflow_provider_webcollect.waiting.conditions import (
+    Baseline,
+    Ended,
+    Outcome,
+    Records,
+    TaskStates,
+    Timing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.aio import AsyncClient
     from airflow_provider_webcollect.service.sync import Interruptible
     from airflow_provider_webcollect.waiting.conditions import Condition, Wait
+    from airflow_provider_webcollect.waiting.poll import StatusFeed
 
 log = logging.getLogger(__name__)
 #: The pauses of all waits of Airflow's tasks and triggers; tests of the provider replace it by a faster one.
@@ -231,6 +238,8 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Opened]] = WeakK
 
 
 async def _open(conn_id: str) -> StatusFeed:
+    from airflow_provider_webcollect.waiting.poll import StatusFeed
+
     hook = await read_with_retries(
         "The connection",
         lambda: _read(conn_id),

@@ -15,8 +15,7 @@ from functools import partial
 
 import msgspec
 
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.formats.base import FileFormat
+from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, MadeUpRows
 
 PAGE_ROWS = 1000

@@ -17,8 +17,7 @@ import fsspec
 import requests
 
 from airflow_provider_webcollect.landing import land
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.formats.base import FileFormat
+from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.job import make_options
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import land_all

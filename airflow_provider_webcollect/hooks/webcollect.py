@@ -9,25 +9,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
 from airflow_provider_webcollect import assets
-from airflow_provider_webcollect.hooks import connection_fields
-from airflow_provider_webcollect.hooks.connection import (
-    WebCollectConnection,
-    check_connection,
-    read_connection,
-)
-from airflow_provider_webcollect.hooks.token_store import make_token_store, one_at_a_time
-from airflow_provider_webcollect.service import endpoints, pages
-from airflow_provider_webcollect.service.aio import AsyncClient, in_thread
-from airflow_provider_webcollect.service.call import ClientContext, make_context
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import ActionType
-from airflow_provider_webcollect.service.sync import Client
-from airflow_provider_webcollect.service.url_file import url_file, url_list
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
+    from airflow_provider_webcollect.hooks.connection import WebCollectConnection
+    from airflow_provider_webcollect.service.aio import AsyncClient
+    from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.models import (
         AnalyticsPage,
         CopiedTask,
@@ -41,6 +33,7 @@ if TYPE_CHECKING:
         TaskStatus,
         TokenRecord,
     )
+    from airflow_provider_webcollect.service.sync import Client
 
 
 class WebCollectHook(BaseHook):
@@ -68,12 +61,16 @@ class WebCollectHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """Return the fields of the connection form, for Airflow before 3.2."""
-        return connection_fields.widgets()
+        from airflow_provider_webcollect.hooks.connection_fields import widgets
+
+        return widgets()
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Return what the connection form hides, renames and suggests, for Airflow before 3.2."""
-        return connection_fields.UI_FIELD_BEHAVIOUR
+        from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIOUR
+
+        return UI_FIELD_BEHAVIOUR
 
     @cached_property
     def connection(self) -> WebCollectConnection:
@@ -81,6 +78,8 @@ class WebCollectHook(BaseHook):
         return self._read_connection()
 
     def _read_connection(self) -> WebCollectConnection:
+        from airflow_provider_webcollect.hooks.connection import read_connection
+
         found = self.get_connection(self.webcollect_conn_id)
         connection = read_connection(found, found.extra_dejson)
         for secret in connection.credentials.secrets():
@@ -89,6 +88,8 @@ class WebCollectHook(BaseHook):
 
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
+        from airflow_provider_webcollect.service.aio import in_thread
+
         if "connection" not in vars(self):
             # Airflow's own asynchronous method does not find connections in the database when `dag.test()`
             # runs a trigger. The property is not used: Python 3.11 guards it with a lock shared by all hooks.
@@ -97,6 +98,8 @@ class WebCollectHook(BaseHook):
         return self.connection
 
     def _read_alone(self) -> WebCollectConnection:
+        from airflow_provider_webcollect.hooks.token_store import one_at_a_time
+
         with one_at_a_time():
             return self._read_connection()
 
@@ -107,17 +110,26 @@ class WebCollectHook(BaseHook):
     @cached_property
     def client(self) -> Client:
         """The client that the methods use."""
+        from airflow_provider_webcollect.service.sync import Client
+
         return Client(self._context())
 
     def reading_client(self) -> Client:
         """Return a new client that never renews the token, and needs one that is stored."""
+        from airflow_provider_webcollect.service.sync import Client
+
         return Client(self._context(reads_only=True))
 
     def async_client(self) -> AsyncClient:
         """Return a new client for an event loop; the caller closes it (``async with``)."""
+        from airflow_provider_webcollect.service.aio import AsyncClient
+
         return AsyncClient(self._context())
 
     def _context(self, *, reads_only: bool = False) -> ClientContext:
+        from airflow_provider_webcollect.hooks.token_store import make_token_store
+        from airflow_provider_webcollect.service.call import make_context
+
         connection = self.connection
         store = make_token_store(connection.conn_id)
         return make_context(
@@ -142,6 +154,8 @@ class WebCollectHook(BaseHook):
 
         The refresh token is not tried, since that would use it up.
         """
+        from airflow_provider_webcollect.hooks.connection import check_connection
+
         try:
             return check_connection(self.connection)
         except WebCollectError as error:
@@ -251,6 +265,8 @@ class WebCollectHook(BaseHook):
         """
         if (file is None) == (urls is None):
             raise InvalidArgument("file", file, "either `file` or `urls` must be given")
+        from airflow_provider_webcollect.service.url_file import url_file, url_list
+
         upload = url_file(file) if urls is None else url_list(urls)
         self.client.send(endpoints.replace_urls(task_id, upload))
         return upload.count
@@ -328,7 +344,9 @@ class WebCollectHook(BaseHook):
 
         :param task_id: the service's task.
         """
-        return pages.all_subtasks(self.client, task_id)
+        from airflow_provider_webcollect.service.pages import all_subtasks
+
+        return all_subtasks(self.client, task_id)
 
     def start_subtasks(self, task_id: str, subtask_ids: Sequence[str]) -> None:
         """Start sub-tasks of a task (contract.md, endpoint 15).
@@ -374,7 +392,9 @@ class WebCollectHook(BaseHook):
         :raises PagingError: if the service's cursor does not advance, or its counts contradict the rows.
         """
         assets.report_read(self, task_id, lotno)
-        for page in pages.PageReader(self.client, task_id, lotno).pages():
+        from airflow_provider_webcollect.service.pages import PageReader
+
+        for page in PageReader(self.client, task_id, lotno).pages():
             yield from page.records()
 
     def mark_exported(self, task_id: str) -> None:
@@ -395,5 +415,7 @@ class WebCollectHook(BaseHook):
 
 def _mask(secret: str) -> None:
     """Mask ``secret`` in Airflow's logs."""
+    from airflow_provider_webcollect.hooks.token_store import one_at_a_time
+
     with one_at_a_time():
         mask_secret(secret)

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.formats.base import FileFormat
+    from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.service.pauses import Stop

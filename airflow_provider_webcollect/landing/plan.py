@@ -15,7 +15,7 @@ from airflow_provider_webcollect.landing.manifest import PageFingerprint, Progre
 from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.formats.base import FileFormat
+    from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.manifest import Manifest
 

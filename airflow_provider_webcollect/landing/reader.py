@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.errors import (
     PartsMissing,
     UnreadableRow,
 )
-from airflow_provider_webcollect.landing.formats.base import require
+from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest

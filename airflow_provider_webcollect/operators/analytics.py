@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.common import WebCollectOperator, check_now
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
-from airflow_provider_webcollect.service import endpoints, pages, validation
+from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
     AnalyticsRow,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.landing.formats.base import FileFormat
+    from airflow_provider_webcollect.landing.formats import FileFormat
 
 OnViolation = Literal["fail", "warn"]
 Day = str | datetime.date
@@ -111,7 +111,9 @@ class _AnalyticsOperator(WebCollectOperator):
     def _rows(
         self, hook: WebCollectHook, start: Day, end: Day, granularity: str = TimeGranularity.DAY
     ) -> list[AnalyticsRow]:
-        return pages.all_analytics(
+        from airflow_provider_webcollect.service.pages import all_analytics
+
+        return all_analytics(
             hook.client,
             start=start,
             end=end,

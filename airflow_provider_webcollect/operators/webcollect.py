@@ -24,7 +24,6 @@ from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksO
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import ActionType
-from airflow_provider_webcollect.service.url_file import url_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -623,6 +622,8 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         if (self.urls is None) == (self.urls_path is None):
             raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
         if self.urls is not None:
+            from airflow_provider_webcollect.service.url_file import url_list
+
             url_list(self.urls)
         elif isinstance(self.urls_path, str):
             validation.text("urls_path", self.urls_path)

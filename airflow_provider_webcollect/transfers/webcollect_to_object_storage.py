@@ -31,10 +31,7 @@ from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.service.sync import Client
-from airflow_provider_webcollect.transfers import lineage, reporting
 from airflow_provider_webcollect.transfers.redshift import refuse_other_storage, write_redshift_manifest
-from airflow_provider_webcollect.transfers.reporting import LandingReport
 from airflow_provider_webcollect.transfers.sources import Place, make_source, places
 
 if TYPE_CHECKING:
@@ -43,10 +40,12 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.formats.parquet import OnCastError
+    from airflow_provider_webcollect.landing.formats import OnCastError
     from airflow_provider_webcollect.landing.job import Options
     from airflow_provider_webcollect.landing.run import Unreported
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.transfers.lineage import Transferred
+    from airflow_provider_webcollect.transfers.reporting import LandingReport
 
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
@@ -204,7 +203,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.max_concurrency = max_concurrency
         self.settle = settle
         self.webcollect_conn_id = webcollect_conn_id
-        self._transferred: list[lineage.Transferred] = []
+        self._transferred: list[Transferred] = []
         check_now(self, self._check)
 
     def _check(self) -> None:
@@ -251,6 +250,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Land the rows and return the summary."""
         from airflow_provider_webcollect.landing.run import Unreported
+        from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
         # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
@@ -275,12 +275,16 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
-        return lineage.to_openlineage(self._transferred)
+        from airflow_provider_webcollect.transfers.lineage import to_openlineage
+
+        return to_openlineage(self._transferred)
 
     def _land(
         self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported
     ) -> list[LandingReport]:
         from airflow_provider_webcollect.landing.run import land_all
+        from airflow_provider_webcollect.service.sync import Client
+        from airflow_provider_webcollect.transfers import lineage
 
         reports = [self._report(place) for place in self._places()]
         client, ti, options = Client(hook.client.context, stop=stop), context["ti"], self._options()
@@ -322,6 +326,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         return reports
 
     def _report(self, place: Place) -> LandingReport:
+        from airflow_provider_webcollect.transfers.reporting import LandingReport
+
         return LandingReport(
             place=place,
             path=storage_path(place.folder, self.object_storage_conn_id),

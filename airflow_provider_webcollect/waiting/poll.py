@@ -19,7 +19,6 @@ import functools
 import heapq
 import logging
 import math
-import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,13 @@ from airflow_provider_webcollect.service.errors import (
     RequestRejected,
     WebCollectError,
 )
-from airflow_provider_webcollect.waiting.conditions import RUNNING_COUNTS, SUBTASKS, TASK_STATUSES, Query
+from airflow_provider_webcollect.waiting.conditions import (
+    RUNNING_COUNTS,
+    SUBTASKS,
+    TASK_STATUSES,
+    Query,
+    Timing,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.sync import Interruptible
@@ -58,45 +63,6 @@ _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
 #: Refusals by the client itself, which need no confirmation.
 _LOCAL = (InvalidArgument, ConnectionIncomplete)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """For how long waits pause; all values are in seconds.
-
-    :param first_backoff: half of the longest pause after the first failure; doubles with every further one.
-    :param longest_backoff: upper bound of a pause after failures.
-    :param spacing: between two queries. The service allows 5 status queries per second from one address. With
-        0.7 s at most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay
-        below the limit.
-    :param gathering: delay of the first query of a new wait, so that waits that begin together share it.
-    :param longest_turn: time of judging after which other tasks of the event loop may run.
-    :param confirming: pauses before each repeat of a query from a worker that the service has refused; if all
-        are refused, the wait ends.
-    :param read_again_after: pauses before each further attempt to read a connection for the first time.
-    :param recall_again_after: the same for the last known run of a task. Airflow waits 300 s for a trigger to
-        process what was polled (``[triggerer] shared_stream_ack_timeout``).
-    :param log_seconds: time for the triggerer to read the last log lines of a trigger.
-    """
-
-    first_backoff: float = 2.0
-    longest_backoff: float = 300.0
-    spacing: float = 0.7
-    gathering: float = 0.25
-    longest_turn: float = 0.01
-    confirming: tuple[float, ...] = (2.0, 4.0)
-    read_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0)
-    recall_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
-    log_seconds: float = 1.0
-
-    def backoff(self, failures: int, error: WebCollectError) -> float:
-        """Return the pause after a number of failures in a row, with jitter.
-
-        :param error: the last failure.
-        """
-        # the exponent is bounded, since a service may fail for weeks
-        longest = min(self.longest_backoff, self.first_backoff * 2 ** min(failures, 30))
-        return max(min(error.retry_after or 0.0, self.longest_backoff), random.uniform(longest / 2, longest))
 
 
 TIMING = Timing()

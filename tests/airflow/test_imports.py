@@ -22,6 +22,20 @@ HEAVY = (
     "wtforms",
 )
 
+#: What is imported when work begins.
+MACHINERY = {
+    "hooks.connection",
+    "hooks.token_store",
+    "landing.formats.base",
+    "landing.run",
+    "landing.storage",
+    "service.call",
+    "service.pages",
+    "service.sync",
+    "service.tokens",
+    "waiting.poll",
+}
+
 IMPORT = """
 import importlib, json, sys
 import airflow.{sdk}, airflow.providers.common.compat.sdk as sdk
@@ -68,6 +82,14 @@ def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec() -> 
     packages = {name.partition(".")[0] for name in imported(*for_dags())}
 
     assert packages - sys.stdlib_module_names <= {"airflow", "airflow_provider_webcollect", "msgspec"}
+
+
+def test_dags_import_what_is_declared_and_no_machinery() -> None:
+    package = "airflow_provider_webcollect."
+    own = {name.removeprefix(package) for name in imported(*for_dags()) if name.startswith(package)}
+
+    assert len(own) <= 40
+    assert own.isdisjoint(MACHINERY)
 
 
 def test_airflows_own_look_at_the_provider_imports_nothing_heavy() -> None:

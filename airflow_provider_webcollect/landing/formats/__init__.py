@@ -1,4 +1,4 @@
-"""Encoding rows as the bytes of a part: JSON lines, CSV or Parquet.
+"""The formats of a part: JSON lines, CSV or Parquet. What is declared here imports nothing heavy.
 
 How a landing uses it::
 
@@ -19,21 +19,175 @@ first of the landing's columns, and the manifest says how many. Readers take nul
 
 from __future__ import annotations
 
+import importlib
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from airflow_provider_webcollect.landing.formats.parquet import RULE, OnCastError, Parquet, is_type
-from airflow_provider_webcollect.landing.formats.text import Csv, JsonLines
+from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.formats.base import FileFormat
+    from airflow_provider_webcollect.landing.formats.base import Columns, RowWriter, SupportsWrite
 
+Compression = Literal["gzip", "zstd"]
+OnCastError = Literal["fail", "null"]
 FILE_FORMATS = ("jsonl", "csv", "parquet")
-ON_CAST_ERROR = ("fail", "null")
 _TEXT_COMPRESSIONS = ("none", "gzip", "zstd")
 _PARQUET_COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
+_SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
+STRING = "string"
+#: The names of types, besides ``decimal(precision,scale)``, with the pyarrow functions that make them.
+TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
+    STRING: ("string", ()),
+    "bool": ("bool_", ()),
+    "int32": ("int32", ()),
+    "int64": ("int64", ()),
+    "float32": ("float32", ()),
+    "float64": ("float64", ()),
+    "date32": ("date32", ()),
+    "timestamp": ("timestamp", ("us",)),
+    "timestamptz": ("timestamp", ("us", "UTC")),
+}
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
+_MAX_PRECISION = 38
+_TYPE_RULE = (
+    f"it must be one of {', '.join(TYPES)}, decimal(precision,scale) with precision <= {_MAX_PRECISION}"
+)
+
+
+class FileFormat(ABC):
+    """The checked options of a format.
+
+    :cvar name: ``jsonl``, ``csv`` or ``parquet``.
+    :ivar compression: None for no compression.
+    :ivar columns: the columns given by the user; None for all keys of the rows.
+    """
+
+    name: ClassVar[str]
+    compression: str | None
+    columns: tuple[str, ...] | None
+
+    @property
+    @abstractmethod
+    def suffix(self) -> str:
+        """The ending of parts' names: ``.jsonl.gz``, ``.parquet``."""
+
+    @abstractmethod
+    def require_extras(self) -> None:
+        """Check that everything the format needs is installed.
+
+        :raises ExtraMissing: naming the extra to install.
+        """
+
+    @abstractmethod
+    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+        """Begin a part.
+
+        :param columns: the landing's columns so far; the part's first page may add to them.
+        """
+
+    def columns_after(self, known: Sequence[str] = ()) -> Columns:
+        """Return the columns with which a landing continues.
+
+        :param known: the columns of its finished parts.
+        """
+        from airflow_provider_webcollect.landing.formats.base import Columns
+
+        return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Text(FileFormat):
+    compression: Compression | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def suffix(self) -> str:
+        """The ending of parts' names."""
+        return f".{self.name}{_SUFFIXES[self.compression]}"
+
+    def require_extras(self) -> None:
+        """Raise :class:`ExtraMissing` if the compression is not installed."""
+        require_compression(self.compression)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLines(_Text):
+    """One JSON object per line.
+
+    If columns are given, each row keeps only these, in their order, with unchanged values. Bytes that are not
+    valid UTF-8 also stay unchanged; in the other formats they become U+FFFD.
+    """
+
+    name: ClassVar[str] = "jsonl"
+
+    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+        """Begin a part. Only fixed columns have an effect."""
+        from airflow_provider_webcollect.landing.formats.text import JsonLinesWriter, Output
+
+        return JsonLinesWriter(Output(sink, self.compression), columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Csv(_Text):
+    """Comma-separated values that stay what they were.
+
+    UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting as in RFC 4180. Strings
+    are always quoted; numbers, ``true`` and ``false`` never are, and are copied unchanged, except ``-0``,
+    which becomes ``0``. So null (nothing between the commas) differs from the empty string (``""``), and
+    ``"1.50"`` from ``1.50``. Objects and lists are strings of compact JSON; of a repeated key the last value
+    is kept. An absent key is null. In a part with a single column, null is ``""`` too, since most readers
+    skip empty lines.
+
+    :param sanitize_formulas: put ``'`` before strings and names that a spreadsheet may read as a formula.
+        JSON numbers are not changed, since they cannot be formulas.
+    """
+
+    name: ClassVar[str] = "csv"
+    sanitize_formulas: bool = False
+
+    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+        """Begin a part."""
+        from airflow_provider_webcollect.landing.formats.text import CsvWriter, Output
+
+        return CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(FileFormat):
+    """Parquet files.
+
+    :param compression: Parquet's own: ``snappy``, ``zstd``, ``gzip``, or None for no compression.
+    :param column_types: names of types by column; other columns are strings.
+    :param on_cast_error: whether a value that does not fit its column's type fails the landing, or becomes
+        null.
+    """
+
+    name: ClassVar[str] = "parquet"
+    compression: str | None = "snappy"
+    columns: tuple[str, ...] | None = None
+    column_types: Mapping[str, str] = field(default_factory=dict)
+    on_cast_error: OnCastError = "fail"
+
+    @property
+    def suffix(self) -> str:
+        """The ending of parts' names."""
+        return ".parquet"
+
+    def require_extras(self) -> None:
+        """Raise :class:`ExtraMissing` if pyarrow is not installed."""
+        require("pyarrow.parquet", "parquet", "file_format='parquet'")
+
+    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+        """Begin a part."""
+        from airflow_provider_webcollect.landing.formats.parquet import ParquetWriter
+
+        self.require_extras()
+        return ParquetWriter(sink, columns, self)
 
 
 def make_format(
@@ -61,7 +215,7 @@ def make_format(
     """
     fixed = None if columns is None else _columns(columns)
     validation.one_of("file_format", file_format, FILE_FORMATS)
-    validation.one_of("on_cast_error", on_cast_error, ON_CAST_ERROR)
+    validation.one_of("on_cast_error", on_cast_error, get_args(OnCastError))
     packed = _compression(file_format, compression)
     types = _types(column_types, fixed)
     if types and file_format != "parquet":
@@ -107,6 +261,44 @@ def _types(types: object, columns: tuple[str, ...] | None) -> dict[str, str]:
             raise InvalidArgument("column_types", name, "columns are named by strings")
         if columns is not None and name not in columns:
             raise InvalidArgument("column_types", name, "it must be one of `columns`")
-        if not is_type(kind):
-            raise InvalidArgument(f"column_types[{name!r}]", kind, RULE)
+        if not _is_type(kind):
+            raise InvalidArgument(f"column_types[{name!r}]", kind, _TYPE_RULE)
     return dict(types)
+
+
+def _is_type(name: object) -> bool:
+    """Return whether ``name`` is the name of a type."""
+    if not isinstance(name, str):
+        return False
+    return name in TYPES or decimal_type(name) is not None
+
+
+def decimal_type(name: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal type."""
+    found = _DECIMAL.fullmatch(name)
+    if found is None:
+        return None
+    precision, scale = int(found[1]), int(found[2])
+    return (precision, scale) if 1 <= precision <= _MAX_PRECISION and scale <= precision else None
+
+
+def require_compression(compression: Compression | None) -> None:
+    """Raise :class:`ExtraMissing` if a package for ``compression`` is not installed."""
+    if compression == "zstd":
+        require("zstandard", "zstd", "compression='zstd'")
+
+
+def require(package: str, extra: str, what: str) -> None:
+    """Import ``package``.
+
+    :param extra: the extra of this provider that installs it.
+    :param what: the argument that needs it.
+    :raises ExtraMissing: if it cannot be imported.
+    """
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ExtraMissing(
+            f"{what} needs the package {package}, which cannot be imported here ({error}); install "
+            f"airflow-provider-webcollect[{extra}] where the task runs"
+        ) from error

@@ -1,14 +1,13 @@
-"""The interface between a landing and a file format, and what the formats share."""
+"""What the writers of all formats share: their interface, the columns of a landing, and tables."""
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_webcollect.landing.errors import ExtraMissing, UnreadableRow
+from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats.rows import known_rows, records, table
 
 if TYPE_CHECKING:
@@ -150,58 +149,3 @@ class TableWriter(RowWriter):
     @abstractmethod
     def _end(self) -> None:
         """Write what comes after the rows."""
-
-
-class FileFormat(ABC):
-    """The checked options of a format.
-
-    :cvar name: ``jsonl``, ``csv`` or ``parquet``.
-    :ivar compression: None for no compression.
-    :ivar columns: the columns given by the user; None for all keys of the rows.
-    """
-
-    name: ClassVar[str]
-    compression: str | None
-    columns: tuple[str, ...] | None
-
-    @property
-    @abstractmethod
-    def suffix(self) -> str:
-        """The ending of parts' names: ``.jsonl.gz``, ``.parquet``."""
-
-    @abstractmethod
-    def require_extras(self) -> None:
-        """Check that everything the format needs is installed.
-
-        :raises ExtraMissing: naming the extra to install.
-        """
-
-    @abstractmethod
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part.
-
-        :param columns: the landing's columns so far; the part's first page may add to them.
-        """
-
-    def columns_after(self, known: Sequence[str] = ()) -> Columns:
-        """Return the columns with which a landing continues.
-
-        :param known: the columns of its finished parts.
-        """
-        return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
-
-
-def require(package: str, extra: str, what: str) -> None:
-    """Import ``package``.
-
-    :param extra: the extra of this provider that installs it.
-    :param what: the argument that needs it.
-    :raises ExtraMissing: if it cannot be imported.
-    """
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise ExtraMissing(
-            f"{what} needs the package {package}, which cannot be imported here ({error}); install "
-            f"airflow-provider-webcollect[{extra}] where the task runs"
-        ) from error

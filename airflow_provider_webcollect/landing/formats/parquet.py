@@ -10,27 +10,22 @@ import contextlib
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import CastFailed
-from airflow_provider_webcollect.landing.formats.base import (
-    FileFormat,
-    RowWriter,
-    SupportsWrite,
-    TableWriter,
-    require,
-)
+from airflow_provider_webcollect.landing.formats import STRING, TYPES, decimal_type
+from airflow_provider_webcollect.landing.formats.base import TableWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.formats.base import Columns
+    from airflow_provider_webcollect.landing.formats import Parquet
+    from airflow_provider_webcollect.landing.formats.base import Columns, SupportsWrite
     from airflow_provider_webcollect.landing.formats.rows import Values
 
 ROW_GROUP_ROWS = 100_000
@@ -39,47 +34,8 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 _LEVELS = {"gzip": 4, "zstd": 3}
 _SHOWN_CHARACTERS = 100
 
-OnCastError = Literal["fail", "null"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Parquet(FileFormat):
-    """Parquet files.
-
-    :param compression: Parquet's own: ``snappy``, ``zstd``, ``gzip``, or None for no compression.
-    :param column_types: names of types by column; other columns are strings.
-    :param on_cast_error: whether a value that does not fit its column's type fails the landing, or becomes
-        null.
-    """
-
-    name: ClassVar[str] = "parquet"
-    compression: str | None = "snappy"
-    columns: tuple[str, ...] | None = None
-    column_types: Mapping[str, str] = field(default_factory=dict)
-    on_cast_error: OnCastError = "fail"
-
-    @property
-    def suffix(self) -> str:
-        """The ending of parts' names."""
-        return ".parquet"
-
-    def require_extras(self) -> None:
-        """Raise :class:`ExtraMissing` if pyarrow is not installed."""
-        require("pyarrow.parquet", "parquet", "file_format='parquet'")
-
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part."""
-        self.require_extras()
-        return _Writer(sink, columns, self)
-
-    def schema(self, names: Sequence[str]) -> pa.Schema:
-        """Return the schema of parts with the columns ``names``."""
-        import pyarrow as pa
-
-        return pa.schema([(name, arrow_type(self.column_types.get(name, STRING))) for name in names])
-
-
-class _Writer(TableWriter):
+class ParquetWriter(TableWriter):
     """Collects batches until they fill a row group."""
 
     def __init__(self, sink: SupportsWrite, columns: Columns, wanted: Parquet) -> None:
@@ -98,7 +54,9 @@ class _Writer(TableWriter):
             self._file.abandon()
 
     def _head(self) -> None:
-        self._file = _File(self._sink, self._wanted.schema(self.columns), self._wanted.compression)
+        self._file = _File(
+            self._sink, schema(self.columns, self._wanted.column_types), self._wanted.compression
+        )
 
     def _append(self, batch: Sequence[Values]) -> None:
         import pyarrow as pa
@@ -214,43 +172,28 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-STRING = "string"
-#: The names of types, besides ``decimal(precision,scale)``, with the pyarrow functions that make them.
-_FACTORIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    STRING: ("string", ()),
-    "bool": ("bool_", ()),
-    "int32": ("int32", ()),
-    "int64": ("int64", ()),
-    "float32": ("float32", ()),
-    "float64": ("float64", ()),
-    "date32": ("date32", ()),
-    "timestamp": ("timestamp", ("us",)),
-    "timestamptz": ("timestamp", ("us", "UTC")),
-}
-_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
-_MAX_PRECISION = 38
 _INTEGER = "^-?[0-9]+$"
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = "(?i)^[+-]?(inf|infinity|nan)$"
-RULE = (
-    f"it must be one of {', '.join(_FACTORIES)}, decimal(precision,scale) with precision <= {_MAX_PRECISION}"
-)
 
 
-def is_type(name: object) -> bool:
-    """Return whether ``name`` is the name of a type."""
-    if not isinstance(name, str):
-        return False
-    return name in _FACTORIES or _decimal(name) is not None
+def schema(names: Sequence[str], types: Mapping[str, str]) -> pa.Schema:
+    """Return the schema of parts with these columns.
+
+    :param types: names of types by column; other columns are strings.
+    """
+    import pyarrow as pa
+
+    return pa.schema([(name, arrow_type(types.get(name, STRING))) for name in names])
 
 
 def arrow_type(name: str) -> pa.DataType:
     """Return the type with this name."""
     import pyarrow as pa
 
-    if decimal := _decimal(name):
+    if decimal := decimal_type(name):
         return pa.decimal128(*decimal)
-    factory, arguments = _FACTORIES[name]
+    factory, arguments = TYPES[name]
     return getattr(pa, factory)(*arguments)
 
 
@@ -343,12 +286,3 @@ def _runs(texts: pa.Array, kind: pa.DataType) -> list[pa.Array]:
             return [pa.nulls(1, kind)]
     half = len(texts) // 2
     return [*_runs(texts[:half], kind), *_runs(texts[half:], kind)]
-
-
-def _decimal(name: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal type."""
-    found = _DECIMAL.fullmatch(name)
-    if found is None:
-        return None
-    precision, scale = int(found[1]), int(found[2])
-    return (precision, scale) if 1 <= precision <= _MAX_PRECISION and scale <= precision else None

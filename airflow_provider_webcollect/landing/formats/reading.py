@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats.base import Columns, require
+from airflow_provider_webcollect.landing.formats import Compression, require
+from airflow_provider_webcollect.landing.formats.base import Columns
 from airflow_provider_webcollect.landing.formats.rows import batches, records, table
-from airflow_provider_webcollect.landing.formats.text import Compression, decompressed
+from airflow_provider_webcollect.landing.formats.text import decompressed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -214,9 +215,9 @@ class _Parquet(PartReader):
         return rows
 
     def schema(self) -> pa.Schema:
-        from airflow_provider_webcollect.landing.formats.parquet import Parquet
+        from airflow_provider_webcollect.landing.formats.parquet import schema
 
-        return Parquet(column_types=self._types).schema(self.columns)
+        return schema(self.columns, self._types)
 
 
 class _Digesting(io.RawIOBase):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from airflow_provider_webcollect.landing.formats.base import FileFormat, RowWriter, TableWriter, require
+from airflow_provider_webcollect.landing.formats import Compression, require_compression
+from airflow_provider_webcollect.landing.formats.base import RowWriter, TableWriter
 from airflow_provider_webcollect.landing.formats.rows import slices
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.base import Columns, SupportsWrite
     from airflow_provider_webcollect.landing.formats.rows import Values
 
-Compression = Literal["gzip", "zstd"]
-
-SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _ZSTD_LEVEL = 3
 #: The highest of isal's levels is 3. Higher ones take many times longer for little saving.
 _ISAL_LEVEL = 2
@@ -60,19 +57,13 @@ class Output:
             self._sink.write(self._compressor.flush())
 
 
-def _require(compression: Compression | None) -> None:
-    """Raise :class:`ExtraMissing` if a package for ``compression`` is not installed."""
-    if compression == "zstd":
-        require("zstandard", "zstd", "compression='zstd'")
-
-
 def decompressed(source: BinaryIO, compression: Compression | None) -> BinaryIO:
     """Return a file that reads the decompressed bytes of ``source``."""
     match compression:
         case "gzip":
             return _gunzipped(source)
         case "zstd":
-            _require(compression)
+            require_compression(compression)
             import zstandard
 
             return zstandard.ZstdDecompressor().stream_reader(source, closefd=False)
@@ -92,7 +83,7 @@ def _compressor(compression: Compression | None) -> _Compressor | None:
         case "gzip":
             return _gzip()
         case "zstd":
-            _require(compression)
+            require_compression(compression)
             import zstandard
 
             return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
@@ -107,37 +98,9 @@ def _gzip() -> _Compressor:
     return isal_zlib.compressobj(_ISAL_LEVEL, wbits=_GZIP_WINDOW)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Text(FileFormat):
-    compression: Compression | None = None
-    columns: tuple[str, ...] | None = None
+class JsonLinesWriter(RowWriter):
+    """Writes rows as they are, or reduced to fixed columns, each a line."""
 
-    @property
-    def suffix(self) -> str:
-        """The ending of parts' names."""
-        return f".{self.name}{SUFFIXES[self.compression]}"
-
-    def require_extras(self) -> None:
-        """Raise :class:`ExtraMissing` if the compression is not installed."""
-        _require(self.compression)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JsonLines(_Text):
-    """One JSON object per line.
-
-    If columns are given, each row keeps only these, in their order, with unchanged values. Bytes that are not
-    valid UTF-8 also stay unchanged; in the other formats they become U+FFFD.
-    """
-
-    name: ClassVar[str] = "jsonl"
-
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part. Only fixed columns have an effect."""
-        return _JsonLinesWriter(Output(sink, self.compression), columns)
-
-
-class _JsonLinesWriter(RowWriter):
     def __init__(self, output: Output, columns: Columns) -> None:
         self._output = output
         self._cut = columns.fixed
@@ -177,30 +140,9 @@ _ESCAPES = {rb"\\": _BACKSLASH, rb"\"": b'""', rb"\n": b"\n", rb"\r": b"\r", rb"
 _ESCAPES |= {_encode(chr(code))[1:-1]: bytes([code]) for code in range(32)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Csv(_Text):
-    """Comma-separated values that stay what they were.
+class CsvWriter(TableWriter):
+    """Writes a header, and rows as :class:`~.landing.formats.Csv` describes them."""
 
-    UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting as in RFC 4180. Strings
-    are always quoted; numbers, ``true`` and ``false`` never are, and are copied unchanged, except ``-0``,
-    which becomes ``0``. So null (nothing between the commas) differs from the empty string (``""``), and
-    ``"1.50"`` from ``1.50``. Objects and lists are strings of compact JSON; of a repeated key the last value
-    is kept. An absent key is null. In a part with a single column, null is ``""`` too, since most readers
-    skip empty lines.
-
-    :param sanitize_formulas: put ``'`` before strings and names that a spreadsheet may read as a formula.
-        JSON numbers are not changed, since they cannot be formulas.
-    """
-
-    name: ClassVar[str] = "csv"
-    sanitize_formulas: bool = False
-
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part."""
-        return _CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas)
-
-
-class _CsvWriter(TableWriter):
     def __init__(self, output: Output, columns: Columns, sanitize: bool) -> None:
         super().__init__(columns)
         self._output = output

@@ -13,12 +13,6 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-#: The extras of this package that install the filesystems of URLs.
-STORAGE_EXTRAS = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure"),
-}
 _REFUSED = {
     "412",
     "BlobAlreadyExists",

@@ -15,8 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from airflow_provider_webcollect.landing.formats.base import FileFormat
-from airflow_provider_webcollect.landing.formats.parquet import Parquet
+from airflow_provider_webcollect.landing.formats import FileFormat, Parquet
 from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.responses import Response, read_response

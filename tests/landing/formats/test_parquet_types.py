@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_webcollect.landing.errors import CastFailed
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.formats.parquet import OnCastError
+from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from tests.landing.formats.parts import land, page, read_parquet
 
 DAY = datetime.date(2024, 2, 29)
