@@ -3,6 +3,7 @@ of the assets that rows land in."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from airflow.providers.common.compat.openlineage.facet import Dataset
-    from airflow.providers.common.compat.sdk import Asset, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import Asset
     from sqlalchemy.orm import Session
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -73,6 +74,28 @@ def stored_tasks(session: Session) -> dict[str, list[str]]:
         if (task := unquote(uri.path.split("/")[1])) not in tasks:
             tasks.append(task)
     return found
+
+
+def has_default_outlet() -> bool:
+    """Return whether a landing without outlets gets one, by Airflow's configuration."""
+    from airflow.providers.common.compat.sdk import conf
+
+    return bool(conf.getboolean("webcollect", "default_outlets", fallback=True))
+
+
+def landing_asset(destination: object) -> Asset | None:
+    """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name can be none.
+
+    :param destination: a path or URL, or an ``ObjectStoragePath``; the connection in it is left out.
+    """
+    from airflow.providers.common.compat.sdk import Asset
+
+    uri = Address.of(destination).uri
+    # URIs of assets must be ASCII and have a maximum length; folders need not
+    if uri.isascii():
+        with contextlib.suppress(ValueError):
+            return Asset(uri=uri)
+    return None
 
 
 class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,8 +180,11 @@ class Address(NamedTuple):
     path: str
 
     @classmethod
-    def of(cls, folder: ObjectStoragePath) -> Address:
-        """Return the address of a folder; its name may contain characters special in URLs (``#``, ``?``)."""
+    def of(cls, folder: object) -> Address:
+        """Return the address of a folder; its name may contain characters special in URLs (``#``, ``?``).
+
+        :param folder: a path or URL, or an ``ObjectStoragePath``.
+        """
         scheme, _, rest = str(folder).rpartition("://")
         bucket, slash, path = rest.partition("/")
         return cls(scheme or "file", bucket.rpartition("@")[2], f"{slash}{path}".rstrip("/"))

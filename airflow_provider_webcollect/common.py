@@ -46,7 +46,7 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
     for name in {*operator.template_fields, *names}:
         if _holds_iterator(value := getattr(operator, name, None)):
             setattr(operator, name, kept(value))
-    if not is_unmapped(operator) and all(_is_literal(getattr(operator, name, None)) for name in names):
+    if not is_unmapped(operator) and all(is_literal(getattr(operator, name, None)) for name in names):
         check()
 
 
@@ -80,17 +80,18 @@ def is_unmapped(operator: BaseOperator) -> bool:
     return dag is not None and dag.task_dict.get(operator.task_id) is not operator
 
 
-def _is_literal(value: Any) -> bool:
+def is_literal(value: Any) -> bool:
+    """Return whether an argument has its value while the DAG is parsed: no template, no other's result."""
     match value:
         case str():
             return "{{" not in value and "{%" not in value
         case Mapping():
-            return all(_is_literal(item) for item in value.values())
+            return all(is_literal(item) for item in value.values())
         case list() | tuple() | set():
-            return all(_is_literal(item) for item in value)
+            return all(is_literal(item) for item in value)
     if hasattr(type(value), "fs"):
         # Airflow also renders object storage paths
-        return _is_literal(str(value))
+        return is_literal(str(value))
     # an XComArg, a mapped argument, or another value that exists only when the task runs
     return not hasattr(value, "resolve")
 

@@ -54,6 +54,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "5.0",
                         "default": "2.0",
                     },
+                    "default_outlets": {
+                        "description": "Whether a landing without outlets gets one, an asset of its "
+                        "destination: the page then shows it, and DAGs can be scheduled on it.",
+                        "version_added": "1.0.0",
+                        "type": "boolean",
+                        "example": "False",
+                        "default": "True",
+                    },
                 },
             }
         },

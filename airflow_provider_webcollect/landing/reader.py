@@ -60,7 +60,7 @@ def read_landing(
     where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
     stored = folder.read(MANIFEST)
     if stored is None:
-        raise NothingLanded(f"{where} is not there: nothing has landed there yet, or not there")
+        raise NothingLanded(f"there is no {where}: nothing has landed there yet, or the path is another")
     manifest = decode_manifest(stored.content, where)
     if wrong := _contradiction(manifest):
         raise DestinationUnreadable(f"{where} contradicts itself: {wrong}")

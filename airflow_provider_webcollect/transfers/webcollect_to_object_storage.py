@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from airflow_provider_webcollect.common import ProviderOperator, airflow_errors, check_now
+from airflow_provider_webcollect.assets import has_default_outlet, landing_asset
+from airflow_provider_webcollect.common import (
+    ProviderOperator,
+    airflow_errors,
+    check_now,
+    is_literal,
+    is_unmapped,
+)
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import land
@@ -71,6 +78,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
     the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno``
     (``collection_task_ids`` for several sources).
+
+    Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
+    mapped (``[webcollect] default_outlets``).
 
     :param collection_task_id: the service's task. (templated)
     :param lotno: one batch of it; None for the whole history. (templated)
@@ -205,6 +215,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.webcollect_conn_id = webcollect_conn_id
         self._transferred: list[Transferred] = []
         check_now(self, self._check)
+        if not self.outlets and not is_unmapped(self) and is_literal(destination) and has_default_outlet():
+            self.outlets = [asset for asset in [landing_asset(destination)] if asset]
 
     def _check(self) -> None:
         found = self._places()
@@ -220,6 +232,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         """Return each source with its folder."""
         folder = check_destination("destination", self.destination)
         if self.sources is None:
+            if self.collection_task_id is None:
+                raise InvalidArgument("collection_task_id", None, "either it or `sources` must be given")
             return [Place(make_source(self.collection_task_id, self.lotno), folder)]
         for name in ("collection_task_id", "lotno"):
             if getattr(self, name) is not None:

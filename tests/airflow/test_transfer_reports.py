@@ -193,6 +193,49 @@ class TestAssetEvents:
                 extras = session.execute(text("select extra from asset_event")).scalars().all()
             assert reported in [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
 
+    def test_without_outlets_the_destination_is_one(self, source: dict[str, Any], destination: str) -> None:
+        run = land(destination, source)
+
+        assert run.states == {"land": "success"}
+        if AIRFLOW_V_3_0_PLUS:
+            with Session() as session:
+                query = (
+                    "select e.extra from asset_event e join asset a on a.id = e.asset_id where a.uri = :uri"
+                )
+                extra = session.execute(text(query), {"uri": destination}).scalar_one()
+            event = LandingEvent.of(json.loads(extra) if isinstance(extra, str) else extra)
+            assert event is not None
+            assert (event.rows, event.destination) == (400, destination)
+
+    @pytest.mark.parametrize(
+        ("destination", "uri"),
+        [
+            ("s3://bucket/prices", "s3://bucket/prices"),
+            ("s3://my_connection@bucket/prices/", "s3://bucket/prices"),
+            ("/data/prices", "file:///data/prices"),
+        ],
+    )
+    def test_the_asset_has_the_name_that_others_know_the_folder_by(self, destination: str, uri: str) -> None:
+        with make_dag():
+            operator = make_transfer(destination, {"task_id": "t"})
+        assert operator.outlets == [Asset(uri)]
+
+    def test_there_is_no_other_outlet_than_those_given_and_none_that_is_not_known_yet(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = Asset("s3://bucket/own")
+
+        def outlets(destination: str, **arguments: Any) -> list[Any]:
+            with make_dag():
+                found: list[Any] = make_transfer(destination, {"task_id": "t"}, **arguments).outlets
+            return found
+
+        assert outlets("s3://bucket/a", outlets=[own]) == [own]
+        assert outlets("s3://bucket/{{ run_id }}") == []
+        assert outlets("s3://bucket/priser på torget") == []
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__DEFAULT_OUTLETS", "False")
+        assert outlets("s3://bucket/a") == []
+
     def test_those_of_many_sources_stay_small(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         asset = Asset(f"{destination}-asset")
