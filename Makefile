@@ -14,6 +14,7 @@ READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
 READY_SYSTEM := .venv-system/.ready
 DLT := .venv-bench/.ready
+PROVIDERS := .venv-providers/.ready
 SERVERS := .cache/servers/.ready
 AZURITE := .cache/azurite/.ready
 WAREHOUSES := .cache/warehouses/.ready
@@ -23,7 +24,7 @@ CHROMIUM := .cache/chromium/.ready
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-2.11 test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
 .PHONY: nightly dist newcomer audit test-matrix constraints clean
-.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale bench-page
+.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,6 +148,9 @@ bench-formats: $(READY) ## rows per second of each file format
 bench-sandbox: $(READY) ## how fast the sandbox serves rows
 	.venv/bin/python -m benchmarks.sandbox_speed
 
+bench-import: $(PROVIDERS) ## what a DAG file's imports cost, beside four other providers (a minute)
+	PYTHONPATH=. .venv-providers/bin/python -m benchmarks.imports
+
 bench-page: $(READY) ## what the page in Airflow's web interface costs (a minute)
 	.venv/bin/python -m benchmarks.page
 
@@ -154,6 +158,8 @@ bench-page: $(READY) ## what the page in Airflow's web interface costs (a minute
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
 	--no-annotate --custom-compile-command "make constraints"
 EVERYTHING = $(RUNTIME) --group dev
+# The providers that `make bench-import` compares with.
+COMPARED = airbyte databricks dbt-cloud http
 
 constraints: ## pin the newest releases for both lines of Airflow, and for what the benchmarks compare with
 	$(PYTHON) -m venv .tools
@@ -161,9 +167,11 @@ constraints: ## pin the newest releases for both lines of Airflow, and for what 
 	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt $(EVERYTHING) --group system -
 	echo 'apache-airflow==2.11.*' | $(RESOLVE) --output-file constraints/airflow-2.11.txt $(EVERYTHING) -
 	echo 'dlt[filesystem,parquet]' | $(RESOLVE) --output-file constraints/bench.txt -
+	printf 'apache-airflow==3.3.*\n$(foreach name,$(COMPARED),apache-airflow-providers-$(name)\n)' | \
+		$(RESOLVE) --output-file constraints/providers.txt pyproject.toml -
 
 clean: ## remove everything that the other targets made
-	rm -rf .venv .venv-2.11 .venv-system .venv-bench .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
+	rm -rf .venv .venv-2.11 .venv-system .venv-bench .venv-providers .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
 	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -178,6 +186,12 @@ $(READY_SYSTEM): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
 $(READY_2_11): pyproject.toml $(VERSION) constraints/airflow-2.11.txt
 	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
 	$(call install,constraints/airflow-2.11.txt)
+
+$(PROVIDERS): constraints/providers.txt
+	@echo 'Installing into $(@D) what $< pins'
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
 
 $(DLT): constraints/bench.txt
 	@echo 'Installing into $(@D) what $< pins'
