@@ -111,6 +111,17 @@ class TestOpenLineage:
         assert all("schema" not in each["facets"] for each in as_json(found.outputs))
 
     def test_what_did_not_land_is_not_claimed(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        source = {"collection_task_id": "no-such-task", "destination": f"file://{tmp_path}"}
+        found = extracted("failed", **source)
+
+        # the listener names the outlets of a task that says nothing else
+        assert (found.inputs, names(found.outputs)) == ([], [("file", str(tmp_path))])
+        assert not any(each.get("outputFacets") or each["facets"] for each in as_json(found.outputs))
+
+    def test_without_outlets_nothing_is_named_that_did_not_land(
+        self, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__WEBCOLLECT__DEFAULT_OUTLETS", "False")
         found = extracted("failed", collection_task_id="no-such-task", destination=f"file://{tmp_path}")
 
         assert (found.inputs, found.outputs) == ([], [])
