@@ -165,7 +165,7 @@ class Pages(Protocol):
         """Return the page at an offset."""
 
     def forget(self) -> object:
-        """Return no page that was read ahead: the next is asked for anew."""
+        """Drop what was read ahead: the next page is requested from the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

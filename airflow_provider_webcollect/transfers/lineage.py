@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.assets import Address, dataset_name, report_read
+from airflow_provider_webcollect.assets import Address, dataset_name, landing_asset, report_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,11 +70,8 @@ def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, A
 def _report_written(folder: ObjectStoragePath) -> None:
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-    uri = Address.of(folder).uri
-    # URIs of assets must be ASCII and have a maximum length; folders need not
-    if uri.isascii():
-        with contextlib.suppress(ValueError):
-            get_hook_lineage_collector().add_output_asset(context=folder, uri=uri)
+    if asset := landing_asset(folder):
+        get_hook_lineage_collector().add_output_asset(context=folder, uri=asset.uri)
 
 
 def _folder_name(folder: Address) -> tuple[str, str]:
