@@ -15,14 +15,13 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError, SomeFailed
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import WebCollectError, unknown_outcome
+from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError, unknown_outcome
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.service.errors import OutcomeUnknown
 
 #: The only key of a mapping that represents another task's result in the arguments of a trigger.
 XCOM_PULL = "xcom_pull"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.location import STORAGE_EXTRAS, check_location
+from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -26,7 +26,7 @@ def check_destination(argument: str, value: str | ObjectStoragePath) -> str | Ob
     """Check the form of a storage path, without connecting to anything, and return the path.
 
     :raises InvalidArgument: if it is not a string, has a scheme without a filesystem in Airflow, or breaks
-        a rule of :func:`~airflow_provider_webcollect.landing.location.check_location`.
+        a rule of :func:`~airflow_provider_webcollect.landing.options.check_location`.
     """
     # do not use an instance's `fs`, which connects to the storage
     is_path = hasattr(type(value), "fs")

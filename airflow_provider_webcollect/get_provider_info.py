@@ -27,7 +27,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-module": "airflow_provider_webcollect.transfers.webcollect_to_object_storage",
             }
         ],
-        "cli": ["airflow_provider_webcollect.cli.airflow_commands.commands"],
+        "cli": ["airflow_provider_webcollect.cli.main.commands"],
         "extra-links": [
             "airflow_provider_webcollect.links.WebCollectTaskLink",
             "airflow_provider_webcollect.links.WebCollectExportLink",

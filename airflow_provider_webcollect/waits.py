@@ -23,20 +23,20 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.conditions import (
     Baseline,
+    Condition,
     Ended,
     Outcome,
     Records,
     TaskStates,
     Timing,
+    Wait,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
     from types import TracebackType
 
-    from airflow_provider_webcollect.service.aio import AsyncClient
-    from airflow_provider_webcollect.service.sync import Interruptible
-    from airflow_provider_webcollect.waiting.conditions import Condition, Wait
+    from airflow_provider_webcollect.service.client import AsyncClient, Interruptible
     from airflow_provider_webcollect.waiting.poll import StatusFeed
 
 log = logging.getLogger(__name__)

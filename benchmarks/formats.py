@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
-from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, MadeUpRows
+from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS, MadeUpRows
 
 PAGE_ROWS = 1000
 PASSES = 3

@@ -18,14 +18,14 @@ import requests
 
 from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
-from airflow_provider_webcollect.landing.job import make_options
 from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.options import make_options
 from airflow_provider_webcollect.landing.run import land_all
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from benchmarks.measured import measured
 

@@ -35,7 +35,7 @@ import airflow_provider_webcollect.operators.webcollect
 import airflow_provider_webcollect.sensors.webcollect
 import airflow_provider_webcollect.transfers.webcollect_to_object_storage
 before, began = set(sys.modules), time.process_time()
-import airflow_provider_webcollect.ui.plugin
+import airflow_provider_webcollect.ui
 print(json.dumps([time.process_time() - began, len(set(sys.modules) - before)]))
 """
 

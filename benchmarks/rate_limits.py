@@ -27,10 +27,10 @@ from airflow_provider_webcollect.sandbox.settings import Settings as SandboxSett
 from airflow_provider_webcollect.sandbox.state import Limits
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.limits import GENERAL_SHARE, RateLimiter
 from airflow_provider_webcollect.service.settings import GENERAL_RATE, Credentials, Retries, Settings
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from benchmarks.report import machine, table
 from benchmarks.server import sandbox

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_provider_webcollect.service import limits
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens import renewal
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.contract.client_requests import RequestContract

@@ -24,7 +24,7 @@ from readme_renderer import markdown
 import airflow_provider_webcollect
 from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.get_provider_info import get_provider_info
-from airflow_provider_webcollect.ui.plugin import WebCollectPlugin
+from airflow_provider_webcollect.ui import WebCollectPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

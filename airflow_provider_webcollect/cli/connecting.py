@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.pauses import Stop
-    from airflow_provider_webcollect.service.sync import Client
     from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -51,7 +51,7 @@ class ServiceAccess:
 
         :raises ServiceUnreachable: if it does not.
         """
-        from airflow_provider_webcollect.service.sync import Client
+        from airflow_provider_webcollect.service.client import Client
 
         client = Client(self.context, stop=stop)
         client.reach()
@@ -95,7 +95,7 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
         either, Airflow is not needed.
     :raises InvalidArgument: if Airflow cannot reach the path with this connection.
     """
-    from airflow_provider_webcollect.landing.location import connection_of
+    from airflow_provider_webcollect.landing.options import connection_of
 
     connection = connection_of(path, storage_conn_id)
     if connection is None:

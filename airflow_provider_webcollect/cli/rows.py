@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.job import Landed
     from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
     from airflow_provider_webcollect.service.pauses import Stop
-    from airflow_provider_webcollect.service.sync import Client
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
 SHOW_CURSOR = b"\x1b[?25h"
@@ -214,9 +214,9 @@ def _landing(
     """Return what lands, and where."""
     from airflow_provider_webcollect.landing import land as land_rows
     from airflow_provider_webcollect.landing.formats import make_format
-    from airflow_provider_webcollect.landing.job import MAX_PART_BYTES, Observer, make_options
-    from airflow_provider_webcollect.landing.location import locate
+    from airflow_provider_webcollect.landing.job import Observer
     from airflow_provider_webcollect.landing.manifest import Run, Source
+    from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service import validation
 

@@ -8,20 +8,20 @@ import logging
 import math
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from airflow_provider_webcollect.cli.connecting import connect, connection_options
+from airflow_provider_webcollect.cli.connecting import ServiceAccess, connect, connection_options, url_option
 from airflow_provider_webcollect.cli.output import console, output_option, printable, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from airflow_provider_webcollect.cli.connecting import ServiceAccess
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import AnalyticsRow, SubTask, TaskStatus
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.tokens import StoredToken
     from airflow_provider_webcollect.waiting.conditions import Wait
 
 #: The days of analytics in which `status` looks for the account's tasks.
@@ -197,7 +197,7 @@ def follow(
 
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute.
     """
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.waiting.conditions import Outcome, all_task_statuses
 
     access = connect(conn_id, url)
@@ -318,3 +318,68 @@ class _Display:
     def say(self, text: str) -> None:
         """Write a line, above the bars if there are some."""
         self._progress.console.print(text, soft_wrap=True)
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+TOKEN_FACTS = ("connection", "stored", "age_seconds", "expires", "seconds_left", "stored_by")
+
+
+def _of_connection(command: F) -> F:
+    argument = click.argument("conn_id", metavar="[CONN]", required=False)
+    return argument(url_option(output_option(command)))
+
+
+@click.group()
+def token() -> None:
+    """Show or renew a connection's access token.
+
+    All processes of the connection share it. CONN is the Airflow connection, webcollect_default if it is left
+    out. No token is shown.
+    """
+
+
+@token.command("status")
+@_of_connection
+def token_status(conn_id: str | None, url: str | None, output: str) -> int:
+    """Show the age and the end of the stored token, and who stored it.
+
+    Nothing is sent.
+
+    Exit code 1: there is none, or it has ended, or it belongs to a credential that was replaced since.
+    """
+    access = connect(conn_id, url)
+    found = access.store.load()
+    current = access.connection.credentials.lineage_at(access.connection.settings.base_url)
+    if found is None or not found.descends_from(current):
+        why = "no token is stored" if found is None else "the stored token is of another credential"
+        click.echo(f"For this connection {why}.", err=True)
+        return 1
+    _show_token(access.connection.conn_id, found, output)
+    return int(found.has_ended(time.time()))
+
+
+@token.command("refresh")
+@_of_connection
+def token_refresh(conn_id: str | None, url: str | None, output: str) -> None:
+    """Renew the token now, for all processes."""
+
+    access = connect(conn_id, url)
+    with access.client() as client:
+        _show_token(access.connection.conn_id, client.renew_token(), output)
+
+
+def _show_token(connection: str, found: StoredToken, output: str) -> None:
+    now = time.time()
+    row = {
+        "connection": connection,
+        "stored": _instant(found.obtained_at),
+        "age_seconds": round(now - found.obtained_at),
+        "expires": found.expires_at and _instant(found.expires_at),
+        "seconds_left": found.expires_at and round(found.expires_at - now),
+        "stored_by": found.stored_by,
+    }
+    show([row], output, TOKEN_FACTS)
+
+
+def _instant(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

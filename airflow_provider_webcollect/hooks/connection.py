@@ -17,6 +17,7 @@ import msgspec
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS, MASKS, PREFIX, Field, read_boolean
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     CredentialError,
@@ -30,7 +31,6 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 
 if TYPE_CHECKING:

@@ -11,29 +11,28 @@ from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 from airflow_provider_webcollect import assets
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from airflow_provider_webcollect.service.models import ActionType
+from airflow_provider_webcollect.service.models import (
+    ActionType,
+    AnalyticsPage,
+    CopiedTask,
+    CopyResult,
+    DataPage,
+    DeprecatedApp,
+    ParameterUpdate,
+    RunningCounts,
+    SubTask,
+    TaskActions,
+    TaskStatus,
+    TokenRecord,
+)
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_provider_webcollect.hooks.connection import WebCollectConnection
-    from airflow_provider_webcollect.service.aio import AsyncClient
     from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.models import (
-        AnalyticsPage,
-        CopiedTask,
-        CopyResult,
-        DataPage,
-        DeprecatedApp,
-        ParameterUpdate,
-        RunningCounts,
-        SubTask,
-        TaskActions,
-        TaskStatus,
-        TokenRecord,
-    )
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import AsyncClient, Client
 
 
 class WebCollectHook(BaseHook):
@@ -88,7 +87,7 @@ class WebCollectHook(BaseHook):
 
     async def aload(self) -> WebCollectConnection:
         """Read the Airflow connection without blocking the event loop; call it first in triggers."""
-        from airflow_provider_webcollect.service.aio import in_thread
+        from airflow_provider_webcollect.service.client import in_thread
 
         if "connection" not in vars(self):
             # Airflow's own asynchronous method does not find connections in the database when `dag.test()`
@@ -110,19 +109,19 @@ class WebCollectHook(BaseHook):
     @cached_property
     def client(self) -> Client:
         """The client that the methods use."""
-        from airflow_provider_webcollect.service.sync import Client
+        from airflow_provider_webcollect.service.client import Client
 
         return Client(self._context())
 
     def reading_client(self) -> Client:
         """Return a new client that never renews the token, and needs one that is stored."""
-        from airflow_provider_webcollect.service.sync import Client
+        from airflow_provider_webcollect.service.client import Client
 
         return Client(self._context(reads_only=True))
 
     def async_client(self) -> AsyncClient:
         """Return a new client for an event loop; the caller closes it (``async with``)."""
-        from airflow_provider_webcollect.service.aio import AsyncClient
+        from airflow_provider_webcollect.service.client import AsyncClient
 
         return AsyncClient(self._context())
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.job import Landed, Observer, Options
+    from airflow_provider_webcollect.landing.job import Landed, Observer
     from airflow_provider_webcollect.landing.manifest import Run, Source
+    from airflow_provider_webcollect.landing.options import Options
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 
 def land(
@@ -31,7 +32,7 @@ def land(
     :param source: the host of the client is added to it.
     :param destination: the folder of this landing alone.
     :param run: what it is for; its rows count once, in whichever of its attempts.
-    :param options: see :func:`~airflow_provider_webcollect.landing.job.make_options`.
+    :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
     :param observer: hears of the landing while it is at work.
     :param finish: whether the result counts as reported when this returns; else the caller adds it to an

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationBusy, NothingLanded, PartsMissing
-from airflow_provider_webcollect.landing.location import locate
 from airflow_provider_webcollect.landing.manifest import (
     LOADER_MANIFEST_PATTERN,
     MANIFEST,
@@ -32,7 +31,8 @@ from airflow_provider_webcollect.landing.manifest import (
     new_attempt_id,
     now,
 )
-from airflow_provider_webcollect.landing.storage.errors import Changed, storage_errors
+from airflow_provider_webcollect.landing.options import locate
+from airflow_provider_webcollect.landing.storage import Changed, storage_errors
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument

@@ -23,7 +23,7 @@ from airflow_provider_webcollect.landing.errors import (
     RowsMissing,
     StorageError,
 )
-from airflow_provider_webcollect.landing.job import intervals
+from airflow_provider_webcollect.landing.job import Job, intervals
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     PROGRESS,
@@ -35,13 +35,12 @@ from airflow_provider_webcollect.landing.manifest import (
     is_torn,
     new_attempt_id,
 )
-from airflow_provider_webcollect.landing.storage.errors import Changed
+from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.service.errors import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
 
-    from airflow_provider_webcollect.landing.job import Job
     from airflow_provider_webcollect.landing.plan import FolderState
 
 log = logging.getLogger(__name__)

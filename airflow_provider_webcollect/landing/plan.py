@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatChanged, PartsMissing
-from airflow_provider_webcollect.landing.manifest import PageFingerprint, Progress, missing_part, now
+from airflow_provider_webcollect.landing.manifest import (
+    Manifest,
+    PageFingerprint,
+    Progress,
+    missing_part,
+    now,
+)
 from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.job import Job
-    from airflow_provider_webcollect.landing.manifest import Manifest
 
 log = logging.getLogger(__name__)
 

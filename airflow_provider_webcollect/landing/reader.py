@@ -22,9 +22,9 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.formats.reading import part_reader
-from airflow_provider_webcollect.landing.location import locate
-from airflow_provider_webcollect.landing.manifest import MANIFEST, decode_manifest
+from airflow_provider_webcollect.landing.formats.reading import PartReader, Record, part_reader
+from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, Part, decode_manifest
+from airflow_provider_webcollect.landing.options import locate
 from airflow_provider_webcollect.landing.storage.folder import Folder
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from fsspec import AbstractFileSystem
-
-    from airflow_provider_webcollect.landing.formats.reading import PartReader, Record
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
 
 def read_landing(

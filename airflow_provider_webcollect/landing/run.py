@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 import airflow_provider_webcollect
+from airflow_provider_webcollect.landing.copy import Page, PartsWriter, SourceReader, rows_missing
 from airflow_provider_webcollect.landing.errors import (
     DestinationBusy,
     DestinationTaken,
     SomeFailed,
     SourceReset,
 )
-from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.job import Job, Landed, Report
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
@@ -48,9 +49,7 @@ from airflow_provider_webcollect.landing.plan import (
     FolderState,
     make_plan,
 )
-from airflow_provider_webcollect.landing.source import SourceReader, rows_missing
-from airflow_provider_webcollect.landing.storage.errors import Changed
-from airflow_provider_webcollect.landing.writer import PartsWriter
+from airflow_provider_webcollect.landing.storage import Changed, Stored
 from airflow_provider_webcollect.service.pauses import LONGEST_WAIT, first_done, in_background
 
 if TYPE_CHECKING:
@@ -58,9 +57,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from airflow_provider_webcollect.landing.job import Job, Report
-    from airflow_provider_webcollect.landing.source import Page
-    from airflow_provider_webcollect.landing.storage.base import Stored
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from airflow_provider_webcollect.service.errors import (
     OutcomeUnknown,
     unknown_outcome,
 )
-from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, TaskState
+from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, SubTask, TaskState
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline, Ended, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waits import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.service.models import SubTask
 
 ALL = "all"
 #: Seconds between two checks of whether an earlier attempt has started the run.

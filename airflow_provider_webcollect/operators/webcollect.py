@@ -23,14 +23,13 @@ from airflow_provider_webcollect.operators.landings import (
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.models import ActionType
+from airflow_provider_webcollect.service.models import ActionType, CopyResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.models import CopyResult
 
 OnPartialFailure = Literal["fail", "skip", "ignore"]
 JSON_RENDERER = "json"

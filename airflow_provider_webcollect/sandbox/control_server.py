@@ -11,8 +11,8 @@ import msgspec
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.bodies import ServiceError
+from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS, segments
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS, time_text, visible_rows
-from airflow_provider_webcollect.sandbox.rows import DEFAULT_FIELDS, segments
 from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt, as_json
 from airflow_provider_webcollect.sandbox.state import Fault, Request, State
 from airflow_provider_webcollect.sandbox.world import LOOP_ACTION, Action, Task, set_state

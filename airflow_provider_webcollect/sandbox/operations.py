@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from airflow_provider_webcollect.sandbox import bodies, demo
-from airflow_provider_webcollect.sandbox.analytics import months_back, records, with_nulls
 from airflow_provider_webcollect.sandbox.bodies import ServiceError, decode_query, invalid, required
-from airflow_provider_webcollect.sandbox.rows import MAX_PAGE_ROWS, read_page
-from airflow_provider_webcollect.sandbox.state import STATUS_V1, STATUS_V2
+from airflow_provider_webcollect.sandbox.data import (
+    MAX_PAGE_ROWS,
+    Span,
+    months_back,
+    read_page,
+    records,
+    with_nulls,
+)
+from airflow_provider_webcollect.sandbox.state import STATUS_V1, STATUS_V2, Call, State
 from airflow_provider_webcollect.sandbox.world import (
     ENTER_TEXT_ACTION,
     EXTRACTING,
@@ -28,9 +34,7 @@ from airflow_provider_webcollect.sandbox.world import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.sandbox.rows import Span
     from airflow_provider_webcollect.sandbox.settings import Settings
-    from airflow_provider_webcollect.sandbox.state import Call, State
 
 
 def refresh_token(state: State, call: Call) -> object:

@@ -30,8 +30,16 @@ from airflow_provider_webcollect.sandbox.operations import (
     find_operation,
 )
 from airflow_provider_webcollect.sandbox.settings import Settings
-from airflow_provider_webcollect.sandbox.state import Call, Entry, Request, State
-from airflow_provider_webcollect.sandbox.tokens import data_app_author, main_service_user, refuse_credentials
+from airflow_provider_webcollect.sandbox.state import (
+    Call,
+    Entry,
+    Fault,
+    Request,
+    State,
+    data_app_author,
+    main_service_user,
+    refuse_credentials,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -39,7 +47,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from airflow_provider_webcollect.sandbox.state import Fault
 
 _JSON = "application/json"
 

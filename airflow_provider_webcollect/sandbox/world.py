@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.bodies import ServiceError, invalid_task
-from airflow_provider_webcollect.sandbox.rows import (
+from airflow_provider_webcollect.sandbox.data import (
     DEFAULT_FIELDS,
     GivenRows,
     MadeUpRows,

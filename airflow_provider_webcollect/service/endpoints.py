@@ -33,12 +33,11 @@ from airflow_provider_webcollect.service.models import (
     TimeGranularity,
     TokenRecord,
 )
-from airflow_provider_webcollect.service.responses import ANALYTICS, NOTHING, PAGE, many, one
+from airflow_provider_webcollect.service.responses import ANALYTICS, NOTHING, PAGE, Result, many, one
 
 if TYPE_CHECKING:
     import datetime
 
-    from airflow_provider_webcollect.service.responses import Result
     from airflow_provider_webcollect.service.url_file import UrlFile
 
 T = TypeVar("T", covariant=True)

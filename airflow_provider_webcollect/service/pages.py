@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.call import (
+    ClientContext,
     Policy,
     Request,
     Sender,
@@ -26,10 +27,9 @@ from airflow_provider_webcollect.service.responses import Response, offset_befor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_webcollect.service.call import ClientContext
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
     from airflow_provider_webcollect.service.models import AnalyticsRow, DataPage, SubTask
-    from airflow_provider_webcollect.service.sync import Client
 
 log = logging.getLogger(__name__)
 

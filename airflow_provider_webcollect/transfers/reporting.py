@@ -1,24 +1,35 @@
-"""What a transfer reports while it runs and afterwards: log lines, metrics, summaries, asset events."""
+"""What a transfer reports: log lines, metrics, its result, asset events, lineage, a manifest for Redshift."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.assets import Address, LandingEvent
-from airflow_provider_webcollect.landing.job import Observer
-from airflow_provider_webcollect.landing.manifest import MANIFEST
+from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset, report_read
+from airflow_provider_webcollect.landing.job import Landed, Observer
+from airflow_provider_webcollect.landing.manifest import (
+    MANIFEST,
+    Manifest,
+    Mode,
+    Part,
+    Run,
+    Source,
+    loader_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.job import Landed
-    from airflow_provider_webcollect.landing.manifest import Manifest, Mode, Part, Source
-    from airflow_provider_webcollect.transfers.sources import Place
+    from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.service.pauses import Stop
+    from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
 
 #: Seconds between two progress lines in the log.
 PROGRESS_INTERVAL = 5.0
@@ -234,3 +245,97 @@ def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:
     for asset in outlets:
         if hasattr(asset, "uri"):
             store[asset].set(CURSOR_KEY, cursor)
+
+
+def write_redshift_manifest(
+    folder: Folder, path: ObjectStoragePath, run: Run, parts: Iterable[Part], stop: Stop
+) -> str:
+    """Write a manifest of ``parts`` beside the landing's own; a retry replaces the one of its run.
+
+    :param folder: that of the landing, which is at ``path``.
+    :return: the URI of the manifest.
+    :raises StorageError: if the storage cannot be written.
+    :raises Stopped: if the landing is to end.
+    """
+    address = Address.of(path)._replace(scheme="s3")  # the only one that Redshift knows
+    entries = [
+        # COPY of Parquet needs the length
+        {"url": address.file(part.name).uri, "mandatory": True, "meta": {"content_length": part.bytes}}
+        for part in parts
+    ]
+    name = loader_manifest(run, "redshift")
+    stop.check()
+    with folder.part(name) as file:
+        file.write(json.dumps({"entries": entries}, indent=2).encode())
+    return address.file(name).uri
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """A task and the folder its rows were written to; both are pairs of a dataset's namespace and name.
+
+    :param columns: names of the columns and their types, as far as known; empty if each row has its own keys.
+    :param rows: rows that this attempt has committed; ``bytes`` likewise.
+    """
+
+    task: tuple[str, str]
+    folder: tuple[str, str]
+    columns: Mapping[str, str | None]
+    rows: int
+    bytes: int
+
+
+def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
+    """Report a landing's source and folder to Airflow's hook lineage, and return them for OpenLineage."""
+    source = landing.place.source
+    report_read(hook, source.collection_task_id, source.lotno)
+    _report_written(landing.path)
+    return Transferred(
+        task=dataset_name(hook, source.collection_task_id, source.lotno),
+        folder=_folder_name(Address.of(landing.path)),
+        columns=_columns(landing.manifest),
+        rows=sum(part.rows for part in landing.committed),
+        bytes=sum(part.bytes for part in landing.committed),
+    )
+
+
+def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, Any]:
+    """Return the datasets for OpenLineage; those of folders with their schema and what was written."""
+    from airflow.providers.common.compat.openlineage import facet
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    inputs, outputs = [], []
+    for each in transferred:
+        fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in each.columns.items()]
+        written = facet.OutputStatisticsOutputDatasetFacet(rowCount=each.rows, size=each.bytes)
+        inputs.append(facet.Dataset(*each.task))
+        outputs.append(
+            facet.OutputDataset(
+                *each.folder,
+                facets={"schema": facet.SchemaDatasetFacet(fields=fields)} if fields else {},
+                outputFacets={"outputStatistics": written},
+            )
+        )
+    return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+def _report_written(folder: ObjectStoragePath) -> None:
+    from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
+
+    if asset := landing_asset(folder):
+        get_hook_lineage_collector().add_output_asset(context=folder, uri=asset.uri)
+
+
+def _folder_name(folder: Address) -> tuple[str, str]:
+    """Return the namespace and name of a folder, by OpenLineage's rules for object stores and files."""
+    return (
+        (f"{folder.scheme}://{folder.bucket}", folder.key or "/")
+        if folder.bucket
+        else (folder.scheme, folder.path)
+    )
+
+
+def _columns(manifest: Manifest) -> dict[str, str | None]:
+    types = manifest.encoding.get("column_types") or {}
+    usual = "string" if manifest.format == "parquet" else None
+    return {name: types.get(name, usual) for name in manifest.columns or ()}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -19,15 +23,16 @@ from airflow_provider_webcollect.common import (
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import land
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import (
+from airflow_provider_webcollect.landing.formats import OnCastError, make_format
+from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
+from airflow_provider_webcollect.landing.options import (
     MAX_PART_BYTES,
     SETTLE_SECONDS,
     IfExists,
     OnReset,
+    Options,
     make_options,
 )
-from airflow_provider_webcollect.landing.manifest import Mode, Run
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -38,8 +43,6 @@ from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.transfers.redshift import refuse_other_storage, write_redshift_manifest
-from airflow_provider_webcollect.transfers.sources import Place, make_source, places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,12 +50,88 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_provider_webcollect.landing.formats import OnCastError
-    from airflow_provider_webcollect.landing.job import Options
     from airflow_provider_webcollect.landing.run import Unreported
     from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.transfers.lineage import Transferred
-    from airflow_provider_webcollect.transfers.reporting import LandingReport
+    from airflow_provider_webcollect.transfers.reporting import LandingReport, Transferred
+
+_KEYS = ("collection_task_id", "lotno", "destination")
+#: Airflow's schemes for S3.
+_S3 = ("s3", "s3a", "s3n")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A source and the folder for its rows."""
+
+    source: Source
+    folder: str | ObjectStoragePath
+
+
+def make_source(collection_task_id: object, lotno: object, where: str = "") -> Source:
+    """Return the checked source; an empty batch number means no batch.
+
+    :param where: prefix of the arguments' names in messages.
+    """
+    return Source(
+        collection_task_id=validation.text(f"{where}collection_task_id", collection_task_id),
+        lotno=None if lotno is None or lotno == "" else validation.text(f"{where}lotno", lotno),
+    )
+
+
+def places(sources: object, folder: str | ObjectStoragePath) -> list[Place]:
+    """Return the sources with their folders, no two of which overlap.
+
+    :param sources: ids of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
+        ``destination``.
+    :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it.
+    :raises InvalidArgument: if a source is wrong, or two of them share a folder.
+    """
+    entries = validation.items("sources", sources)
+    found = [_place(f"sources[{index}]", entry, folder) for index, entry in enumerate(entries)]
+    _refuse_shared_folders(found)
+    return found
+
+
+def _place(name: str, entry: object, folder: str | ObjectStoragePath) -> Place:
+    if isinstance(entry, str | int):
+        entry = {"collection_task_id": entry}
+    if not isinstance(entry, Mapping):
+        raise InvalidArgument(name, entry, "it must be a task id or a dict")
+    if unknown := [key for key in entry if key not in _KEYS]:
+        raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
+    source = make_source(entry.get("collection_task_id"), entry.get("lotno"), f"{name}.")
+    own: Any = entry.get("destination")
+    if own is None:
+        return Place(source, _inside(folder, source))
+    return Place(source, check_destination(f"{name}.destination", own))
+
+
+def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:
+    segments = [safe_name(source.collection_task_id)]
+    if source.lotno is not None:
+        segments.append(safe_name(source.lotno))
+    if isinstance(folder, str):
+        return "/".join([folder.rstrip("/"), *segments])
+    return folder.joinpath(*segments)
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as a folder name that any storage accepts; different texts give different names."""
+    return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
+
+
+def _refuse_shared_folders(found: list[Place]) -> None:
+    # in sorted order, a folder comes right before the folders inside it
+    folders = sorted((str(place.folder).rstrip("/") + "/", -index) for index, place in enumerate(found))
+    for (outer, other), (inner, index) in itertools.pairwise(folders):
+        if inner.startswith(outer):
+            raise InvalidArgument(
+                f"sources[{-index}]",
+                str(found[-index].folder),
+                f"its folder must not be in that of sources[{-other}]; give one its own `destination`",
+            )
+
 
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
@@ -111,7 +190,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
     :param partition: subfolders of the destination for this run's new parts, such as
         ``dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}``; the manifest stays where it is.
-        See :func:`~airflow_provider_webcollect.landing.job.check_partition`. (templated)
+        See :func:`~airflow_provider_webcollect.landing.options.check_partition`. (templated)
     :param mark_exported: confirm the export to the service after the commit; the service confirms a whole
         task, whichever batch was landed.
     :param redshift_manifest: write ``_redshift_manifest-….json`` beside the manifest, one for each run, with
@@ -223,7 +302,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self._options()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
             for place in found:
-                refuse_other_storage(place.folder)
+                _refuse_other_storage(place.folder)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
@@ -289,7 +368,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
-        from airflow_provider_webcollect.transfers.lineage import to_openlineage
+        from airflow_provider_webcollect.transfers.reporting import to_openlineage
 
         return to_openlineage(self._transferred)
 
@@ -297,8 +376,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported
     ) -> list[LandingReport]:
         from airflow_provider_webcollect.landing.run import land_all
-        from airflow_provider_webcollect.service.sync import Client
-        from airflow_provider_webcollect.transfers import lineage
+        from airflow_provider_webcollect.service.client import Client
+        from airflow_provider_webcollect.transfers import reporting
 
         reports = [self._report(place) for place in self._places()]
         client, ti, options = Client(hook.client.context, stop=stop), context["ti"], self._options()
@@ -318,7 +397,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                 )
                 report.landed = unreported.add(landed)
                 if self.redshift_manifest and landed.own:
-                    report.redshift_manifest = write_redshift_manifest(
+                    report.redshift_manifest = reporting.write_redshift_manifest(
                         folder, report.path, run, report.new_parts(), stop
                     )
 
@@ -336,7 +415,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             else:
                 land_all(jobs, int(self.max_concurrency))
         finally:
-            self._transferred = [lineage.report(hook, report) for report in reports if report.landed]
+            self._transferred = [reporting.report(hook, report) for report in reports if report.landed]
         return reports
 
     def _report(self, place: Place) -> LandingReport:
@@ -358,3 +437,10 @@ def _run(ti: Any) -> Run:
         run_id=ti.run_id,
         map_index=-1 if ti.map_index is None else ti.map_index,
     )
+
+
+def _refuse_other_storage(folder: object) -> None:
+    """Raise :class:`InvalidArgument` if a folder is not on S3."""
+    if str(folder).partition("://")[0] not in _S3:
+        rule = f"Redshift reads manifests from S3 alone, and {folder} is not there"
+        raise InvalidArgument("redshift_manifest", True, rule)

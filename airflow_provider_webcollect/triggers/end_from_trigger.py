@@ -33,7 +33,7 @@ from airflow_provider_webcollect.waiting.arguments import (
     subtask_states,
     task_states,
 )
-from airflow_provider_webcollect.waiting.conditions import Ended, Outcome, Records
+from airflow_provider_webcollect.waiting.conditions import Condition, Ended, Outcome, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.common.compat.sdk import DAG, Context
 
-    from airflow_provider_webcollect.waiting.conditions import Condition
 
 #: Maximum difference in seconds between the clocks of the triggerer and the scheduler.
 CLOCKS_DIFFER = 60.0

@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_webcollect import waits
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState
+from airflow_provider_webcollect.service.models import FINAL_STATES, TaskState, TaskStatus
 from airflow_provider_webcollect.waiting.arguments import one_or_many
 from airflow_provider_webcollect.waiting.conditions import (
     LONGEST_CONTRADICTION,
@@ -132,7 +132,6 @@ else:
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem
 
-    from airflow_provider_webcollect.service.models import TaskStatus
     from airflow_provider_webcollect.waiting.finished_runs import LastRun
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,7 @@ from airflow.api_fastapi.core_api.security import (
 )
 from fastapi import Depends, FastAPI, HTTPException, Response, status
 
-from airflow_provider_webcollect.ui.activity import read_activity
-from airflow_provider_webcollect.ui.landings import read_landings
+from airflow_provider_webcollect.ui.landings import read_activity, read_landings
 from airflow_provider_webcollect.ui.service import ServiceView, known_connections
 
 #: The files of the page, with their media types; no other file can be asked for.

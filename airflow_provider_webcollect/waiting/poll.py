@@ -41,7 +41,7 @@ from airflow_provider_webcollect.waiting.conditions import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.service.sync import Interruptible
+    from airflow_provider_webcollect.service.client import Interruptible
 
 log = logging.getLogger(__name__)
 

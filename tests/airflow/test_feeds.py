@@ -12,7 +12,7 @@ import requests
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
-from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.client import AsyncClient
 from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 from airflow_provider_webcollect.waits import SharedFeed

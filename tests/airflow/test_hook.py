@@ -15,6 +15,7 @@ from airflow_provider_webcollect.hooks.token_store import VariableTokenStore
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, models
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     InvalidArgument,
@@ -22,7 +23,6 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
 )
-from airflow_provider_webcollect.service.sync import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable

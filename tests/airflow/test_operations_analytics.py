@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),

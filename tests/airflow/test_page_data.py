@@ -30,8 +30,7 @@ from airflow.models.asset import AssetEvent, AssetModel
 from airflow.models.taskinstance import TaskInstance
 
 from airflow_provider_webcollect.ui import service
-from airflow_provider_webcollect.ui.activity import read_activity
-from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, read_landings
+from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, read_activity, read_landings
 from airflow_provider_webcollect.ui.service import ServiceView, known_connections
 
 pytestmark = pytest.mark.usefixtures("airflow_database")

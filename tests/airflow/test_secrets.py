@@ -25,7 +25,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.tokens.state import StoredToken
+from airflow_provider_webcollect.service.tokens import StoredToken
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
 

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Timing
-from airflow_provider_webcollect.transfers.redshift import write_redshift_manifest
+from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.landings import landed, manifest, transfer
 from tests.interruption import signalled_when
 

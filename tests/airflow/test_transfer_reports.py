@@ -22,7 +22,7 @@ from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.landing.manifest import Manifest, Source
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
-from airflow_provider_webcollect.transfers.sources import Place
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
 from tests.airflow.landings import land, make_transfer, manifest, rows_at, transfer

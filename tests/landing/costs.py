@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import msgspec
 
+from airflow_provider_webcollect.landing.copy import digest_rows
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed, Timing
 from airflow_provider_webcollect.landing.manifest import (
@@ -25,7 +26,6 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.plan import encoding_of
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import land
-from airflow_provider_webcollect.landing.source import digest_rows
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.landing.pages import make_job, serving

@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.storage.errors import Changed
+from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from tests.landing.conftest import Crash
 
 if TYPE_CHECKING:
-    from airflow_provider_webcollect.landing.storage.base import Storage, Stored
+    from airflow_provider_webcollect.landing.storage import Storage, Stored
 
 Outcome = Landed | BaseException
 Land = Callable[[Folder], Landed]

@@ -20,10 +20,10 @@ from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import land
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.landing.pages import make_job
 from tests.landing.storages import filesystem

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.landing import source
+from airflow_provider_webcollect.landing import copy
 from airflow_provider_webcollect.landing.errors import (
     RowsMissing,
 )
@@ -58,7 +58,7 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
 
     options: dict[str, Any] = {"read": changing}
     if why == "long read":
-        monkeypatch.setattr(source, "LONG_READ", 0.0)
+        monkeypatch.setattr(copy, "LONG_READ", 0.0)
     elif why == "wait":
         # the source shows no rows at first
         late, rows[:] = rows[:], []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import source
+from airflow_provider_webcollect.landing import copy
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.plan import FolderState
@@ -196,7 +196,7 @@ def histories(tmp_path: Path, count: int, **options: Any) -> Iterator[History]:
 @pytest.fixture(autouse=True)
 def long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every read takes long: attempts are held for a long time."""
-    monkeypatch.setattr(source, "LONG_READ", 0.0)
+    monkeypatch.setattr(copy, "LONG_READ", 0.0)
 
 
 @pytest.mark.timeout(1800)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.landing import source
+from airflow_provider_webcollect.landing import copy
 from airflow_provider_webcollect.landing.errors import PartsMissing, RowsMissing, SourceReset
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run
@@ -33,7 +33,7 @@ from tests.landing.pages import rows_of, serving, widening
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -314,7 +314,7 @@ class TestReset:
     ) -> None:
         growing()
         sandbox.control.grow(task, 30)
-        skewed = iter([True] * (source.COUNT_READS - 1))
+        skewed = iter([True] * (copy.COUNT_READS - 1))
 
         def counted_twice(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for each in pages:
@@ -338,7 +338,7 @@ class TestReset:
 
         with pytest.raises(SourceReset, match="305 rows now, 300 were landed"):
             growing(run=OTHER_RUN, read=more)
-        assert len(offsets_asked(sandbox)) == source.COUNT_READS
+        assert len(offsets_asked(sandbox)) == copy.COUNT_READS
 
     def test_rows_that_are_only_late_are_waited_for(
         self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str

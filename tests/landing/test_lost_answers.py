@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken, StorageError
-from airflow_provider_webcollect.landing.storage.errors import Changed
+from airflow_provider_webcollect.landing.storage import Changed
 from tests.conftest import ALL_HISTORIES
 from tests.landing.cases import HALF, KINDS, STATES, Case, landing_of
 from tests.landing.conftest import Folder

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service.call import TRIES_PER_SIZE, make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import (
     MalformedResponse,
     NoResponse,
@@ -19,7 +20,6 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.service.servers import Server, answer, refusal, serving
 

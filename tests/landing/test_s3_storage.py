@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.errors import StorageError
-from airflow_provider_webcollect.landing.storage.base import Unconditional
-from airflow_provider_webcollect.landing.storage.errors import Changed
+from airflow_provider_webcollect.landing.storage import Changed, Unconditional
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_BYTES
 from tests.landing.relay import relayed

@@ -12,11 +12,11 @@ import pytest
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Progress, Source
 from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
-from airflow_provider_webcollect.service.sync import Client
 from tests.landing.conftest import OTHER_RUN, RUN, Crash, Folder
 from tests.landing.interleaving import Held
 from tests.landing.pages import changed, make_job

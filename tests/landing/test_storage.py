@@ -24,8 +24,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import loader_manifest
+from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.storage.disk import Disk
-from airflow_provider_webcollect.landing.storage.errors import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder, is_ours
 from airflow_provider_webcollect.landing.storage.object_stores import SMALL_BYTES
 from tests.landing.conftest import RUN, Store
@@ -359,7 +359,7 @@ class TestDisk:
         folder.replace(MANIFEST, b"0", None)
         script = (
             "import fsspec, os, sys\n"
-            "from airflow_provider_webcollect.landing.storage.errors import Changed\n"
+            "from airflow_provider_webcollect.landing.storage import Changed\n"
             "from airflow_provider_webcollect.landing.storage.folder import Folder\n"
             "folder, left = Folder(fsspec.filesystem('file'), sys.argv[1]), 50\n"
             "while left:\n"

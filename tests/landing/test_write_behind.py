@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.copy import BATCH_BYTES, write_behind
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.writer import BATCH_BYTES, write_behind
 from airflow_provider_webcollect.service import pauses
 from tests.interruption import ended_by
 from tests.landing.conftest import Store, StoreFile
@@ -128,7 +128,7 @@ def test_who_is_interrupted_does_not_wait_for_a_write_that_hangs() -> None:
 def test_a_process_that_is_interrupted_ends_though_a_write_hangs() -> None:
     script = """
 import os, signal, threading
-from airflow_provider_webcollect.landing.writer import BATCH_BYTES, write_behind
+from airflow_provider_webcollect.landing.copy import BATCH_BYTES, write_behind
 
 class Sink:
     def write(self, data):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.rows import position, row_at
+from airflow_provider_webcollect.sandbox.data import position, row_at
 from tests.sandbox.plain_client import Client, data, refusal
 
 if TYPE_CHECKING:

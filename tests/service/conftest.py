@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.call import ClientContext
+from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.limits import (
     RateLimiter,
     RateLimiters,
@@ -17,7 +17,6 @@ from airflow_provider_webcollect.service.limits import (
 )
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Settings
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.conftest import RETRIES

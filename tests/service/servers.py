@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Settings, Timing
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 
 if TYPE_CHECKING:

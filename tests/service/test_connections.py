@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.aio import AsyncClient
 from airflow_provider_webcollect.service.call import REPLACEMENTS
+from airflow_provider_webcollect.service.client import AsyncClient
 from airflow_provider_webcollect.service.endpoints import Credential
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from tests.service.conftest import send_together
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
     from tests.service.conftest import Clock
 
 pytestmark = [

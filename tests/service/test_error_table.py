@@ -23,8 +23,8 @@ from tests.service.test_endpoints import one_call_of_each
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.sync import Client
     from tests.service.servers import Server
 
 pytestmark = [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -198,7 +198,7 @@ def test_a_credential_that_no_header_can_hold_is_refused_without_showing_it(
 
 
 def test_nothing_that_holds_a_secret_shows_it(client: Client) -> None:
-    from airflow_provider_webcollect.service.tokens.state import StoredToken
+    from airflow_provider_webcollect.service.tokens import StoredToken
 
     credentials = Credentials(
         refresh_token="SECRET1",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 NOON = datetime.datetime(2024, 5, 31, 12, tzinfo=datetime.UTC)
 DAY = "2024-05-31"

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import DataPage
-    from airflow_provider_webcollect.service.sync import Client
     from tests.service.conftest import Clock
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service import sync
 from airflow_provider_webcollect.service.call import ClientContext
+from airflow_provider_webcollect.service.client import HEAD_BYTES, Client
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.limits import (
     RateLimiter,
@@ -26,7 +26,6 @@ from airflow_provider_webcollect.service.limits import (
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader
 from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.service.conftest import Clock
@@ -78,7 +77,7 @@ def rows_of(pages: Iterator[DataPage]) -> list[dict[str, Any]]:
 def body_at(offset: int, size: int = SIZE) -> dict[str, Any]:
     """Return the page at ``offset``, whose cursor counts rows; it is longer than what shows the cursor."""
     end = min(ROWS, offset + size)
-    rows = [{"n": number, "text": "t" * sync.HEAD_BYTES} for number in range(offset, end)]
+    rows = [{"n": number, "text": "t" * HEAD_BYTES} for number in range(offset, end)]
     return {"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows}
 
 

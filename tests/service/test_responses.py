@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.sync import Client
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(

@@ -12,10 +12,9 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, errors
-from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Retry
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.url_file import url_list
 from tests.interruption import Pauses, Signalled, signalled_when
 from tests.service.servers import answer, serving

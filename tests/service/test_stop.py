@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
-from airflow_provider_webcollect.service.sync import Client
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.interruption import Pauses, ended_by
 from tests.service.servers import answer, make_authority, query_number, refusal, serving

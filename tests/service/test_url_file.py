@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -352,7 +352,7 @@ def test_a_large_file_is_never_in_memory(client: Client, sandbox: Sandbox, path:
     assert pieces < 3_000_000
 
     from airflow_provider_webcollect.service.call import Request
-    from airflow_provider_webcollect.service.sync import multipart
+    from airflow_provider_webcollect.service.client import multipart
 
     def stream() -> None:
         request = Request("POST", "http://a.example", {}, 1.0, form={"taskId": "t"}, file=checked)

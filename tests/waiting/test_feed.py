@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.client import AsyncClient
 from airflow_provider_webcollect.service.errors import PermissionDenied, WebCollectError
 from airflow_provider_webcollect.service.settings import Retries
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, TASK_STATUSES
@@ -18,8 +18,8 @@ from airflow_provider_webcollect.waiting.poll import StatusFeed, Timing
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import TaskStatus
-    from airflow_provider_webcollect.service.sync import Client
 
 V2 = "/cloudextraction/statuses/v2"
 SUBTASKS_PATH = "/cloudextraction/task/subtasks"

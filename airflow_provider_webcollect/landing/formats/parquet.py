@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_provider_webcollect.landing.errors import CastFailed
-from airflow_provider_webcollect.landing.formats import STRING, TYPES, decimal_type
-from airflow_provider_webcollect.landing.formats.base import TableWriter
+from airflow_provider_webcollect.landing.formats import STRING, TYPES, Parquet, decimal_type
+from airflow_provider_webcollect.landing.formats.base import Columns, SupportsWrite, TableWriter, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from airflow_provider_webcollect.landing.formats import Parquet
-    from airflow_provider_webcollect.landing.formats.base import Columns, SupportsWrite
-    from airflow_provider_webcollect.landing.formats.rows import Values
 
 ROW_GROUP_ROWS = 100_000
 ROW_GROUP_BYTES = 16 * 1024 * 1024

@@ -18,8 +18,7 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import Compression, require
-from airflow_provider_webcollect.landing.formats.base import Columns
-from airflow_provider_webcollect.landing.formats.rows import batches, records, table
+from airflow_provider_webcollect.landing.formats.base import Columns, batches, records, table
 from airflow_provider_webcollect.landing.formats.text import decompressed
 
 if TYPE_CHECKING:

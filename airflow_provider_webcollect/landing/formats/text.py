@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import Compression, require_compression
-from airflow_provider_webcollect.landing.formats.base import RowWriter, TableWriter
-from airflow_provider_webcollect.landing.formats.rows import slices
+from airflow_provider_webcollect.landing.formats.base import (
+    Columns,
+    RowWriter,
+    SupportsWrite,
+    TableWriter,
+    Values,
+    slices,
+)
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from airflow_provider_webcollect.landing.formats.base import Columns, SupportsWrite
-    from airflow_provider_webcollect.landing.formats.rows import Values
 
 _ZSTD_LEVEL = 3
 #: The highest of isal's levels is 3. Higher ones take many times longer for little saving.

@@ -11,8 +11,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from airflow_provider_webcollect.landing.storage.base import Stored
-from airflow_provider_webcollect.landing.storage.errors import Changed, raise_unless_absent
+from airflow_provider_webcollect.landing.storage import Changed, Stored, raise_unless_absent
 from airflow_provider_webcollect.service.pauses import drop
 
 if TYPE_CHECKING:

@@ -17,18 +17,22 @@ from airflow_provider_webcollect.landing.manifest import (
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
+    Manifest,
     encode,
     is_replaced_manifest,
     replaced_manifest,
 )
-from airflow_provider_webcollect.landing.storage.base import Memory, Storage, Stored, Unconditional
-from airflow_provider_webcollect.landing.storage.disk import Disk
-from airflow_provider_webcollect.landing.storage.errors import (
+from airflow_provider_webcollect.landing.storage import (
     Changed,
+    Memory,
+    Storage,
+    Stored,
+    Unconditional,
     knows_no_conditions,
     storage_errors,
     url,
 )
+from airflow_provider_webcollect.landing.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-    from airflow_provider_webcollect.landing.manifest import Manifest
 
 #: A part or an incomplete file, in the folder or in partition folders; or a loader's manifest.
 _OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{LOADER_MANIFEST_PATTERN}")

@@ -8,10 +8,11 @@ import io
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
-from airflow_provider_webcollect.landing.storage.base import Remote, Stored
-from airflow_provider_webcollect.landing.storage.errors import (
+from airflow_provider_webcollect.landing.storage import (
     BucketNotFound,
     Changed,
+    Remote,
+    Stored,
     answer_in,
     knows_no_conditions,
     refusals,

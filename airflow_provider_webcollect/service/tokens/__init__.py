@@ -1,0 +1,158 @@
+"""What the processes of a connection share: the token, and the state of its renewal."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import Any
+
+import msgspec
+
+from airflow_provider_webcollect.service.models import TokenRecord
+from airflow_provider_webcollect.service.settings import digest
+
+
+class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
+    """An access token in the shared store. Its repr shows no token.
+
+    :ivar generation: that of the token before + 1, so the order of records does not depend on the hosts'
+        clocks; 0 for the connection's own token.
+    :ivar obtained_at: Unix time by the clock of the host that obtained it.
+    :ivar expires_at: Unix time at which the access token expires, by the same clock; None if not known.
+    :ivar lineage: names the credential that this token descends from (``Credentials.lineage_at``).
+    :ivar spent: digests of what was used up before, under this connection, the oldest first: refresh tokens,
+        and the lineages themselves. A refresh token among them is never sent.
+    :ivar stored_by: the host and the process that obtained it; None for the connection's own token.
+    """
+
+    access_token: str
+    refresh_token: str | None = None
+    generation: int = 0
+    obtained_at: float = 0.0
+    expires_at: float | None = None
+    lineage: str
+    spent: tuple[str, ...] = ()
+    stored_by: str | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"StoredToken(generation={self.generation}, expires_at={self.expires_at}, "
+            f"lineage={self.lineage!r})"
+        )
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("generation", self.generation), ("expires_at", self.expires_at)]
+
+    def is_newer_than(self, other: StoredToken | None) -> bool:
+        """Return whether this record comes after ``other``."""
+        return other is None or self.generation > other.generation
+
+    def descends_from(self, lineage: str) -> bool:
+        """Return whether a connection with the credential ``lineage`` goes on with this token.
+
+        The connection may hold any refresh token of the lineage: a person may have copied a later one.
+        """
+        begun = self.spent.index(self.lineage) if self.lineage in self.spent else 0
+        return lineage in {self.lineage, digest(self.refresh_token or ""), *self.spent[begun:]}
+
+    def age_share(self, now: float) -> float:
+        """Return the share of the token's lifetime that has passed; 1.0 if that is not known."""
+        if self.expires_at is None or self.expires_at <= self.obtained_at:
+            return 1.0
+        return (now - self.obtained_at) / (self.expires_at - self.obtained_at)
+
+    def has_ended(self, now: float) -> bool:
+        """Return whether the token is known to have expired."""
+        return self.expires_at is not None and self.obtained_at < self.expires_at <= now
+
+    def record(self, now: float) -> TokenRecord:
+        """Return the token as the service's response would have it at ``now``."""
+        return TokenRecord(
+            access_token=self.access_token,
+            expires_in=None if self.expires_at is None else self.expires_at - now,
+            token_type="Bearer",
+            refresh_token=self.refresh_token,
+        )
+
+
+#: Seconds after which a refused refresh token may be sent again: the refusal may have been a mistake.
+REFUSAL_LIFE = 3600.0
+
+
+class RenewalState(StrEnum):
+    """The state of the exchange of one refresh token."""
+
+    CLAIMED = "claimed"
+    RELEASED = "released"
+    DOUBTFUL = "doubtful"
+    REFUSED = "refused"
+
+
+class Step(Enum):
+    """What a process does next about its token. The value of a wait says what it waits for."""
+
+    USE = "the token in memory"
+    WAIT = "another process to renew the token"
+    READ_AGAIN = "the token store to return what was stored last"
+    EXCHANGE = "the refresh token"
+    LOG_IN = "login and password"
+    REFUSE = "nothing to obtain a token with"
+
+
+def next_step(
+    state: RenewalState,
+    *,
+    is_good: bool,
+    is_usable: bool,
+    is_late: bool,
+    has_refresh_token: bool,
+    has_login: bool,
+) -> Step:
+    """Decide by the first table of :mod:`.renewal`; EXCHANGE and LOG_IN need the claim.
+
+    :param state: of the exchange of the next refresh token.
+    :param is_good: whether the token in memory needs no renewal.
+    :param is_usable: whether it may be used while a renewal has to wait.
+    :param is_late: whether the store lacks a newer token that was certainly stored.
+    :param has_refresh_token: whether there is one that is not spent.
+    """
+    if is_good:
+        return Step.USE
+    if state is RenewalState.CLAIMED or is_late:
+        if is_usable:
+            return Step.USE
+        return Step.WAIT if state is RenewalState.CLAIMED else Step.READ_AGAIN
+    may_send = state is RenewalState.RELEASED or (state is RenewalState.DOUBTFUL and not has_login)
+    if has_refresh_token and may_send:
+        return Step.EXCHANGE
+    return Step.LOG_IN if has_login else Step.REFUSE
+
+
+class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process renews the token, or how that ended. It contains no secret.
+
+    :ivar claimant: a random name for one attempt of one process.
+    :ivar lineage: of the credential in the claimant's connection.
+    :ivar token: digest of the refresh token to be exchanged; empty if there is none.
+    :ivar newest: the newest generation that was certainly stored.
+    :ivar at: Unix time by the claimant's clock.
+    """
+
+    claimant: str
+    lineage: str
+    token: str
+    state: RenewalState
+    newest: int = 0
+    at: float = 0.0
+
+    def state_for(self, lineage: str, now: float) -> RenewalState:
+        """Return the state of the exchange for a connection; a refusal counts for a while.
+
+        :param lineage: of the connection's own credential.
+        :param now: Unix time.
+        """
+        if self.state is RenewalState.REFUSED:
+            if self.token == lineage != self.lineage:
+                return RenewalState.RELEASED  # a person has put this token into the connection again
+            if abs(now - self.at) >= REFUSAL_LIFE:
+                return RenewalState.DOUBTFUL
+        return self.state

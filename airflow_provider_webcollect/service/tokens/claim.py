@@ -35,13 +35,12 @@ import msgspec
 
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.tokens.state import RenewalNote, RenewalState
-from airflow_provider_webcollect.service.tokens.store import write_again
+from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState
+from airflow_provider_webcollect.service.tokens.store import TokenStore, write_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 log = logging.getLogger(__name__)
 

@@ -60,18 +60,16 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.pauses import Notice
-from airflow_provider_webcollect.service.settings import TIMING, Secret, digest
+from airflow_provider_webcollect.service.settings import TIMING, Credentials, Secret, Timing, digest
+from airflow_provider_webcollect.service.tokens import RenewalState, Step, StoredToken, next_step
 from airflow_provider_webcollect.service.tokens.claim import CLAIMING, RenewalClaim
-from airflow_provider_webcollect.service.tokens.state import RenewalState, Step, StoredToken, next_step
-from airflow_provider_webcollect.service.tokens.store import write_again
+from airflow_provider_webcollect.service.tokens.store import TokenStore, write_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.service.endpoints import Call
     from airflow_provider_webcollect.service.models import TokenRecord
-    from airflow_provider_webcollect.service.settings import Credentials, Timing
-    from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.service.errors import Stopped, TokenStoreUnavailable
-from airflow_provider_webcollect.service.tokens.state import RenewalNote, StoredToken
+from airflow_provider_webcollect.service.tokens import RenewalNote, StoredToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,12 @@ import msgspec
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.settings import Credentials, digest
-from airflow_provider_webcollect.service.tokens.state import RenewalNote
+from airflow_provider_webcollect.service.tokens import RenewalNote
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
+    from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
 
 CALL = endpoints.get_running_counts()
 

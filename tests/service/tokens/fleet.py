@@ -9,10 +9,10 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings, Timing
-from airflow_provider_webcollect.service.sync import Client
-from airflow_provider_webcollect.service.tokens.state import StoredToken
+from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.store import FileTokenStore, Register
 from tests.service.tokens.cases import CALL, with_refresh_token
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 ROUNDS = 20 if ALL_HISTORIES else 2
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_webcollect.service.errors import TokenUnavailable
-from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.interruption import Pauses
 from tests.service.tokens.cases import CALL, changed, note, refreshes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 
 def test_a_worker_waits_for_the_keepers_token_and_never_renews(

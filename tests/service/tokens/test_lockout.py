@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.errors import (
     WebCollectError,
 )
 from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens.state import RenewalState, StoredToken
+from airflow_provider_webcollect.service.tokens import RenewalState, StoredToken
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.service.tokens.cases import CALL, Full, Hiccup, changed, note, refreshes, with_refresh_token
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
     from tests.service.conftest import Clock
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.service.errors import GrantRejected, TokenRejected, TokenUnavailable
 from airflow_provider_webcollect.service.settings import Credentials
-from airflow_provider_webcollect.service.tokens.state import StoredToken
+from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.service.tokens.cases import CALL, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 
 def test_the_connections_refresh_token_gives_the_first_access_token_and_its_successor_is_kept(

@@ -11,8 +11,8 @@ from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.errors import TokenUnavailable
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Credentials, Settings
+from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.state import StoredToken
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.service.tokens.cases import CALL, changed, refreshes, with_refresh_token
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_webcollect.sandbox import Sandbox
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
 
 
 def test_a_token_rejected_in_the_middle_is_renewed_and_the_request_repeated_once(

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.aio import AsyncClient
+from airflow_provider_webcollect.service.client import AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Timing
+from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
-from airflow_provider_webcollect.service.tokens.state import RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
 from tests.interruption import Pauses, Signalled, signalled_when
 from tests.service.tokens.cases import CALL, Unreachable, refreshes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.sync import Client
+    from airflow_provider_webcollect.service.client import Client
     from tests.service.conftest import Clock
 
 
