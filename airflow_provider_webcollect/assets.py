@@ -229,15 +229,3 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     hook = lineage_context if known else WebCollectHook(unquote(uri.netloc))
     namespace, name = dataset_name(hook, *(unquote(part) for part in uri.path.strip("/").split("/")))
     return Dataset(namespace=namespace, name=name)
-
-
-def report_read(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> None:
-    """Report to Airflow's hook lineage that a task's rows are read."""
-    from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
-
-    source = {"collection_task_id": collection_task_id, "lotno": lotno}
-    get_hook_lineage_collector().add_input_asset(
-        context=hook,
-        scheme=SCHEME,
-        asset_kwargs={**source, "webcollect_conn_id": hook.webcollect_conn_id},
-    )

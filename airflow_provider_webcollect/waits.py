@@ -15,8 +15,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSen
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
-    InvalidArgument,
     TokenUnavailable,
     WebCollectError,
 )
@@ -30,6 +28,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     TaskStates,
     Timing,
     Wait,
+    ends_waits,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
     :param ask: sends the query; reads the connection each time.
     :param log: a logger.
     """
-    pauses = iter(TIMING.confirming)
+    refusals = 0
     while True:
         try:
             return ask()
@@ -95,9 +94,10 @@ def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
             if not error.permanent:
                 log.warning(_GOES_ON, error)
                 return None
-            pause = next(pauses, None)
-            if pause is None or isinstance(error, ConnectionIncomplete | InvalidArgument):
+            refusals += 1
+            if ends_waits(error, refusals):
                 return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
+            pause = TIMING.backoff(refusals, error)
             log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
             time.sleep(pause)
 

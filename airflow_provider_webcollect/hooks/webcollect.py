@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
-from airflow_provider_webcollect import assets
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import (
@@ -367,7 +366,7 @@ class WebCollectHook(BaseHook):
         :param offset: 0 for the first page, then the offset returned with the previous page.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
-        assets.report_read(self, task_id)
+        self.report_read(task_id)
         return self.client.send(endpoints.read_data(task_id, offset, size))
 
     def read_batch_data(
@@ -380,8 +379,23 @@ class WebCollectHook(BaseHook):
         :param offset: 0 for the first page, then the offset returned with the previous page.
         :param size: rows, 1 to 1000; a page may hold fewer.
         """
-        assets.report_read(self, task_id, lotno)
+        self.report_read(task_id, lotno)
         return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
+
+    def report_read(self, task_id: str, lotno: str | None = None) -> None:
+        """Report to Airflow's hook lineage that a task's rows are read, as the asset of the task.
+
+        :param task_id: the service's task.
+        :param lotno: the batch number; None for the whole history.
+        """
+        from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
+
+        source = {"collection_task_id": task_id, "lotno": lotno}
+        get_hook_lineage_collector().add_input_asset(
+            context=self,
+            scheme=self.conn_type,  # of the URIs that `assets.create_asset` makes
+            asset_kwargs={**source, "webcollect_conn_id": self.webcollect_conn_id},
+        )
 
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield all rows as dicts, of the whole history or of one batch (contract.md, endpoints 17 and 18).
@@ -390,9 +404,9 @@ class WebCollectHook(BaseHook):
         :param lotno: the batch number; None for the whole history.
         :raises PagingError: if the service's cursor does not advance, or its counts contradict the rows.
         """
-        assets.report_read(self, task_id, lotno)
         from airflow_provider_webcollect.service.pages import PageReader
 
+        self.report_read(task_id, lotno)
         for page in PageReader(self.client, task_id, lotno).pages():
             yield from page.records()
 

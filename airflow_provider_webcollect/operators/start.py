@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -161,35 +162,26 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
-        """Return the start of an earlier attempt; None if a new start is to be sent."""
-        start = memory.recall()
-        if start is None:
-            return None
-        if start.after is None and (self.wait_for_completion or not start.sent):
-            self._refuse_to_repeat(memory)
-            return None
-        if not start.sent:
-            if not self._has_begun(hook, start):
-                if start.after and start.after.running:
-                    # an active run hides the outcome: the started sub-tasks may already have begun and ended
-                    self._refuse_to_repeat(memory)
-                return None
-            start = memory.confirm(start, self.clock.time())
-        self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
-        return start
+        """Return the start of an earlier attempt; None if a new start is to be sent.
 
-    def _refuse_to_repeat(self, memory: _Memory) -> None:
-        """Raise because it is unknown whether an earlier attempt has sent its start.
-
-        :raises OutcomeUnknown: unless ``retry_unknown_outcome`` is set.
+        :raises OutcomeUnknown: if it cannot be known, unless ``retry_unknown_outcome`` is set.
         """
-        if not self.retry_unknown_outcome:
+        if (start := memory.recall()) is None:
+            return None
+        step = next_step(start, needs_status=self.wait_for_completion)
+        if step is Step.LOOK:
+            step = next_step(start, has_begun=self._has_begun(hook, start))
+        if step is Step.REFUSE and not self.retry_unknown_outcome:
             memory.forget()
             raise OutcomeUnknown(
                 "an earlier try was about to start the sub-tasks: what became of it cannot be known beside "
                 "another run that was going on, or without the status from before (with an API key alone).",
                 endpoint="start_subtasks",
             )
+        if step is not Step.JOIN:
+            return None
+        self.log.info("An earlier try has started the run of task %s already.", self.collection_task_id)
+        return start if start.sent else memory.confirm(start, self.clock.time())
 
     def _has_begun(self, hook: WebCollectHook, start: _Start) -> bool:
         """Return whether a start that may have been sent took effect.
@@ -315,6 +307,44 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     def after(self) -> Baseline | None:
         """The task's status before the start; None if it was not queried."""
         return msgspec.convert(self.result["after"], Baseline | None)
+
+
+class Step(Enum):
+    """What an attempt does about the start that an earlier one has stored."""
+
+    JOIN = "take its run"
+    LOOK = "look whether its run has begun"
+    START = "send a new start"
+    REFUSE = "fail, since nobody can know"
+
+
+def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | None = None) -> Step:
+    """Decide about a stored start, by this table.
+
+    ============= ======================= ================ ======
+    its response  status before it        its run          step
+    ============= ======================= ================ ======
+    has come      known, or not needed                     JOIN
+    has come      unknown, and needed                      REFUSE
+    may have come unknown                                  REFUSE
+    may have come known                   not looked yet   LOOK
+    may have come known                   has begun        JOIN
+    may have come no run was active       has not begun    START
+    may have come a run was active        was not seen     REFUSE
+    ============= ======================= ================ ======
+
+    In the last row, the sub-tasks that it started may have begun and ended within the active run.
+
+    :param needs_status: whether the attempt is to wait for the run, which takes the status before it.
+    :param has_begun: whether the service shows its run; None if that was not asked yet.
+    """
+    if start.after is None:
+        return Step.JOIN if start.sent and not needs_status else Step.REFUSE
+    if start.sent or has_begun:
+        return Step.JOIN
+    if has_begun is None:
+        return Step.LOOK
+    return Step.REFUSE if start.after.running else Step.START
 
 
 class _Memory:

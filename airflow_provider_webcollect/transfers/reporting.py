@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset, report_read
+from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
 from airflow_provider_webcollect.landing.job import Landed, Observer
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
@@ -288,7 +288,7 @@ class Transferred:
 def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
     """Report a landing's source and folder to Airflow's hook lineage, and return them for OpenLineage."""
     source = landing.place.source
-    report_read(hook, source.collection_task_id, source.lotno)
+    hook.report_read(source.collection_task_id, source.lotno)
     _report_written(landing.path)
     return Transferred(
         task=dataset_name(hook, source.collection_task_id, source.lotno),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
 from airflow_provider_webcollect.service.models import (
     ACTIVE_STATES,
     FINAL_STATES,
@@ -46,8 +47,6 @@ class Timing:
         below the limit.
     :param gathering: delay of the first query of a new wait, so that waits that begin together share it.
     :param longest_turn: time of judging after which other tasks of the event loop may run.
-    :param confirming: pauses before each repeat of a query from a worker that the service has refused; if all
-        are refused, the wait ends.
     :param read_again_after: pauses before each further attempt to read a connection for the first time.
     :param recall_again_after: the same for the last known run of a task. Airflow waits 300 s for a trigger to
         process what was polled (``[triggerer] shared_stream_ack_timeout``).
@@ -59,7 +58,6 @@ class Timing:
     spacing: float = 0.7
     gathering: float = 0.25
     longest_turn: float = 0.01
-    confirming: tuple[float, ...] = (2.0, 4.0)
     read_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0)
     recall_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
     log_seconds: float = 1.0
@@ -72,6 +70,19 @@ class Timing:
         # the exponent is bounded, since a service may fail for weeks
         longest = min(self.longest_backoff, self.first_backoff * 2 ** min(failures, 30))
         return max(min(error.retry_after or 0.0, self.longest_backoff), random.uniform(longest / 2, longest))
+
+
+#: Refusals in a row, with pauses between them, that end waits: one wrong response must not.
+REFUSALS = 3
+
+
+def ends_waits(error: WebCollectError, refusals: int) -> bool:
+    """Return whether a permanent refusal ends waits: the third in a row; one of the client itself at once.
+
+    :param error: the last refusal.
+    :param refusals: their number in a row.
+    """
+    return refusals >= REFUSALS or isinstance(error, InvalidArgument | ConnectionIncomplete)
 
 
 class Outcome(StrEnum):

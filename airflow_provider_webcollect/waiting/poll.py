@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from airflow_provider_webcollect.service.errors import (
-    ConnectionIncomplete,
     InvalidArgument,
     NotFound,
     PermissionDenied,
@@ -38,6 +37,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     TASK_STATUSES,
     Query,
     Timing,
+    ends_waits,
 )
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Permanent refusals in a row, with pauses between them, that end a wait.
-CONFIRMED = 3
 #: Queries in flight at once, so a slow response does not delay the others.
 QUERIES_AT_ONCE = 4
 #: Share of the interval over which queries are spread if ``Timing.spacing`` would take longer; the rest is
@@ -61,9 +59,6 @@ EARLY_SHARE = 0.5
 #: Refusals that are caused by keys of the query: always, or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
-#: Refusals by the client itself, which need no confirmation.
-_LOCAL = (InvalidArgument, ConnectionIncomplete)
-
 
 TIMING = Timing()
 
@@ -101,10 +96,10 @@ class _Failures:
     refusals: int = 0
 
     def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
-        """Count a failure; return whether it is a confirmed refusal."""
+        """Count a failure; return whether it ends waits."""
         self.count += 1
         self.refusals = self.refusals + 1 if is_refusal else 0
-        return is_refusal and (self.refusals >= CONFIRMED or isinstance(error, _LOCAL))
+        return is_refusal and ends_waits(error, self.refusals)
 
 
 class _Watched(Generic[T]):

@@ -71,7 +71,6 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     usual: dict[str, Any] = {
         "first_backoff": 0.1,
         "gathering": 0.02,
-        "confirming": (0.1, 0.2),
         "read_again_after": (0.1, 0.2),
         "recall_again_after": (0.1,) * 3,
         "log_seconds": 0.0,

@@ -16,7 +16,8 @@ from airflow_provider_webcollect.service.errors import (
     PermissionDenied,
     ServiceFailure,
 )
-from airflow_provider_webcollect.waiting.poll import CONFIRMED, TIMING, Poll, Timing
+from airflow_provider_webcollect.waiting.conditions import REFUSALS
+from airflow_provider_webcollect.waiting.poll import TIMING, Poll, Timing
 from tests.waiting.simulated_time import simulated
 
 
@@ -359,7 +360,7 @@ async def test_others_have_their_turns_while_many_are_judged() -> None:
 
 async def test_thousands_who_are_refused_together_do_not_all_go_on_in_one_turn() -> None:
     service = Service()
-    service.failures = [PermissionDenied("plan")] * CONFIRMED
+    service.failures = [PermissionDenied("plan")] * REFUSALS
     refused_in: list[int] = []
 
     async def wait() -> None:
