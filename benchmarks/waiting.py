@@ -265,7 +265,7 @@ async def run_trigger(task_id: str, interval: float, events: dict[str, Event]) -
     from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
     trigger = WebCollectTaskStatusTrigger(
-        wait={"task_ids": [task_id]}, poke_interval=interval, webcollect_conn_id="webcollect_default"
+        condition={"task_ids": [task_id]}, poke_interval=interval, webcollect_conn_id="webcollect_default"
     )
     async for event in trigger.run():
         events[task_id] = time.time(), event.payload

@@ -49,7 +49,7 @@ _REMOVABLE = re.compile(
     rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+(?:-[0-9a-f]+)?\.json)-[0-9a-f]{{8}})"
     rf"|{LOADER_MANIFEST_PATTERN}|{REPLACED_PATTERN}"
 )
-#: Seconds after which nobody writes a manifest or record any more that is incomplete on a disk.
+#: Seconds after which nobody writes a manifest or progress file any more that is incomplete on a disk.
 _WRITING = 60.0
 
 
@@ -85,11 +85,13 @@ def clean(
       also removes manifests for loaders, except those of the last run that has committed, and replaced
       manifests.
     * It keeps the files that the manifest lists, those that a younger replaced manifest lists, those that the
-      record ``_progress.json`` lists, and those whose names contain the id of an attempt in the record: an
-      attempt is in the record before it writes its first file, so its unrecorded part is known by its name.
-      Manifests and records that are being written on a disk stay for a minute, whatever the age.
-    * It lists the files first, then reads the record, and then the manifest. So a file that is written later
-      is not considered, and a landing that commits and then removes its record is found in the manifest.
+      progress file ``_progress.json`` lists, and those whose names contain the id of an attempt in the
+      progress file: an attempt is in the progress file before it writes its first file, so its unlisted part
+      is known by its name. Manifests and records that are being written on a disk stay for a minute, whatever
+      the age.
+    * It lists the files first, then reads the progress file, and then the manifest. So a file that is written
+      later is not considered, and a landing that commits and then removes its progress file is found in the
+      manifest.
     * The minimum age protects files that are written meanwhile, even on storages without conditional writes,
       where two landings may run at once.
 
@@ -102,10 +104,10 @@ def clean(
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :return: the files that were removed, or would be, sorted by name; empty if the folder does not exist.
-    :raises NothingLanded: if there are such files, but neither a manifest nor a record that shows which of
-        them are needed; nothing is removed then.
-    :raises DestinationUnreadable: if the manifest or the record is incomplete or has a newer layout; nothing
-        is removed then.
+    :raises NothingLanded: if there are such files, but neither a manifest nor a progress file that shows
+        which of them are needed; nothing is removed then.
+    :raises DestinationUnreadable: if the manifest or the progress file is incomplete or has a newer layout;
+        nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
     until = _moment_before_now(age_in_seconds(older_than))
@@ -143,7 +145,7 @@ class _Needed(NamedTuple):
     :ivar names: names of files.
     :ivar ids: ids of attempts whose files may still be recorded.
     :ivar run: that has committed last.
-    :ivar unknown: whether there is neither manifest nor record.
+    :ivar unknown: whether there is neither manifest nor progress file.
     """
 
     names: frozenset[str]
@@ -153,20 +155,20 @@ class _Needed(NamedTuple):
 
     @classmethod
     def read(cls, folder: Folder, replaced: Iterable[str]) -> _Needed:
-        # in this order: a landing that ends meanwhile writes the manifest before it removes the record
-        stored_record, manifest = folder.read(PROGRESS), _manifest_at(folder, MANIFEST)
+        # in this order: a landing that ends meanwhile writes the manifest before it removes the progress file
+        stored_progress, manifest = folder.read(PROGRESS), _manifest_at(folder, MANIFEST)
         names: set[str] = set()
         ids: set[str] = set()
-        if stored_record is not None:
-            record = decode_progress(stored_record.content, f"{folder.root}/{PROGRESS}")
-            names.update(part.name for part in record.parts)
-            ids.update((record.landing_id, *record.attempt_ids))
+        if stored_progress is not None:
+            progress = decode_progress(stored_progress.content, f"{folder.root}/{PROGRESS}")
+            names.update(part.name for part in progress.parts)
+            ids.update((progress.landing_id, *progress.attempt_ids))
         if manifest is not None:
             names.update(part.name for part in manifest.parts)
         for name in replaced:
             if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))
-        unknown = stored_record is None and manifest is None
+        unknown = stored_progress is None and manifest is None
         return cls(frozenset(names), frozenset(ids), manifest.run if manifest else None, unknown)
 
     def includes(self, name: str) -> bool:

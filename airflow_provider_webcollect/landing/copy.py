@@ -79,13 +79,13 @@ class SourceReader:
 
     :ivar count: the number of the source's rows up to those read last, and the total announced last.
     :ivar first: the first page that was read, or the landed one from which the read goes on.
-    :ivar settled: whether ``settle`` seconds have passed without new rows.
+    :ivar no_late_rows: whether ``settle`` seconds have passed without new rows.
     """
 
     def __init__(self, job: Job) -> None:
         self.count = RowCount()
         self.first: PageFingerprint | None = None
-        self.settled = False
+        self.no_late_rows = False
         self._job = job
         self._offset = 0
         self._ahead: DataPage | None = None
@@ -160,7 +160,7 @@ class SourceReader:
             )
             self._wait(settle)
             yield from self._to_the_end(iter(()), late=True)
-        self.settled = self.count.rows == before
+        self.no_late_rows = self.count.rows == before
 
     def check_unchanged(self) -> None:
         """Read the first page again, if there was time for the rows to change since.

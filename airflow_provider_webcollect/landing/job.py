@@ -20,15 +20,15 @@ class Timing:
     """How the lease of a folder is kept and taken over, in seconds.
 
     :param heartbeat_interval: between two heartbeats.
-    :param watch_interval: between two reads of another run's record.
-    :param abandoned_after: how long that record must stay unchanged before its landing counts as dead, and is
-        taken over; several times ``heartbeat_interval``.
-    :param record_interval: between two writes of the record after a part: stores such as Google Cloud Storage
-        take one write per second of an object.
+    :param watch_interval: between two reads of another run's progress file.
+    :param abandoned_after: how long that progress file must stay unchanged before its landing counts as dead,
+        and is taken over; several times ``heartbeat_interval``.
+    :param progress_interval: between two writes of the progress file after a part: stores such as Google
+        Cloud Storage take one write per second of an object.
     """
 
     heartbeat_interval: float = 15.0
-    record_interval: float = 1.0
+    progress_interval: float = 1.0
     watch_interval: float = 2.0
     abandoned_after: float = 60.0
 

@@ -1,9 +1,9 @@
 """The lease of a folder: it tells others that a landing is at work, and lets a retry go on.
 
-The lease is the record `_progress.json`. Each write of it is a compare-and-swap with the version that its
-owner wrote last, so an owner that has lost the lease learns this with its next write. Whether rows count is
-decided by the manifest's compare-and-swap alone. The record is removed when the report of a commit has ended.
-docs/explanation/landing-protocol.md explains this in full.
+The lease is the progress file `_progress.json`. Each write of it is a compare-and-swap with the version that
+its owner wrote last, so an owner that has lost the lease learns this with its next write. Whether rows count
+is decided by the manifest's compare-and-swap alone. The progress file is removed when the report of a commit
+has ended. docs/explanation/landing-protocol.md explains this in full.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ def wait_until_free(job: Job, found: FolderState) -> None:
     """Wait until the lease may be taken.
 
     It may be taken immediately from an earlier attempt of this run, which Airflow has ended. Any other owner
-    is watched: if its record changes, it is alive; if the record stays unchanged for a while, the owner is
-    dead. (A later attempt of this run may be dead too: a run that is deleted and
-    created again counts its attempts from 1.)
+    is watched: if its progress file changes, it is alive; if the progress file stays unchanged for a while,
+    the owner is dead. (A later attempt of this run may be dead too: a run that is deleted and created again
+    counts its attempts from 1.)
 
     :raises DestinationBusy: if another landing is running.
-    :raises Changed: if another process has written the record meanwhile, or it is gone.
+    :raises Changed: if another process has written the progress file meanwhile, or it is gone.
     """
-    record = found.record
-    if record is None or not record.owner or found.is_given_up(job):
+    progress = found.progress
+    if progress is None or not progress.owner or found.is_given_up(job):
         return
     limit = job.timing.abandoned_after
     if limit:
-        log.info("%s has %s; it is watched for %.0f s.", _who(record), job.folder.root, limit)
+        log.info("%s has %s; it is watched for %.0f s.", _who(progress), job.folder.root, limit)
     for wait in intervals(limit, job.timing.watch_interval):
         job.stop.sleep(wait)
         stored = job.folder.read(PROGRESS)
-        if stored is None or stored.version != found.record_version:
-            if stored is not None and _owner_in(stored.content) in (None, record.owner):
+        if stored is None or stored.version != found.progress_version:
+            if stored is not None and _owner_in(stored.content) in (None, progress.owner):
                 raise DestinationBusy(
-                    f"{_who(record)} is landing there, and alive. If it dies, its folder can be taken over "
+                    f"{_who(progress)} is landing there, and alive. If it dies, its folder can be taken over "
                     f"{limit:.0f} s after that"
                 )
             raise Changed(PROGRESS)
-    log.warning("%s has given no heartbeat for %.0f s; it is taken over.", _who(record), limit)
+    log.warning("%s has given no heartbeat for %.0f s; it is taken over.", _who(progress), limit)
 
 
 class Lease:
-    """The record of the landing that holds a folder, and the commit that ends it.
+    """The progress file of the landing that holds a folder, and the commit that ends it.
 
     :param job: the landing.
-    :param progress: the content of the record.
-    :param version: the record's version.
+    :param progress: the content of the progress file.
+    :param version: the progress file's version.
     """
 
     def __init__(self, job: Job, progress: Progress, version: str) -> None:
@@ -103,8 +103,8 @@ class Lease:
     def acquire(cls, job: Job, start: Progress, found: FolderState) -> Lease:
         """Take the lease, to continue from ``start``.
 
-        :raises Changed: if the record has changed since it was read, or if the storage is found to ignore
-            conditions: the folder must be read again.
+        :raises Changed: if the progress file has changed since it was read, or if the storage is found to
+            ignore conditions: the folder must be read again.
         :raises Stopped: if the landing is to end.
         """
         job.stop.check()
@@ -112,16 +112,16 @@ class Lease:
         progress = msgspec.structs.replace(
             start,
             landing_id=attempt_id,
-            attempt_ids=(*(found.record.attempt_ids if found.record else ()), attempt_id),
+            attempt_ids=(*(found.progress.attempt_ids if found.progress else ()), attempt_id),
             run=job.run,
             attempt=job.attempt,
             owner=secrets.token_hex(8),
         )
-        return cls(job, progress, job.folder.claim(PROGRESS, encode(progress), found.record_version))
+        return cls(job, progress, job.folder.claim(PROGRESS, encode(progress), found.progress_version))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Write heartbeats while the block runs; after an error keep the record for the next attempt."""
+        """Write heartbeats while the block runs; after an error keep the progress for the next attempt."""
         self.keep()
         try:
             yield
@@ -158,7 +158,7 @@ class Lease:
             raise self._lost
 
     def renew(self) -> None:
-        """Write the record again, which proves that this landing still had the lease; not after its end.
+        """Write the progress file again: this proves that the landing still had the lease. Not after its end.
 
         :raises LeaseLost: if another landing has it.
         """
@@ -167,7 +167,7 @@ class Lease:
                 self._write_heartbeat()
 
     def save(self, progress: Progress) -> None:
-        """Write the progress, unless the record was written just now: then the next write has it.
+        """Write the progress, unless the progress file was written just now: then the next write has it.
 
         :raises LeaseLost: if another landing has the lease.
         :raises Stopped: if the landing is to end.
@@ -175,7 +175,7 @@ class Lease:
         with self._lock:
             self._stop.check()
             self.check()
-            if time.monotonic() - self._written < self._timing.record_interval:
+            if time.monotonic() - self._written < self._timing.progress_interval:
                 self.progress = progress
             else:
                 self._write(progress)
@@ -207,9 +207,9 @@ class Lease:
             self._folder.delete(sorted(self.obsolete - {part.name for part in manifest.parts}))
 
     def finish(self) -> None:
-        """End the report: remove the record.
+        """End the report: remove the progress file.
 
-        :raises LeaseLost: if another landing has taken the record over, and with it the report.
+        :raises LeaseLost: if another landing has taken the progress file over, and with it the report.
         :raises Stopped: if the landing is to end.
         """
         self._stop.check()
@@ -232,8 +232,8 @@ class Lease:
             raise
 
     def release(self, error: Exception) -> None:
-        """Release the lease after an error: others need not watch the record, unless this write fails."""
-        # a failed storage may still have stored a part or a commit, so its attempt stays in the record
+        """Release the lease after an error, so that others need not watch, unless this write fails."""
+        # a failed storage may still have stored a part or a commit, so its attempt stays in the progress file
         first = len(self.progress.attempt_ids) == 1 and self._committed is None
         with contextlib.suppress(Exception), self._lock:
             if self._ended:
@@ -257,7 +257,7 @@ class Lease:
             except (LeaseLost, Stopped):
                 return
             except Exception as error:
-                # if the error persists, the landing's next write of the record fails too
+                # if the error persists, the landing's next write of the progress file fails too
                 log.warning("No heartbeat could be written: %s", error)
 
     def _write_heartbeat(self) -> None:
@@ -278,7 +278,7 @@ class Lease:
     def _read_own(self) -> None:
         """Accept a write of this landing whose response was lost.
 
-        :raises LeaseLost: if the record is another landing's.
+        :raises LeaseLost: if the progress file is another landing's.
         """
         stored = self._folder.read(PROGRESS)
         if stored is None or _owner_in(stored.content) not in (None, self.progress.owner):
@@ -301,9 +301,9 @@ def _without_parts(progress: Progress) -> Progress:
 
 
 def _owner_in(content: bytes) -> str | None:
-    """Return the owner in a record; None if it is being written, or its writer was killed meanwhile."""
+    """Return the owner in a progress file; None if it is being written, or its writer was killed."""
     return None if is_torn(content) else decode_progress(content, PROGRESS).owner
 
 
-def _who(record: Progress) -> str:
-    return f"attempt {record.attempt} of {record.run}" if record.run else "an unknown run"
+def _who(progress: Progress) -> str:
+    return f"attempt {progress.attempt} of {progress.run}" if progress.run else "an unknown run"

@@ -1,4 +1,4 @@
-"""The files that describe a landing: the manifest, which is the commit, and the progress record before it."""
+"""The files that describe a landing: the manifest, which is the commit, and the progress file before it."""
 
 from __future__ import annotations
 
@@ -238,11 +238,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The record: the current owner, and what it has written since the commit it began with.
+    """The progress file: the current owner, and what it has written since the commit it began with.
 
     :ivar landing_id: makes the part names of this attempt unique; the manifest that it commits has it too.
-    :ivar attempt_ids: those of all attempts since the record was last absent. If the manifest's is among
-        them, the report of that commit may not have ended.
+    :ivar attempt_ids: those of all attempts since the progress file was last absent. If the manifest's is
+        among them, the report of that commit may not have ended.
     :ivar encoding: the file format with all its options; a landing that continues must use the same.
     :ivar columns: the columns of all parts, in order.
     :ivar base: the ``landing_id`` of the manifest that the folder held when this landing began.
@@ -341,7 +341,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
 
 
 def decode_progress(content: bytes, where: str) -> Progress:
-    """Decode a record; ``where`` and the errors are as in :func:`decode_manifest`."""
+    """Decode a progress file; ``where`` and the errors are as in :func:`decode_manifest`."""
     return _decode(content, where, Progress)
 
 

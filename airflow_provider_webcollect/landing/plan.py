@@ -36,20 +36,20 @@ class FolderState:
 
     manifest: Manifest | None
     manifest_version: str | None
-    record: Progress | None
-    record_version: str | None
+    progress: Progress | None
+    progress_version: str | None
     files: Mapping[str, int]
 
     @property
     def is_unreported(self) -> bool:
         """Whether the run that has committed the manifest may not have finished its report."""
-        record, manifest = self.record, self.manifest
-        return record is not None and manifest is not None and manifest.landing_id in record.attempt_ids
+        progress, manifest = self.progress, self.manifest
+        return progress is not None and manifest is not None and manifest.landing_id in progress.attempt_ids
 
     def is_given_up(self, job: Job) -> bool:
-        """Return whether the record is of an attempt of the job's run that Airflow has given up."""
-        record = self.record
-        return record is not None and record.run == job.run and record.attempt <= job.attempt
+        """Return whether the progress file is of an attempt of the job's run that Airflow has given up."""
+        progress = self.progress
+        return progress is not None and progress.run == job.run and progress.attempt <= job.attempt
 
     def lacks_mark(self, job: Job) -> bool:
         """Return whether the job marks and the commit is not marked."""
@@ -128,9 +128,9 @@ def _refuse_foreign_files(job: Job, found: FolderState) -> None:
             f"{job.folder.root} holds files that no landing wrote ({', '.join(foreign[:5])}); "
             "give the landing a folder of its own"
         )
-    record = found.record
-    if record is not None and record.parts and not record.source.is_same_as(job.source):
-        raise DestinationTaken(f"{job.folder.root} holds a part of {record.source}, not of {job.source}")
+    progress = found.progress
+    if progress is not None and progress.parts and not progress.source.is_same_as(job.source):
+        raise DestinationTaken(f"{job.folder.root} holds a part of {progress.source}, not of {job.source}")
 
 
 def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Progress]:
@@ -195,24 +195,26 @@ def _after_reset(continuing: Progress, committed: Manifest) -> Progress:
 
 def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progress | None:
     """Return the progress of the unfinished landing, if it has rows that can be used."""
-    record = found.record
-    if record is None or not record.parts or record.source != job.source:
+    progress = found.progress
+    if progress is None or not progress.parts or progress.source != job.source:
         return None
     # a landing that restarted from the first row after a reset of the source still needs `on_reset`
-    begins = (record.base, record.mode, record.continues, record.earlier_rows)
+    begins = (progress.base, progress.mode, progress.continues, progress.earlier_rows)
     like = (
         start for start in starts if (start.base, start.mode, start.continues, start.earlier_rows) == begins
     )
     if (start := next(like, None)) is None:
         return None
-    if record.encoding != start.encoding:
-        log.warning("%d rows were written with other format options; they are read again.", record.rows)
+    if progress.encoding != start.encoding:
+        log.warning("%d rows were written with other format options; they are read again.", progress.rows)
         return None
-    if missing := missing_part(record.parts, found.files):
+    if missing := missing_part(progress.parts, found.files):
         log.warning("%s has vanished from the destination; its rows are read again.", missing.name)
         return None
-    log.info("Going on after %d rows in %d parts.", record.rows, record.parts_before + len(record.parts))
-    return record
+    log.info(
+        "Going on after %d rows in %d parts.", progress.rows, progress.parts_before + len(progress.parts)
+    )
+    return progress
 
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:

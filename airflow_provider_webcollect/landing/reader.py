@@ -22,7 +22,8 @@ from airflow_provider_webcollect.landing.errors import (
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import require
-from airflow_provider_webcollect.landing.formats.reading import PartReader, Record, part_reader
+from airflow_provider_webcollect.landing.formats.base import Row
+from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
 from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, Part, decode_manifest
 from airflow_provider_webcollect.landing.options import locate
 from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -111,7 +112,7 @@ class LandedData:
         if problems:
             raise self._damage(problems)
 
-    def iter_rows(self, new_only: bool | str = False) -> Iterator[Record]:
+    def iter_rows(self, new_only: bool | str = False) -> Iterator[Row]:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
 
         Values of JSON lines are as the service sent them, and numbers that Python does not have (``1e400``,
@@ -181,7 +182,7 @@ class LandedData:
             )
         return reader
 
-    def _rows(self, reader: PartReader, part: Part) -> Iterator[Record]:
+    def _rows(self, reader: PartReader, part: Part) -> Iterator[Row]:
         count = 0
         try:
             with self._folder.opened(part.name) as file:

@@ -87,15 +87,15 @@ def land(job: Job, *, finish: bool = True) -> Landed:
 
 
 def _read_folder(folder: Folder) -> FolderState:
-    # both are of one moment if the record is still the same afterwards, see `_unwritten`
+    # both are of one moment if the progress file is still the same afterwards, see `_unwritten`
     stored = folder.read(PROGRESS)
     there = folder.read(MANIFEST)
     manifest = there and decode_manifest(there.content, f"{folder.root}/{MANIFEST}")
     found = FolderState(
         manifest=manifest,
         manifest_version=there and there.version,
-        record=stored and _record(stored, f"{folder.root}/{PROGRESS}", manifest),
-        record_version=stored and stored.version,
+        progress=stored and _progress(stored, f"{folder.root}/{PROGRESS}", manifest),
+        progress_version=stored and stored.version,
         files=folder.files(),
     )
     if manifest is not None and missing_part(manifest.parts, found.files):
@@ -106,7 +106,7 @@ def _read_folder(folder: Folder) -> FolderState:
     return found
 
 
-def _record(stored: Stored, where: str, manifest: Manifest | None) -> Progress:
+def _progress(stored: Stored, where: str, manifest: Manifest | None) -> Progress:
     if not is_torn(stored.content):
         return decode_progress(stored.content, where)
     # its owner may be about to complete it, or dead; it does not tell whether the commit is reported
@@ -146,10 +146,11 @@ def _unwritten(job: Job, found: FolderState, manifest: Manifest) -> Landed:
     """Return the result of a landing that leaves the commit as it is.
 
     :raises Changed: if others have worked in the folder while it was read: what the manifest says of this
-        run's parts may not hold any more. A landing that writes the record learns this from its condition.
+        run's parts may not hold any more. A landing that writes the progress file learns this from its
+        condition.
     """
-    record = job.folder.read(PROGRESS)
-    if (record and record.version) != found.record_version:
+    progress = job.folder.read(PROGRESS)
+    if (progress and progress.version) != found.progress_version:
         raise Changed(PROGRESS)
     own = manifest.run == job.run or job.options.mode == "incremental"
     return Landed(manifest, own, manifest.new(job.run))
@@ -210,7 +211,7 @@ def _copy(job: Job, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -
     """Write the rows as parts, and check that there are as many as the service has announced."""
     writer = PartsWriter(job, lease, reader)
     writer.write(pages)
-    if job.options.mark_exported and lease.progress.rows and not reader.settled:
+    if job.options.mark_exported and lease.progress.rows and not reader.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         writer.write(reader.pages())
         writer.write(reader.late_pages())

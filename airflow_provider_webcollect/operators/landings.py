@@ -105,7 +105,7 @@ class WebCollectCleanLandingOperator(_LandingOperator):
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
     :raises AirflowFailException: if a retry cannot help.
-    :raises LandingError: for any other error, such as parts without manifest and progress record; the task
+    :raises LandingError: for any other error, such as parts without manifest and progress file; the task
         is retried.
     """
 

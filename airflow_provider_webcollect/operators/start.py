@@ -273,7 +273,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         self.defer(
             trigger=WebCollectTaskStatusTrigger(
-                wait=self._condition(start).as_json(),
+                condition=self._condition(start).as_json(),
                 poke_interval=self.poll_interval,
                 began=start.began,
                 webcollect_conn_id=self.webcollect_conn_id,

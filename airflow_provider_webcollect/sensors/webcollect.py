@@ -60,7 +60,7 @@ from airflow_provider_webcollect.waits import (
     default_deferrable,
     end_of_event,
     patiently,
-    poll,
+    poke,
     result_of,
 )
 
@@ -259,7 +259,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
         limit = datetime.timedelta(seconds=self.timeout - waited)
         self.defer(
             trigger=self._trigger_class()(
-                wait=begun.as_json(),
+                condition=begun.as_json(),
                 poke_interval=self.poke_interval,
                 webcollect_conn_id=self.webcollect_conn_id,
             ),
@@ -282,7 +282,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
             if begun is None:
                 return PokeReturnValue(False)
             self._wait = Wait(begun, _began(self, context), self.log)
-        ended = poll(self.webcollect_conn_id, self._wait, self.log)
+        ended = poke(self.webcollect_conn_id, self._wait, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:

@@ -47,7 +47,7 @@ class Timing:
     :param patience: for which a process waits for another one's renewal, or for the keeper's record; for the
         first, four times the store's ``write_bound`` is added.
     :param store_patience: for which a process without a token waits for a failing store.
-    :param adoption: for which a process whose refresh token is refused waits for the record of the process
+    :param adoption: for which a process whose refresh token is refused waits for the token of the process
         that used it.
     :param youth: in which the calls of a process get two new tokens at most, if the service rejects them.
     :param late_reads: for which a read of the token store may return what has been replaced since.

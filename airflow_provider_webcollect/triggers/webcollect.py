@@ -25,8 +25,8 @@ from airflow_provider_webcollect.waiting.conditions import (
     Capacity,
     Condition,
     Ended,
+    History,
     Outcome,
-    Polls,
     SubTaskStates,
     TaskStates,
     Wait,
@@ -57,24 +57,24 @@ class WaitTrigger(BaseTrigger):
 
     The event's payload is an :class:`~airflow_provider_webcollect.waiting.conditions.Ended` as plain JSON.
 
-    :param wait: the condition, as plain JSON.
+    :param condition: what is waited for, as plain JSON.
     :param poke_interval: seconds between two polls.
     :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
 
-    _condition: ClassVar[type[Condition]]
+    _kind: ClassVar[type[Condition]]
 
     def __init__(
         self,
         *,
-        wait: Mapping[str, Any],
+        condition: Mapping[str, Any],
         webcollect_conn_id: str,
         poke_interval: float = 60.0,
         began: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
-        self.wait = dict(wait)
+        self.condition = dict(condition)
         self.poke_interval = poke_interval
         self.began = time.time() if began is None else began
         self.webcollect_conn_id = webcollect_conn_id
@@ -82,7 +82,7 @@ class WaitTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class's path and the arguments; they hold no secret."""
         return f"{type(self).__module__}.{type(self).__name__}", {
-            "wait": self.wait,
+            "condition": self.condition,
             "poke_interval": self.poke_interval,
             "began": self.began,
             "webcollect_conn_id": self.webcollect_conn_id,
@@ -91,7 +91,7 @@ class WaitTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield an event when the wait has ended."""
         ended = await end_of(
-            self._condition.from_json(self.wait),
+            self._kind.from_json(self.condition),
             began=self.began,
             poke_interval=self.poke_interval,
             conn_id=self.webcollect_conn_id,
@@ -102,21 +102,21 @@ class WaitTrigger(BaseTrigger):
 
 
 class WebCollectTaskStatusTrigger(WaitTrigger):
-    """Waits until tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.TaskStates`."""
+    """Waits until tasks reach a state. ``condition`` is a :class:`~.waiting.conditions.TaskStates`."""
 
-    _condition = TaskStates
+    _kind = TaskStates
 
 
 class WebCollectSubTaskStatusTrigger(WaitTrigger):
-    """Waits until sub-tasks reach a state. ``wait`` is a :class:`~.waiting.conditions.SubTaskStates`."""
+    """Waits until sub-tasks reach a state. ``condition`` is a :class:`~.waiting.conditions.SubTaskStates`."""
 
-    _condition = SubTaskStates
+    _kind = SubTaskStates
 
 
 class WebCollectCapacityTrigger(WaitTrigger):
-    """Waits until there is capacity. ``wait`` is a :class:`~.waiting.conditions.Capacity`."""
+    """Waits until there is capacity. ``condition`` is a :class:`~.waiting.conditions.Capacity`."""
 
-    _condition = Capacity
+    _kind = Capacity
 
 
 if TYPE_CHECKING or AIRFLOW_V_3_0_PLUS:
@@ -297,12 +297,12 @@ class _Statuses:
 class _Shown:
     """A task's status and since when it has been shown.
 
-    :ivar is_settled: it was passed on until more time could no longer change its meaning.
+    :ivar is_complete: it was passed on until more time could no longer change its meaning.
     """
 
     run: LastRun
     since: float
-    is_settled: bool = False
+    is_complete: bool = False
 
 
 class _Watch(SharedStreamProducer):
@@ -337,7 +337,7 @@ class _Watch(SharedStreamProducer):
 
     async def _watch(self, task_id: str) -> None:
         """Poll a task forever."""
-        see = functools.partial(self._see, task_id, Polls(time.time()))
+        see = functools.partial(self._see, task_id, History(time.time()))
         while True:
             try:
                 async with SharedFeed(self._conn_id) as feed:
@@ -352,22 +352,22 @@ class _Watch(SharedStreamProducer):
     def _see(
         self,
         task_id: str,
-        polls: Polls,
+        history: History,
         polled: Mapping[str, TaskStatus | None],
     ) -> None:
         from airflow_provider_webcollect.waiting.finished_runs import LastRun
 
         now, status = time.time(), polled[task_id]
-        polls.note((task_id,) if status is None else ())
-        if polls.unconfirmed:
+        history.note((task_id,) if status is None else ())
+        if history.unconfirmed:
             return
         last_run = LastRun.of(status)
         shown = self._shown.get(task_id)
         if shown is None or shown.run != last_run:
             shown = self._shown[task_id] = _Shown(last_run, now)
-        if not shown.is_settled:
+        if not shown.is_complete:
             unchanged_for = now - shown.since
-            shown.is_settled = unchanged_for >= LONGEST_CONTRADICTION
+            shown.is_complete = unchanged_for >= LONGEST_CONTRADICTION
             self._changes.put_nowait((task_id, status, unchanged_for))
 
 

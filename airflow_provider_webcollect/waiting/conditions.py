@@ -394,7 +394,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return what is missing from the service's response about ``key``."""
         raise NotImplementedError
 
-    def judge(self, key: str, state: Any, polls: Polls) -> Verdict:
+    def judge(self, key: str, state: Any, history: History) -> Verdict:
         """Return the verdict for ``key``.
 
         :param state: the key's state in the latest poll; None if the response left it out.
@@ -438,7 +438,7 @@ class _Absence(NamedTuple):
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Polls:
+class History:
     """The history of the polls of one key.
 
     Something counts as absent only if two responses in a row leave it out. If the first response leaves it
@@ -498,12 +498,12 @@ class Wait:
     :param log: a logger.
     """
 
-    __slots__ = ("_began", "_known", "_log", "_polls", "_reason", "condition")
+    __slots__ = ("_began", "_histories", "_known", "_log", "_reason", "condition")
 
     def __init__(self, condition: Condition, began: float, log: Any) -> None:
         self.condition = condition
         self._began = began
-        self._polls: dict[str, Polls] = {}
+        self._histories: dict[str, History] = {}
         self._known: tuple[dict[str, Any], dict[str, Verdict]] | None = None
         self._log = log
         self._reason = ""
@@ -520,10 +520,10 @@ class Wait:
         if len(self.condition.keys) > 1:  # with one key, every poll is complete
             self._known = seen, verdicts
         for key, state in polled.items():
-            if (polls := self._polls.get(key)) is None:
-                polls = self._polls[key] = Polls(self._began)
-            polls.note(self.condition.absent(key, state))
-            seen[key], verdicts[key] = state, self.condition.judge(key, state, polls)
+            if (history := self._histories.get(key)) is None:
+                history = self._histories[key] = History(self._began)
+            history.note(self.condition.absent(key, state))
+            seen[key], verdicts[key] = state, self.condition.judge(key, state, history)
         outcome, reason = self.condition.combine(verdicts)
         if reason != self._reason:
             self._reason = reason
@@ -536,7 +536,7 @@ class Wait:
     @property
     def is_in_doubt(self) -> bool:
         """Whether something is missing that another response may have."""
-        return any(polls.unconfirmed for polls in self._polls.values())
+        return any(history.unconfirmed for history in self._histories.values())
 
 
 #: Seconds that something may be missing from the responses before the wait fails.
@@ -574,13 +574,13 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         is_there = state and (state.status != TaskState.UNEXECUTED or self._is_wanted(state))
         return () if is_there else (key,)
 
-    def judge(self, key: str, state: TaskStatus | None, polls: Polls) -> Verdict:
+    def judge(self, key: str, state: TaskStatus | None, history: History) -> Verdict:
         """Return the verdict on one task."""
         if state is None:
-            return self._judge_absent("is missing from the service's answers", polls.seconds_absent(key))
+            return self._judge_absent("is missing from the service's answers", history.seconds_absent(key))
         shown = f"is {state.status}"
         baseline = self.after.get(key)
-        is_ours = baseline is None or polls.is_new_run(
+        is_ours = baseline is None or history.is_new_run(
             state, baseline, settle=self.settle, was_started=self.was_started
         )
         if self._is_wanted(state):
@@ -588,7 +588,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
                 return Verdict(None, f"still shows the run before ({state.status})")
             return Verdict(Outcome.DONE if state.status in self.target_states else Outcome.FAILED, shown)
         if state.status == TaskState.UNEXECUTED:
-            return self._judge_absent(shown, polls.seconds_absent(key))
+            return self._judge_absent(shown, history.seconds_absent(key))
         rows = state.current_total_extract_count
         return Verdict(None, shown if rows is None else f"{shown}, {rows} rows")
 
@@ -656,7 +656,7 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         there = {subtask.sub_task_id.lower() for subtask in state or ()}
         return [subtask_id for subtask_id in self.subtask_ids if subtask_id.lower() not in there]
 
-    def judge(self, key: str, state: list[SubTask] | None, polls: Polls) -> Verdict:
+    def judge(self, key: str, state: list[SubTask] | None, history: History) -> Verdict:
         """Return the verdict on the wait; a failure ends it even if sub-tasks are missing."""
         states = Counter(subtask.status for subtask in self._wanted(state or ()))
         failures = set(self.failure_states).difference(self.target_states)
@@ -670,7 +670,7 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
         if not failures.isdisjoint(states):
             return Verdict(Outcome.FAILED, reason)
         if absent:
-            return self._judge_absent(absent, polls)
+            return self._judge_absent(absent, history)
         return Verdict(Outcome.DONE if done == count else None, reason)
 
     def records(self, seen: Mapping[str, list[SubTask] | None]) -> Iterable[SubTask]:
@@ -683,10 +683,10 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
             if wanted is None or subtask.sub_task_id.lower() in wanted:
                 yield subtask
 
-    def _judge_absent(self, absent: Collection[str], polls: Polls) -> Verdict:
+    def _judge_absent(self, absent: Collection[str], history: History) -> Verdict:
         named = self.subtask_ids and f"not in the latest batch: {', '.join(list(absent)[:5])}"
         shown = named or "the latest batch is empty"
-        confirmed = [seconds for each in absent if (seconds := polls.seconds_absent(each)) is not None]
+        confirmed = [seconds for each in absent if (seconds := history.seconds_absent(each)) is not None]
         longest = max(confirmed, default=None)
         if longest is None or longest < self.missing_timeout:
             return Verdict(None, shown)
@@ -717,9 +717,9 @@ class Capacity(Condition, frozen=True, kw_only=True):
         """Return the limited things ("tasks", "sub-tasks") whose count is missing."""
         return [what for what, active, _ in self._limits(state) if active is None]
 
-    def judge(self, key: str, state: RunningCounts | None, polls: Polls) -> Verdict:
+    def judge(self, key: str, state: RunningCounts | None, history: History) -> Verdict:
         """Return the verdict on the wait."""
-        verdicts = [self._judge_one(*each, polls) for each in self._limits(state)]
+        verdicts = [self._judge_one(*each, history) for each in self._limits(state)]
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
         return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
@@ -737,9 +737,9 @@ class Capacity(Condition, frozen=True, kw_only=True):
             active = _sum(counts.executing_sub_task_count, counts.waiting_sub_task_count)
             yield "sub-tasks", active, self.max_active_sub_tasks
 
-    def _judge_one(self, what: str, active: int | None, limit: int, polls: Polls) -> Verdict:
+    def _judge_one(self, what: str, active: int | None, limit: int, history: History) -> Verdict:
         if active is None:
-            seconds = polls.seconds_absent(what)
+            seconds = history.seconds_absent(what)
             is_lasting = seconds is not None and seconds >= MISSING_TIMEOUT
             return Verdict(
                 Outcome.FAILED if is_lasting else None, f"the service does not say how many {what} are active"

@@ -65,7 +65,7 @@ TIMING = Timing()
 Judge: TypeAlias = Callable[[Mapping[str, T | None]], R | None]
 
 
-class _Wait(Generic[T]):
+class _Waiter(Generic[T]):
     """One wait. There may be tens of thousands, so it stores as little as possible."""
 
     __slots__ = ("context", "future", "interval", "judge", "keys")
@@ -114,8 +114,8 @@ class _Watched(Generic[T]):
     __slots__ = ("answered", "due", "failures", "in_flight", "waits")
 
     def __init__(self) -> None:
-        self.waits: list[_Wait[T]] = []
-        self.in_flight: tuple[_Wait[T], ...] = ()
+        self.waits: list[_Waiter[T]] = []
+        self.in_flight: tuple[_Waiter[T], ...] = ()
         self.due = math.inf
         self.answered = False
         self.failures: _Failures | None = None
@@ -166,7 +166,7 @@ class Poll(Generic[T]):
         """
         if not keys:
             raise ValueError("`keys` is empty: there is nothing to wait for")
-        wait: _Wait[T] = _Wait(tuple(dict.fromkeys(keys)), interval, judge)
+        wait: _Waiter[T] = _Waiter(tuple(dict.fromkeys(keys)), interval, judge)
         for key in wait.keys:
             self._watch(key, wait)
         if self._runner is None or self._runner.done():
@@ -185,7 +185,7 @@ class Poll(Generic[T]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _watch(self, key: str, wait: _Wait[T]) -> None:
+    def _watch(self, key: str, wait: _Waiter[T]) -> None:
         watched = self._watched[key]
         watched.waits.append(wait)
         if watched.in_flight or not watched.failures:
@@ -207,7 +207,7 @@ class Poll(Generic[T]):
         if watched.waits:
             self._schedule(key, watched, due)
 
-    def _leave(self, key: str, wait: _Wait[T]) -> None:
+    def _leave(self, key: str, wait: _Waiter[T]) -> None:
         watched = self._watched[key]
         watched.waits.remove(wait)
         if not watched.waits:
@@ -318,7 +318,7 @@ class Poll(Generic[T]):
         now = _now()
         if self._probe in batch:
             self._probe = None
-        states: defaultdict[_Wait[T], dict[str, T | None]] = defaultdict(dict)
+        states: defaultdict[_Waiter[T], dict[str, T | None]] = defaultdict(dict)
         for key, watched in batch.items():
             for wait in watched.in_flight:
                 states[wait][key] = answer.get(key)
@@ -361,7 +361,7 @@ class Poll(Generic[T]):
         """Plan the next query of the keys of a failed query; end the waits that are refused."""
         due = max(now := _now(), self._pause_ends)
         alone, probed = len(batch) == 1, self._probe in batch
-        refused: list[_Wait[T]] = []
+        refused: list[_Waiter[T]] = []
         for key, watched in batch.items():
             failures = watched.failures = watched.failures or _Failures(self._batch_size)
             if alone and failures.add(error, is_refusal=isinstance(error, _MAYBE_ABOUT_KEYS)):
@@ -378,14 +378,14 @@ class Poll(Generic[T]):
             refused = self._waits()
         await self._end_with(refused, error)
 
-    def _waits(self) -> list[_Wait[T]]:
+    def _waits(self) -> list[_Waiter[T]]:
         return [wait for watched in self._watched.values() for wait in watched.waits]
 
-    async def _end_with(self, waits: Iterable[_Wait[Any]], error: Exception) -> None:
+    async def _end_with(self, waits: Iterable[_Waiter[Any]], error: Exception) -> None:
         """End waits with ``error``."""
         await self._each(waits, lambda wait: wait.future.set_exception(error))
 
-    async def _each(self, waits: Iterable[_Wait[T]], act: Callable[[_Wait[T]], None]) -> None:
+    async def _each(self, waits: Iterable[_Waiter[T]], act: Callable[[_Waiter[T]], None]) -> None:
         """Call ``act`` for each wait that has not ended, and let other tasks run in between."""
         turn_ends = _now() + self._timing.longest_turn
         for wait in waits:

@@ -234,7 +234,7 @@ def new_refresh_token(sandbox: Sandbox) -> str:
 
 async def wait_for(task_id: str) -> dict[str, Any]:
     trigger = WebCollectTaskStatusTrigger(
-        wait={"task_ids": [task_id]}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
+        condition={"task_ids": [task_id]}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
     )
     async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
         (payload,) = [event.payload async for event in events]

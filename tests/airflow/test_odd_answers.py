@@ -76,13 +76,16 @@ async def outcome(trigger: Any) -> dict[str, Any]:
 
 def for_task(task: dict[str, Any], began: float | None = None) -> WebCollectTaskStatusTrigger:
     return WebCollectTaskStatusTrigger(
-        wait={"task_ids": [task["task_id"]]}, poke_interval=0.2, began=began, webcollect_conn_id=CONNECTION
+        condition={"task_ids": [task["task_id"]]},
+        poke_interval=0.2,
+        began=began,
+        webcollect_conn_id=CONNECTION,
     )
 
 
 def for_subtasks(task: dict[str, Any], began: float | None = None) -> WebCollectSubTaskStatusTrigger:
     return WebCollectSubTaskStatusTrigger(
-        wait={"task_id": task["task_id"]}, poke_interval=0.2, began=began, webcollect_conn_id=CONNECTION
+        condition={"task_id": task["task_id"]}, poke_interval=0.2, began=began, webcollect_conn_id=CONNECTION
     )
 
 

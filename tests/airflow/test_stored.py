@@ -1,6 +1,6 @@
 """What version 1.0.0 stores is read by every later one, and written as it was.
 
-``stored/`` has the manifest and the record of a landing, the asset events, the token and the note on its
+``stored/`` has the manifest and the progress file of a landing, the asset events, the token and the note on its
 renewal, and the arguments and events of triggers. Once the version is released, its files stay as they are.
 """
 
@@ -33,7 +33,7 @@ def loaded(name: str) -> Any:
     return json.loads((STORED / name).read_text())
 
 
-@pytest.mark.parametrize(("name", "decode"), [("manifest", decode_manifest), ("record", decode_progress)])
+@pytest.mark.parametrize(("name", "decode"), [("manifest", decode_manifest), ("progress", decode_progress)])
 def test_the_files_of_a_landing(name: str, decode: Callable[[bytes, str], Any]) -> None:
     content = (STORED / f"{name}.json").read_bytes()
     assert encode(decode(content, name)) == content
@@ -71,8 +71,8 @@ def test_the_arguments_of_triggers(path: str, arguments: dict[str, Any]) -> None
     trigger = getattr(importlib.import_module(module), name)(**arguments)
     assert json.loads(json.dumps(trigger.serialize())) == [path, arguments]
     if condition := CONDITIONS.get(name):
-        wait = condition.from_json(arguments["wait"]).as_json()
-        assert json.loads(json.dumps(wait)) == arguments["wait"]
+        stored = condition.from_json(arguments["condition"]).as_json()
+        assert json.loads(json.dumps(stored)) == arguments["condition"]
 
 
 @pytest.mark.parametrize("payload", loaded("trigger_events.json"))

@@ -36,7 +36,7 @@ Trigger = WebCollectTaskStatusTrigger | WebCollectSubTaskStatusTrigger
 def for_task(task: dict[str, Any], poke_interval: float = 0.2, **wait: Any) -> WebCollectTaskStatusTrigger:
     """Return a trigger that waits for a task."""
     return WebCollectTaskStatusTrigger(
-        wait={"task_ids": [task["task_id"]], **wait},
+        condition={"task_ids": [task["task_id"]], **wait},
         poke_interval=poke_interval,
         webcollect_conn_id="webcollect_default",
     )
@@ -47,7 +47,7 @@ def for_subtasks(
 ) -> WebCollectSubTaskStatusTrigger:
     """Return a trigger that waits for a task's sub-tasks."""
     return WebCollectSubTaskStatusTrigger(
-        wait={"task_id": task["task_id"], **wait},
+        condition={"task_id": task["task_id"], **wait},
         poke_interval=poke_interval,
         webcollect_conn_id="webcollect_default",
     )

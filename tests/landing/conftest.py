@@ -138,7 +138,7 @@ class Folder:
         """The folder as `read_landing`, `clean` and `restore` take it, such as an `ObjectStoragePath`."""
         return SimpleNamespace(fs=self.fs, path=self.root)
 
-    def record(self) -> Progress:
+    def progress(self) -> Progress:
         """Return what an unfinished landing has left."""
         return decode_progress(self.read(PROGRESS), PROGRESS)
 

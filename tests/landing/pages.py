@@ -20,7 +20,7 @@ from tests.interruption import Pauses
 #: Rows in a page of :class:`Rows`.
 PAGE = 5
 #: Each part is recorded when it is finished.
-AT_ONCE = Timing(record_interval=0)
+AT_ONCE = Timing(progress_interval=0)
 Fetch = Callable[[int], DataPage]
 
 

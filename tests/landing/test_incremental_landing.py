@@ -292,7 +292,7 @@ class TestReset:
         with pytest.raises(Crash):
             # the first page that is requested shows the reset
             growing(read=crashing_at(9), **options)
-        assert len(folder.record().parts) < len(folder.manifest()["parts"])
+        assert len(folder.progress().parts) < len(folder.manifest()["parts"])
         sandbox.control.clear_requests()
         growing(**options)
         assert 0 not in offsets_asked(sandbox)[:-1]
@@ -392,7 +392,7 @@ class TestReset:
 
         with pytest.raises(Crash):
             landing("t", mode="incremental", fetch=serving(rows, 3), read=reset, max_part_bytes=1)
-        assert folder.record().rows == 9
+        assert folder.progress().rows == 9
         with pytest.raises(RowsMissing, match="the first rows have changed"):
             landing("t", mode="incremental", fetch=serving(rows, 3))
         landing("t", mode="incremental", fetch=serving(rows, 3))
@@ -405,7 +405,7 @@ class TestReset:
         sandbox.control.grow(task, 900)
         with pytest.raises(Crash):
             growing(run=OTHER_RUN, read=crashing_at(9), max_part_bytes=1)
-        assert folder.record().rows > 900
+        assert folder.progress().rows > 900
         sandbox.control.shrink(task, 500)
         manifest = growing(run=OTHER_RUN)
         assert manifest.rows == 700

@@ -290,7 +290,7 @@ class TestRunsThatMeet:
         """It counts its attempts from 1 again."""
         held = Held(lambda place: land(job(Rows(ALL), place, "r1", attempt=3)), folder.destination, 12)
         assert isinstance(held.end(kill=True), Crash)
-        assert folder.record().owner
+        assert folder.progress().owner
         assert land(job(Rows(ALL), folder.destination, "r1", attempt=1)).manifest.rows == ALL
 
     def test_fewer_rows_that_are_shown_for_a_moment_change_nothing(self, folder: Folder) -> None:

@@ -117,7 +117,7 @@ class TestUnreported:
 
     @staticmethod
     def land(folder: Folder, run: str = "r1", heartbeats: float = 60) -> Landed:
-        timing = Timing(heartbeat_interval=heartbeats, record_interval=0)
+        timing = Timing(heartbeat_interval=heartbeats, progress_interval=0)
         return land(job(Rows(10), folder.destination, run, mode="incremental", timing=timing), finish=False)
 
     @classmethod
@@ -149,10 +149,10 @@ class TestUnreported:
     @staticmethod
     def beats(folders: list[Folder]) -> None:
         """Wait until each record has got two more heartbeats."""
-        before = [folder.record().heartbeat for folder in folders]
+        before = [folder.progress().heartbeat for folder in folders]
         until(
             lambda: all(
-                folder.record().heartbeat > count + 1 for folder, count in zip(folders, before, strict=True)
+                folder.progress().heartbeat > count + 1 for folder, count in zip(folders, before, strict=True)
             )
         )
 
@@ -175,13 +175,13 @@ class TestUnreported:
     ) -> None:
         with pytest.raises(ConnectionError):
             self.report(folders, partial(fail, ConnectionError("the API server is down")))
-        assert [folder.record().owner for folder in folders] == ["", ""]
+        assert [folder.progress().owner for folder in folders] == ["", ""]
         assert all(self.takes_over(folder) for folder in folders)
 
     def test_an_error_at_the_end_leaves_all_of_them_to_the_next_run(self, folders: list[Folder]) -> None:
         with pytest.raises(StorageError):
             self.report(folders, last=Stub("tidy", partial(fail, StorageError("the storage is down"))))
-        assert [folder.record().owner for folder in folders] == ["", ""]
+        assert [folder.progress().owner for folder in folders] == ["", ""]
         assert all(self.takes_over(folder) for folder in folders)
 
     def test_a_storage_that_is_down_is_not_waited_for(
@@ -200,7 +200,7 @@ class TestUnreported:
         with pytest.raises(KeyboardInterrupt):
             self.report(folders, partial(fail, KeyboardInterrupt()), heartbeats=0.001)
         until_no_thread("webcollect-lease")
-        assert "" not in [folder.record().owner for folder in folders]
+        assert "" not in [folder.progress().owner for folder in folders]
         assert all(self.takes_over(folder) for folder in folders)
 
     def test_if_one_was_taken_over_none_of_them_is_reported(self, folders: list[Folder]) -> None:
@@ -216,5 +216,5 @@ class TestUnreported:
         stopped = job(Rows(10), folders[0].destination, "r1", mode="incremental")
         with pytest.raises(Stopped):
             land(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
-        assert folders[0].record().owner == ""
+        assert folders[0].progress().owner == ""
         assert self.takes_over(folders[0])

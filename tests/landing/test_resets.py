@@ -309,8 +309,8 @@ class TestAppendInterrupted:
         sandbox.control.fail("/data/all", after=4, status=400, code="Odd")
         with pytest.raises(RequestRejected, match="Odd"):
             task.land(**self.SMALL)
-        finished = folder.record().parts
-        assert (folder.record().earlier_rows, len(finished)) == (300, 3)
+        finished = folder.progress().parts
+        assert (folder.progress().earlier_rows, len(finished)) == (300, 3)
         assert folder.rows() == old
         sandbox.control.clear_requests()
 
@@ -330,7 +330,7 @@ class TestAppendInterrupted:
         task.refill(250)
         with pytest.raises(Crash):
             task.land(read=crashing_at(5), **self.SMALL)
-        assert len(folder.record().parts) == 3
+        assert len(folder.progress().parts) == 3
         new = task.refill(20)
 
         manifest = task.land(again=True, **self.SMALL)
@@ -822,7 +822,7 @@ class TestHosts:
 
         with pytest.raises(Crash):
             self.land(folder, "r1", "openapi.example.com", on_progress=crash)
-        assert folder.record().parts
+        assert folder.progress().parts
         before = contents(folder)
 
         with pytest.raises(DestinationTaken, match="holds a part of task"):

@@ -67,7 +67,7 @@ def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
     """An attempt was killed before it has committed."""
     killed = Held(lambda place: land(job(place)), folder.destination, ("replace", MANIFEST))
     assert isinstance(killed.end(kill=True), Crash)
-    assert len(folder.record().parts) == 3
+    assert len(folder.progress().parts) == 3
 
 
 def a_commit_that_is_not_reported(job: Callable[..., Job], folder: Folder) -> None:
@@ -79,7 +79,7 @@ def a_commit_that_is_not_reported(job: Callable[..., Job], folder: Folder) -> No
 def committed_and_recorded(folder: Folder) -> tuple[bytes | None, Progress | None]:
     """Return the manifest, and the record but for its owner and heartbeat."""
     names = folder.names()
-    record = folder.record() if PROGRESS in names else None
+    record = folder.progress() if PROGRESS in names else None
     return (
         folder.read(MANIFEST) if MANIFEST in names else None,
         record and msgspec.structs.replace(record, owner="", heartbeat=0),

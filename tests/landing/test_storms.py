@@ -87,7 +87,7 @@ class TestCountsThatMakeNoSense:
         with pytest.raises(RowsMissing, match="the first rows have changed"):
             landing("t", fetch=fetch)
         assert "_manifest.json" not in folder.names()
-        assert folder.record().parts == ()
+        assert folder.progress().parts == ()
 
     def test_more_rows_than_announced_with_more_to_come(self, landing: Landed) -> None:
         def endless() -> Iterator[DataPage]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 #: Heartbeats in quick succession.
-QUICK = Timing(heartbeat_interval=0.001, record_interval=0)
+QUICK = Timing(heartbeat_interval=0.001, progress_interval=0)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ class TestTwoAtOnce:
                 read=crowded,
                 attempt=2,
                 max_part_bytes=1,
-                timing=Timing(heartbeat_interval=0.3, record_interval=0),
+                timing=Timing(heartbeat_interval=0.3, progress_interval=0),
             )
         assert folder.rows() == sandbox.control.true_rows(task)
 
@@ -101,8 +101,8 @@ class TestTwoAtOnce:
         def slow(pages: Iterator[DataPage]) -> Iterator[DataPage]:
             for number, each in enumerate(pages):
                 if number:
-                    before = folder.record().heartbeat
-                    while folder.record().heartbeat == before:
+                    before = folder.progress().heartbeat
+                    while folder.progress().heartbeat == before:
                         time.sleep(0.001)
                 yield each
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 #: Bytes of JSON that are decoded at a time; a single row may be larger.
 BATCH_BYTES = 4 * 1024 * 1024
 
-Record = dict[str, Any]
+Row = dict[str, Any]
 #: The values of a row, one per column; None where it has none.
 Values = tuple[Any, ...]
 Rows = Sequence[msgspec.Raw]
 #: The rows of a page; can be iterated repeatedly.
-Batches = Iterable[Sequence[Record]]
+Batches = Iterable[Sequence[Row]]
 V = TypeVar("V")
 
 
@@ -36,11 +36,11 @@ def _exact(number: str) -> msgspec.Raw:
 
 
 # floats keep their original text
-_VALUES = msgspec.json.Decoder(list[Record], float_hook=_exact)
+_VALUES = msgspec.json.Decoder(list[Row], float_hook=_exact)
 _SLICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
-def records(rows: Rows) -> Batches:
+def decode_rows(rows: Rows) -> Batches:
     """Decode a page; a number with a fraction or exponent becomes its text as :class:`msgspec.Raw`.
 
     A page of usual size is decoded at once and kept. A large one is decoded batch by batch whenever it is
@@ -59,10 +59,10 @@ def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
 
 
 def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Values] | None]:
-    """Return a faster decoder for pages with known columns, with the same values as :func:`records`.
+    """Return a faster decoder for pages with known columns, with the same values as :func:`decode_rows`.
 
-    It takes about 60 % of the time. It returns None for pages that need :func:`records`: large ones, those
-    with other keys, and those that cannot be decoded.
+    It takes about 60 % of the time. It returns None for pages that need :func:`decode_rows`: large ones,
+    those with other keys, and those that cannot be decoded.
 
     :param others_dropped: whether rows may have other keys, which are then ignored.
     """
@@ -91,7 +91,7 @@ def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows]
     return values
 
 
-def table(batch: Sequence[Record], names: Sequence[str]) -> list[Values]:
+def table(batch: Sequence[Row], names: Sequence[str]) -> list[Values]:
     """Return each row's values for ``names``, None where a row has none."""
     # for a single name, itemgetter would not return tuples
     if len(names) > 1:
@@ -104,7 +104,7 @@ class _Anew:
     def __init__(self, batches: Sequence[Sequence[msgspec.Raw]]) -> None:
         self._batches = batches
 
-    def __iter__(self) -> Iterator[list[Record]]:
+    def __iter__(self) -> Iterator[list[Row]]:
         return (_decoded(batch, _VALUES) for batch in self._batches)
 
 
@@ -242,7 +242,7 @@ class TableWriter(RowWriter):
         if known := self._known(rows):
             self._append(known)
             return True
-        page = records(rows)
+        page = decode_rows(rows)
         if missing := self._landing.missing(page):
             if self._begun:
                 return False

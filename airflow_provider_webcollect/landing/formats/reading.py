@@ -18,13 +18,12 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import Compression, require
-from airflow_provider_webcollect.landing.formats.base import Columns, batches, records, table
+from airflow_provider_webcollect.landing.formats.base import Columns, Row, batches, decode_rows, table
 from airflow_provider_webcollect.landing.formats.text import decompressed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Record = dict[str, Any]
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PARQUET_ROWS = 10_000
@@ -47,7 +46,7 @@ class PartReader(ABC):
         self.columns = columns
 
     @abstractmethod
-    def rows(self, source: BinaryIO) -> Iterator[Record]:
+    def rows(self, source: BinaryIO) -> Iterator[Row]:
         """Yield the rows of a part."""
 
     @abstractmethod
@@ -127,7 +126,7 @@ class _Text(PartReader):
 
 
 class _JsonLines(_Text):
-    def rows(self, source: BinaryIO) -> Iterator[Record]:
+    def rows(self, source: BinaryIO) -> Iterator[Row]:
         for lines in self._lines(source):
             yield from map(_object, lines)
 
@@ -151,7 +150,7 @@ class _JsonLines(_Text):
 class _Csv(_Text):
     """All values are strings, or None where there is nothing between the commas."""
 
-    def rows(self, source: BinaryIO) -> Iterator[Record]:
+    def rows(self, source: BinaryIO) -> Iterator[Row]:
         for batch in self._batches(source):
             yield from (dict(zip(self.columns, row, strict=True)) for row in batch)
 
@@ -198,7 +197,7 @@ class _Parquet(PartReader):
         super().__init__(None, columns)
         self._types = types
 
-    def rows(self, source: BinaryIO) -> Iterator[Record]:
+    def rows(self, source: BinaryIO) -> Iterator[Row]:
         whole = dict.fromkeys(self.columns)
         for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
             yield from (whole | row for row in batch.to_pylist())
@@ -258,29 +257,29 @@ def _parquet_file(source: BinaryIO) -> Any:
     return pq.ParquetFile(source)
 
 
-def _batch(lines: Sequence[msgspec.Raw]) -> Sequence[Record]:
+def _batch(lines: Sequence[msgspec.Raw]) -> Sequence[Row]:
     """Return rows; numbers with a fraction or exponent are raw JSON."""
     try:
-        (rows,) = records(lines)
+        (rows,) = decode_rows(lines)
     except UnreadableRow:
         return [_object(bytes(line)) for line in lines]
     return rows
 
 
-def _object(line: bytes) -> Record:
+def _object(line: bytes) -> Row:
     try:
         try:
-            return msgspec.json.decode(line, type=Record)
+            return msgspec.json.decode(line, type=Row)
         except UnicodeDecodeError:
             # values keep their original bytes, which need not be UTF-8
-            return msgspec.json.decode(line.decode(errors="replace"), type=Record)
+            return msgspec.json.decode(line.decode(errors="replace"), type=Row)
     except msgspec.DecodeError as error:
         return _lenient(line, error)
     except RecursionError as error:
         raise UnreadableRow("it is nested deeper than Python can read; the part has its JSON") from error
 
 
-def _lenient(line: bytes, error: msgspec.DecodeError) -> Record:
+def _lenient(line: bytes, error: msgspec.DecodeError) -> Row:
     """Return a row whose numbers are texts where Python has no such numbers.
 
     :param error: the reason why the row could not be read otherwise.

@@ -173,7 +173,7 @@ class RenewalClaim:
         """Return whether other processes wait for the end of this process's claim."""
         return self._clock() - self._began < self._claiming + CLAIM_LIFE
 
-    def settle(self, sleep: Callable[[float], None]) -> None:
+    def end(self, sleep: Callable[[float], None]) -> None:
         """End the claim: write the outcome, or the note as it was before, if nothing was sent.
 
         :param sleep: waits for a number of seconds.

@@ -3,19 +3,19 @@
 Refresh tokens count as single-use, and sending a used one may revoke all tokens (assumptions.md, Tokens). So
 a process sends one only while it holds the claim (:mod:`.claim`), and after a successful write to the store.
 It sends the same one again only if the first request certainly did not arrive, or if no valid access token is
-left to lose. One whose digest the record has among the spent ones is never sent.
+left to lose. One whose digest the stored token has among the spent ones is never sent.
 
 The state of the token decides what a process does:
 
 | State | Known by | Without the claim | With it |
 |---|---|---|---|
-| fresh | the record's times | use it | use it |
+| fresh | the token's times | use it | use it |
 | due | little of its lifetime is left | use it while another process has the claim | renew |
-| ended | no record, expired, or rejected | wait for the claimant's record | renew |
+| ended | none is stored, expired, or rejected | wait for the claimant's token | renew |
 | late | the note names a newer generation | use it; else read again, for ``late_reads`` | do not send |
 | doubtful | the claim expired, or the note says: response lost | use it to its end | renew after its end |
 | refused | the note says so, for an hour | use it to its end | login and password, else `GrantRejected` |
-| superseded | the record is of another lineage, and ours is spent | `TokenUnavailable` | `TokenUnavailable` |
+| superseded | the stored token is of another lineage, and ours is spent | `TokenUnavailable` | the same |
 
 | Event, with the claim | Next state | The refresh token |
 |---|---|---|
@@ -23,14 +23,14 @@ The state of the token decides what a process does:
 | certainly not sent, or an unknown refusal | as before | is kept |
 | response lost, access token valid | doubtful | is sent again only after the access token's end |
 | response lost, access token ended | as the second response says, else doubtful | is sent once more |
-| refused by a known code | fresh if a newer record appears, else refused | may be sent again after an hour |
+| refused by a known code | fresh if a newer token is stored, else refused | may be sent again after an hour |
 | killed | doubtful, by the expired claim | as for a lost response |
 
 If the connection has login and password, they are used instead of sending a doubtful refresh token again.
 
-Records are ordered by generation; a record never replaces one of a higher generation. A connection goes on
-with the record if that descends from its credential (:meth:`.StoredToken.descends_from`). A credential that
-the record knows nothing of is new: it begins a lineage of its own, with the next generation.
+Stored tokens are ordered by generation; none replaces one of a higher generation. A connection goes on with
+the stored token if that descends from its credential (:meth:`.StoredToken.descends_from`). A credential that
+it knows nothing of is new: it begins a lineage of its own, with the next generation.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ class Tokens:
             finally:
                 # what could not be stored must not be sent again by others as long as the claim keeps them
                 if self._key not in _unsaved:
-                    self._claim.settle(sender.sleep)
+                    self._claim.end(sender.sleep)
         return self._without_renewal(step, rejected)
 
     def _keepers_token(self, rejected: str | None) -> StoredToken | str:
@@ -430,7 +430,7 @@ class Tokens:
 
     @property
     def _next_source(self) -> StoredToken | Credentials | None:
-        """What has a refresh token that is not spent: the record, or else the connection.
+        """What has a refresh token that is not spent: the stored token, or else the connection.
 
         The token itself is not kept in a variable, since some tracebacks show variables.
         """
