@@ -51,7 +51,7 @@ def default_deferrable() -> bool:
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
-def poke(conn_id: str, wait: Wait, log: Any) -> Ended | None:
+def poke_service(conn_id: str, wait: Wait, log: Any) -> Ended | None:
     """Query the service once from a worker; return the end of the wait, or None if it continues.
 
     A transient error is logged, and the wait continues. If the service refuses the query, the wait ends only
@@ -139,7 +139,7 @@ def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Baseline]:
 def wait_in_worker(conn_id: str, wait: Wait, *, poll_interval: float, log: Any) -> Ended:
     """Poll every ``poll_interval`` seconds until the wait has ended, and return how it ended."""
     notice = Notice(log)
-    while (ended := poke(conn_id, wait, log)) is None:
+    while (ended := poke_service(conn_id, wait, log)) is None:
         notice.give(poll_interval, "The next status query follows in %.0f s.", poll_interval)
         time.sleep(poll_interval)
     return ended

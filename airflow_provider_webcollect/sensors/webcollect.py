@@ -35,6 +35,12 @@ from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_lin
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import SubTaskState, TaskState
 from airflow_provider_webcollect.service.pauses import Notice
+from airflow_provider_webcollect.triggers.webcollect import (
+    WaitTrigger,
+    WebCollectCapacityTrigger,
+    WebCollectSubTaskStatusTrigger,
+    WebCollectTaskStatusTrigger,
+)
 from airflow_provider_webcollect.waiting.arguments import (
     NOW,
     capacity,
@@ -60,20 +66,13 @@ from airflow_provider_webcollect.waits import (
     default_deferrable,
     end_of_event,
     patiently,
-    poke,
+    poke_service,
     result_of,
 )
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
     from airflow.triggers.base import StartTriggerArgs
-
-    from airflow_provider_webcollect.triggers.webcollect import (
-        WaitTrigger,
-        WebCollectCapacityTrigger,
-        WebCollectSubTaskStatusTrigger,
-        WebCollectTaskStatusTrigger,
-    )
 
 
 class NotFromTrigger(Exception):
@@ -193,6 +192,8 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
     """
 
     ui_color = "#d7ecdf"
+    #: Waits in the triggerer.
+    _trigger: type[WaitTrigger]
 
     def __init__(
         self,
@@ -258,7 +259,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
             raise
         limit = datetime.timedelta(seconds=self.timeout - waited)
         self.defer(
-            trigger=self._trigger_class()(
+            trigger=self._trigger(
                 condition=begun.as_json(),
                 poke_interval=self.poke_interval,
                 webcollect_conn_id=self.webcollect_conn_id,
@@ -282,7 +283,7 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
             if begun is None:
                 return PokeReturnValue(False)
             self._wait = Wait(begun, _began(self, context), self.log)
-        ended = poke(self.webcollect_conn_id, self._wait, self.log)
+        ended = poke_service(self.webcollect_conn_id, self._wait, self.log)
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
@@ -316,10 +317,6 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
 
     def _condition(self) -> Condition:
         """Check the arguments and return the condition that they define."""
-        raise NotImplementedError
-
-    def _trigger_class(self) -> type[WaitTrigger]:
-        """Return the trigger's class, which is not imported while DAGs are parsed."""
         raise NotImplementedError
 
     def _result(self, records: Records) -> Any:
@@ -484,6 +481,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "settle",
         "missing_timeout",
     )
+    _trigger = WebCollectTaskStatusTrigger
     _end_trigger = f"{END_TRIGGERS}.TaskStatusEndTrigger"
 
     def __init__(
@@ -524,11 +522,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             return None
         return msgspec.structs.replace(condition, after=before, was_started=False)
 
-    def _trigger_class(self) -> type[WebCollectTaskStatusTrigger]:
-        from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
-
-        return WebCollectTaskStatusTrigger
-
     def _result(self, records: Records) -> Any:
         return one_or_all(self.collection_task_ids, records)
 
@@ -565,6 +558,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         "failure_states",
         "missing_timeout",
     )
+    _trigger = WebCollectSubTaskStatusTrigger
     _end_trigger = f"{END_TRIGGERS}.SubTaskStatusEndTrigger"
 
     def __init__(
@@ -586,11 +580,6 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 
     def _condition(self) -> SubTaskStates:
         return subtask_states(**self._arguments)
-
-    def _trigger_class(self) -> type[WebCollectSubTaskStatusTrigger]:
-        from airflow_provider_webcollect.triggers.webcollect import WebCollectSubTaskStatusTrigger
-
-        return WebCollectSubTaskStatusTrigger
 
 
 class WebCollectCapacitySensor(WaitSensor):
@@ -615,6 +604,7 @@ class WebCollectCapacitySensor(WaitSensor):
     """
 
     template_fields: Sequence[str] = ("max_active_tasks", "max_active_sub_tasks", "webcollect_conn_id")
+    _trigger = WebCollectCapacityTrigger
 
     def __init__(
         self,
@@ -632,11 +622,6 @@ class WebCollectCapacitySensor(WaitSensor):
         return capacity(
             max_active_tasks=self.max_active_tasks, max_active_sub_tasks=self.max_active_sub_tasks
         )
-
-    def _trigger_class(self) -> type[WebCollectCapacityTrigger]:
-        from airflow_provider_webcollect.triggers.webcollect import WebCollectCapacityTrigger
-
-        return WebCollectCapacityTrigger
 
     def _result(self, records: Records) -> dict[str, Any]:
         return records[0]

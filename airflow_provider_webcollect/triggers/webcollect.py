@@ -31,6 +31,7 @@ from airflow_provider_webcollect.waiting.conditions import (
     TaskStates,
     Wait,
 )
+from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
 from airflow_provider_webcollect.waits import SharedFeed, read_with_retries
 
 
@@ -132,7 +133,6 @@ else:
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem
 
-    from airflow_provider_webcollect.waiting.finished_runs import LastRun
 
 log = logging.getLogger(__name__)
 
@@ -219,8 +219,6 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         self, shared_stream: AsyncIterator[_Statuses]
     ) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each run that has ended according to the statuses."""
-        from airflow_provider_webcollect.waiting.finished_runs import follow
-
         async for statuses in shared_stream:
             changed: dict[str, LastRun] = {}
             for task_id, status, unchanged_for in statuses.seen:
@@ -239,8 +237,6 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         return self._last_runs[task_id]
 
     async def _recall(self, task_id: str) -> LastRun | None:
-        from airflow_provider_webcollect.waiting.finished_runs import LastRun
-
         store = getattr(self, "asset_state_store", None)
         if store is None:
             return None
@@ -355,8 +351,6 @@ class _Watch(SharedStreamProducer):
         history: History,
         polled: Mapping[str, TaskStatus | None],
     ) -> None:
-        from airflow_provider_webcollect.waiting.finished_runs import LastRun
-
         now, status = time.time(), polled[task_id]
         history.note((task_id,) if status is None else ())
         if history.unconfirmed:
