@@ -23,7 +23,7 @@ CHROMIUM := .cache/chromium/.ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-2.11 test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
-.PHONY: nightly dist newcomer audit test-matrix constraints clean
+.PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
 help: ## list the targets
@@ -114,6 +114,10 @@ dist: $(READY) ## build wheel and sdist for the package index, twice, and check 
 	.venv/bin/twine check --strict dist/*
 	.venv/bin/check-wheel-contents dist/*.whl
 	sha256sum dist/*
+
+TAG ?= v$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' $(VERSION))
+release-check: ## say what is missing for the release of this version (TAG=v…)
+	$(PYTHON) -m tests.check_release "$(TAG)"
 
 newcomer: dist ## follow README.md from top to bottom with the wheel, in a fresh environment
 	.venv/bin/python -m tests.docs.newcomer dist

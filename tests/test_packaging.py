@@ -6,6 +6,8 @@ import importlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import hatchling.build
 import jsonschema
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from readme_renderer import markdown
@@ -217,3 +220,61 @@ def test_the_source_distribution_can_be_tested_and_built(
     ]
     assert {*needed, "tests/test_packaging.py", f"{PACKAGE}/__init__.py"} <= names
     assert [name for name in names if name.startswith(".") and name != ".gitignore"] == []
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The files that a release is checked by, ready to be released as 1.0.0."""
+    (tmp_path / PACKAGE).mkdir()
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "check_release.py", tmp_path / "tests")
+    (tmp_path / PACKAGE / "__init__.py").write_text('__version__ = "1.0.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.0.0 (2026-12-01)\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nclassifiers = ["Development Status :: 5 - Production/Stable"]\n'
+        f'[project.urls]\nRepository = "{REPOSITORY}"\n'
+    )
+    return tmp_path
+
+
+def release_check(tree: Path, tag: str = "v1.0.0") -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.check_release", tag],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_tree_that_is_ready_is_released_under_its_own_tag_alone(tree: Path) -> None:
+    assert release_check(tree) == (0, "")
+    code, said = release_check(tree, "v1.0.1")
+    assert (code, "must be v1.0.0" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "there", "instead", "missing"),
+    [
+        ("CHANGELOG.md", "2026-12-01", "unreleased", "## 1.0.0 (YYYY-MM-DD)"),
+        ("pyproject.toml", "5 - Production/Stable", "4 - Beta", "5 - Production/Stable"),
+        ("pyproject.toml", "Repository", "Home", "[project.urls]"),
+    ],
+)
+def test_what_a_release_lacks_is_said(tree: Path, file: str, there: str, instead: str, missing: str) -> None:
+    path = tree / file
+    path.write_text(path.read_text().replace(there, instead))
+
+    code, said = release_check(tree)
+    assert (code, missing in said) == (1, True)
+
+
+def test_workflows_run_make_targets_and_pin_their_actions_by_digest() -> None:
+    for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        jobs = yaml.safe_load(workflow.read_text())["jobs"]
+        for step in [step for job in jobs.values() for step in job["steps"]]:
+            if "uses" in step:
+                assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), workflow
+            else:
+                assert step["run"].startswith("make "), workflow

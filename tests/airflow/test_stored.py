@@ -1,7 +1,7 @@
 """What version 1.0.0 stores is read by every later one, and written as it was.
 
 ``stored/`` has the manifest and the progress file of a landing, the asset events, the token and the note on
-its renewal, and the arguments and events of triggers. Once the version is released, its files stay as they are.
+its renewal, and the arguments and events of triggers. Once 1.0.0 is released, its files stay as they are.
 """
 
 from __future__ import annotations
