@@ -104,7 +104,7 @@ def test_a_wrong_limit_fails_while_the_dag_is_parsed(arguments: dict[str, Any], 
 class TestTrigger:
     def trigger(self, limit: int) -> WebCollectCapacityTrigger:
         return WebCollectCapacityTrigger(
-            wait={"max_active_tasks": limit}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
+            condition={"max_active_tasks": limit}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
         )
 
     async def outcome(self, trigger: WebCollectCapacityTrigger) -> dict[str, Any]:

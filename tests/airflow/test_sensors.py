@@ -462,7 +462,7 @@ class TestAfterNow:
         deferred = defer(sensor("task", finished, after="now", deferrable=True))
 
         assert record["executed_times"] == 2
-        (baseline,) = deferred.trigger.wait["after"].values()
+        (baseline,) = deferred.trigger.condition["after"].values()
         assert baseline["executed_times"] == 1
 
     @pytest.mark.parametrize("mode", ["poke", "deferrable"])
