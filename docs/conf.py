@@ -39,7 +39,7 @@ nitpick_ignore_regex = [
         r"[a-z]+|[A-Z]|\w+Error|Airflow\w+|Any|Asset|Dataset|DuckDBPyRelation|Iterator|SplitResult|pa\.Table",
     ),
     # not public: what users need of them is said where they are given
-    ("py:.*", r"AsyncClient|Client|FileFormat|Folder|Landed|Options|Record|Run|Source|WebCollectConnection"),
+    ("py:.*", r"AsyncClient|Client|FileFormat|Folder|Landed|Options|Row|Run|Source|WebCollectConnection"),
 ]
 
 html_theme = "furo"

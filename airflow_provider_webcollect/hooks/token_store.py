@@ -56,13 +56,11 @@ class VariableTokenStore(TokenStore):
         self.write_bound = write_bound
 
     def read(self, register: Register) -> str | None:
-        """Return the stored text, or None if it is certain that there is none."""
         key = self._key(register)
         with one_at_a_time():
             return _read_in_task(key) if _task_runner() else _read_in_database(key)
 
     def write(self, register: Register, text: str) -> None:
-        """Replace the stored text."""
         with one_at_a_time():
             _variable().set(self._key(register), text)
 

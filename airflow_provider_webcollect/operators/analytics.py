@@ -201,7 +201,6 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         return make_format(self.file_format, self.compression, columns=COLUMNS, column_types=types)
 
     def perform(self, hook: WebCollectHook) -> list[dict[str, Any]] | dict[str, Any]:
-        """Query all pages, and return the rows or where they were written."""
         self._check()
         if self.destination is not None:
             self._format().require_extras()
@@ -297,7 +296,6 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             raise InvalidArgument("on_violation", self.on_violation, "it must be one of fail, warn")
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Query the period, and the one before if needed, and compare."""
         self._check()
         found = self._by_task(self._rows(hook, self.start, self.end))
         before = self._by_task(self._rows(hook, *self._previous())) if self._compares else {}

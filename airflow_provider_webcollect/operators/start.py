@@ -158,7 +158,6 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return {**result, "status": next(iter(result_of(ended)), None)}
 
     def what_to_check(self) -> str:
-        """Return where a start would be seen."""
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
 
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:

@@ -1,4 +1,4 @@
-"""Operators for the service's operations on tasks, data apps and tokens.
+"""Operators for the service's operations on tokens, tasks and data apps, in the order of the contract.
 
 Those of starts, analytics and landings have modules of their own; DAGs import all of them from here.
 """
@@ -31,8 +31,313 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.service.endpoints import Call
 
+__all__ = [
+    "WebCollectCleanLandingOperator",
+    "WebCollectCopyTaskOperator",
+    "WebCollectCopyTasksOperator",
+    "WebCollectDeleteTaskGroupsOperator",
+    "WebCollectDeleteTasksOperator",
+    "WebCollectDeprecateDataAppOperator",
+    "WebCollectGetActionsOperator",
+    "WebCollectGetRunningCountsOperator",
+    "WebCollectMarkExportedOperator",
+    "WebCollectMetricsCheckOperator",
+    "WebCollectMoveTaskOperator",
+    "WebCollectQueryAnalyticsOperator",
+    "WebCollectRefreshTokenOperator",
+    "WebCollectReplaceUrlsOperator",
+    "WebCollectStartSubTasksOperator",
+    "WebCollectUpdateLoopItemsOperator",
+    "WebCollectUpdateTaskParametersOperator",
+    "WebCollectVerifyLandingOperator",
+]
+
 OnPartialFailure = Literal["fail", "skip", "ignore"]
 JSON_RENDERER = "json"
+
+
+class WebCollectRefreshTokenOperator(WebCollectOperator):
+    """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
+
+    For connections with ``token_refresh = "keeper"``, whose workers never renew the token. A token that is
+    not old enough to renew is tested (contract.md, endpoint 16); if the service rejects it, it is renewed.
+
+    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service gave none.
+
+    :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
+        default.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as if the service rejects the refresh token.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("webcollect_conn_id",)
+
+    def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.renew_after = renew_after
+        check_now(self, self._check, ("renew_after",))
+
+    def _check(self) -> None:
+        if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
+            raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        self._check()
+        began = pendulum.now("UTC")
+        token = hook.client.renew_token(self.renew_after)
+        renewed = token.obtained_at >= began.timestamp()
+        ends = None if token.expires_at is None else pendulum.from_timestamp(token.expires_at).isoformat()
+        self.log.info(
+            "The access token is %s and valid until %s.", "new" if renewed else "young enough", ends
+        )
+        return {"renewed": renewed, "expires_at": ends}
+
+
+class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
+    """Replaces or extends the values of a task's loop step (contract.md, endpoint 3).
+
+    Returns ``{"collection_task_id", "action_id", "count", "message"}``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param action_id: the loop step. (templated)
+    :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
+    :param loop_items: the values. (templated)
+    :param is_append: append to the existing values; by default they are replaced. If the response to an
+        append is lost, the task fails without retries, since the values may have been appended.
+    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = (
+        "collection_task_id",
+        "action_id",
+        "loop_type",
+        "loop_items",
+        "webcollect_conn_id",
+    )
+    template_fields_renderers = {"loop_items": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        action_id: str,
+        loop_type: str,
+        loop_items: Sequence[str],
+        is_append: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.action_id = action_id
+        self.loop_type = loop_type
+        self.loop_items = loop_items
+        self.is_append = is_append
+        check_now(self, self._call)
+
+    def _call(self) -> Any:
+        task_id = validation.text("collection_task_id", self.collection_task_id)
+        return endpoints.update_loop_items(
+            task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        message = hook.client.send(self._call()).message
+        done = "Appended" if self.is_append else "Replaced all values by"
+        self.log.info("%s %d values of step %s.", done, len(self.loop_items), self.action_id)
+        return {
+            "collection_task_id": self.collection_task_id,
+            "action_id": self.action_id,
+            "count": len(self.loop_items),
+            "message": message,
+        }
+
+    def what_to_check(self) -> str:
+        return (
+            f"The {len(self.loop_items)} values may have been appended already to step {self.action_id} of "
+            f"task {self.collection_task_id}."
+        )
+
+
+class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
+    """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
+
+    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
+    and the lists with the number of values sent. The values are left out, since they may be many.
+
+    :param collection_task_id: the service's task. (templated)
+    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
+        and values, or as a list of ``{"name", "value"}``. (templated)
+    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
+        (templated)
+    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
+        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "actions": JSON_RENDERER,
+        "loop_items": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        actions: Sequence[Mapping[str, Any]] | None = None,
+        loop_items: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.actions = actions
+        self.loop_items = loop_items
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        return endpoints.update_task_parameters(
+            validation.text("collection_task_id", self.collection_task_id),
+            actions=self.actions,
+            loop_items=self.loop_items,
+        )
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        hook.client.send(self._call())
+        done: dict[str, Any] = {
+            "collection_task_id": self.collection_task_id,
+            "actions": [],
+            "loop_items": [],
+        }
+        for entry in self.actions or ():
+            names = (
+                [pair["name"] for pair in entry["properties"]] if _is_list(entry) else [*entry["properties"]]
+            )
+            self.log.info("Set %s of step %s.", ", ".join(names), entry["action_id"])
+            done["actions"].append({"action_id": entry["action_id"], "properties": names})
+        for entry in self.loop_items or ():
+            count, appended = len(entry["loop_items"]), bool(entry.get("is_append"))
+            how = "Appended" if appended else "Replaced all values by"
+            self.log.info("%s %d values of step %s.", how, count, entry["action_id"])
+            done["loop_items"].append(
+                {"action_id": entry["action_id"], "count": count, "is_append": appended}
+            )
+        return done
+
+    def what_to_check(self) -> str:
+        steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
+        return (
+            f"The values may have been appended already to {', '.join(steps)} of task "
+            f"{self.collection_task_id}."
+        )
+
+
+class WebCollectGetActionsOperator(WebCollectOperator):
+    """Reads the steps of tasks (contract.md, endpoint 5).
+
+    Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
+    and the fields of its type.
+
+    :param collection_task_ids: the tasks. (templated)
+    :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
+        (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
+    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
+        "collection_task_ids": JSON_RENDERER,
+        "action_types": JSON_RENDERER,
+    }
+
+    def __init__(
+        self,
+        *,
+        collection_task_ids: Sequence[str],
+        action_types: Sequence[str] = tuple(ActionType),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.collection_task_ids = collection_task_ids
+        self.action_types = action_types
+        check_now(self, self._call)
+
+    def _call(self) -> Call[Any]:
+        task_ids = validation.texts("collection_task_ids", self.collection_task_ids)
+        return endpoints.get_actions(task_ids, self.action_types)
+
+    def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
+        return [task.as_dict() for task in hook.client.send(self._call())]
+
+
+class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
+    """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
+
+    The file is checked line by line before anything is sent, and is streamed.
+
+    Returns ``{"collection_task_id", "count"}``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param urls: http(s) URLs, also from an upstream task. (templated)
+    :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
+        ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. A BOM and blank lines at its end are
+        not sent. (templated)
+    :param object_storage_conn_id: the Airflow connection of that storage; None for its default credentials.
+        (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a line of the file that is no URL.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = (
+        "collection_task_id",
+        "urls",
+        "urls_path",
+        "object_storage_conn_id",
+        "webcollect_conn_id",
+    )
+    template_fields_renderers = {"urls": JSON_RENDERER}  # noqa: RUF012  # as in Airflow
+
+    def __init__(
+        self,
+        *,
+        collection_task_id: str,
+        urls: Sequence[str] | None = None,
+        urls_path: str | None = None,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        self.urls = urls
+        self.urls_path = urls_path
+        self.object_storage_conn_id = object_storage_conn_id
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        validation.text("collection_task_id", self.collection_task_id)
+        if (self.urls is None) == (self.urls_path is None):
+            raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
+        if self.urls is not None:
+            from airflow_provider_webcollect.service.url_file import url_list
+
+            url_list(self.urls)
+        elif isinstance(self.urls_path, str):
+            validation.text("urls_path", self.urls_path)
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        self._check()
+        file = None
+        if self.urls_path is not None:
+            file = storage_path(self.urls_path, self.object_storage_conn_id)
+        count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
+        self.log.info("Replaced the URLs of task %s by %d.", self.collection_task_id, count)
+        return {"collection_task_id": self.collection_task_id, "count": count}
 
 
 class WebCollectCopyTaskOperator(WebCollectTaskOperator):
@@ -65,13 +370,11 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
         return endpoints.copy_task(task_id, _group(self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Copy the task and return the new one."""
         copied = hook.client.send(self._call())
         self.log.info("Copied task %s to task %s.", self.collection_task_id, copied.task_id)
         return {"task_id": copied.task_id, "task_name": copied.task_name}
 
     def what_to_check(self) -> str:
-        """Return where to look for the copy."""
         group = _group(self.task_group_id)
         place = "its own group" if group is None else f"group {group}"
         return f"A copy of task {self.collection_task_id} may be in {place} by now."
@@ -127,7 +430,6 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Copy the tasks and return the counts."""
         result = hook.client.send(self._call())
         self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
         if result.failed_tasks or result.success_count < result.request_count:
@@ -151,7 +453,6 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
         self.log.warning("%s", message)
 
     def what_to_check(self) -> str:
-        """Return where to look for the copies."""
         groups = ", ".join(map(str, self.task_group_ids))
         return f"Copies of {len(self.collection_task_ids)} tasks may be in the groups {groups} by now."
 
@@ -180,7 +481,6 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
         return endpoints.move_task(task_id, validation.integer("task_group_id", self.task_group_id))
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Move the task."""
         if not hook.client.send(self._call()).moved:
             raise AirflowFailException(
                 f"the service did not move task {self.collection_task_id} to group {self.task_group_id}: "
@@ -204,7 +504,6 @@ class _DeleteOperator(WebCollectOperator):
         raise NotImplementedError
 
     def perform(self, hook: WebCollectHook) -> list[Any]:
-        """Delete the objects and return their ids."""
         ids = self._ids()
         if not ids:
             self.log.info("No %s to delete.", self._what)
@@ -268,123 +567,6 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
         return validation.integers("task_group_ids", self.task_group_ids, may_be_empty=self.ignore_empty)
 
 
-class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
-    """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
-
-    Returns ``{"collection_task_id", "actions", "loop_items"}``: the steps with the names of their properties,
-    and the lists with the number of values sent. The values are left out, since they may be many.
-
-    :param collection_task_id: the service's task. (templated)
-    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
-        and values, or as a list of ``{"name", "value"}``. (templated)
-    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, if wanted, ``"is_append"``.
-        (templated)
-    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
-        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
-    :raises WebCollectError: for any other error of the service; the task is retried.
-    """
-
-    template_fields: Sequence[str] = ("collection_task_id", "actions", "loop_items", "webcollect_conn_id")
-    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
-        "actions": JSON_RENDERER,
-        "loop_items": JSON_RENDERER,
-    }
-
-    def __init__(
-        self,
-        *,
-        collection_task_id: str,
-        actions: Sequence[Mapping[str, Any]] | None = None,
-        loop_items: Sequence[Mapping[str, Any]] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(collection_task_id=collection_task_id, **kwargs)
-        self.actions = actions
-        self.loop_items = loop_items
-        check_now(self, self._call)
-
-    def _call(self) -> Call[Any]:
-        return endpoints.update_task_parameters(
-            validation.text("collection_task_id", self.collection_task_id),
-            actions=self.actions,
-            loop_items=self.loop_items,
-        )
-
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Update the parameters and return a summary."""
-        hook.client.send(self._call())
-        done: dict[str, Any] = {
-            "collection_task_id": self.collection_task_id,
-            "actions": [],
-            "loop_items": [],
-        }
-        for entry in self.actions or ():
-            names = (
-                [pair["name"] for pair in entry["properties"]] if _is_list(entry) else [*entry["properties"]]
-            )
-            self.log.info("Set %s of step %s.", ", ".join(names), entry["action_id"])
-            done["actions"].append({"action_id": entry["action_id"], "properties": names})
-        for entry in self.loop_items or ():
-            count, appended = len(entry["loop_items"]), bool(entry.get("is_append"))
-            how = "Appended" if appended else "Replaced all values by"
-            self.log.info("%s %d values of step %s.", how, count, entry["action_id"])
-            done["loop_items"].append(
-                {"action_id": entry["action_id"], "count": count, "is_append": appended}
-            )
-        return done
-
-    def what_to_check(self) -> str:
-        """Return the lists whose values may have been appended."""
-        steps = [str(entry.get("action_id")) for entry in self.loop_items or () if entry.get("is_append")]
-        return (
-            f"The values may have been appended already to {', '.join(steps)} of task "
-            f"{self.collection_task_id}."
-        )
-
-
-class WebCollectGetActionsOperator(WebCollectOperator):
-    """Reads the steps of tasks (contract.md, endpoint 5).
-
-    Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
-    and the fields of its type.
-
-    :param collection_task_ids: the tasks. (templated)
-    :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
-        (templated)
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
-    :raises WebCollectError: for any other error of the service; the task is retried.
-    """
-
-    template_fields: Sequence[str] = ("collection_task_ids", "action_types", "webcollect_conn_id")
-    template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
-        "collection_task_ids": JSON_RENDERER,
-        "action_types": JSON_RENDERER,
-    }
-
-    def __init__(
-        self,
-        *,
-        collection_task_ids: Sequence[str],
-        action_types: Sequence[str] = tuple(ActionType),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.collection_task_ids = collection_task_ids
-        self.action_types = action_types
-        check_now(self, self._call)
-
-    def _call(self) -> Call[Any]:
-        task_ids = validation.texts("collection_task_ids", self.collection_task_ids)
-        return endpoints.get_actions(task_ids, self.action_types)
-
-    def perform(self, hook: WebCollectHook) -> list[dict[str, Any]]:
-        """Read the steps."""
-        return [task.as_dict() for task in hook.client.send(self._call())]
-
-
 class WebCollectGetRunningCountsOperator(WebCollectOperator):
     """Reads how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16).
 
@@ -399,8 +581,33 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
     template_fields: Sequence[str] = ("webcollect_conn_id",)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Read the counts."""
         return hook.get_running_counts().as_dict()
+
+
+class WebCollectMarkExportedOperator(WebCollectTaskOperator):
+    """Confirms that a task's data has been exported (contract.md, endpoint 19).
+
+    Returns ``{"collection_task_id"}``.
+
+    :param collection_task_id: the service's task. (templated)
+    :param webcollect_conn_id: the Airflow connection of the service. (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
+    :raises WebCollectError: for any other error of the service; the task is retried.
+    """
+
+    template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")
+
+    def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
+        super().__init__(collection_task_id=collection_task_id, **kwargs)
+        check_now(self, self._call)
+
+    def _call(self) -> Any:
+        return endpoints.mark_exported(validation.text("collection_task_id", self.collection_task_id))
+
+    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
+        hook.client.send(self._call())
+        self.log.info("Confirmed the export of task %s.", self.collection_task_id)
+        return {"collection_task_id": self.collection_task_id}
 
 
 class WebCollectDeprecateDataAppOperator(WebCollectOperator):
@@ -426,7 +633,6 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
         return endpoints.deprecate_data_app(self.app_id)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Deprecate the app."""
         app = hook.client.send(self._call())
         self.log.info("Data app %s is %s.", app.app_name, app.status)
         result: dict[str, Any] = app.as_dict()
@@ -440,226 +646,3 @@ def _is_list(entry: Mapping[str, Any]) -> bool:
 def _group(value: int | str | None) -> int | None:
     # a template that renders to an empty string means None
     return None if value is None or value == "" else validation.integer("task_group_id", value)
-
-
-class WebCollectRefreshTokenOperator(WebCollectOperator):
-    """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
-
-    For connections with ``token_refresh = "keeper"``, whose workers never renew the token. A token that is
-    not old enough to renew is tested (contract.md, endpoint 16); if the service rejects it, it is renewed.
-
-    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service gave none.
-
-    :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
-        default.
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as if the service rejects the refresh token.
-    :raises WebCollectError: for any other error of the service; the task is retried.
-    """
-
-    template_fields: Sequence[str] = ("webcollect_conn_id",)
-
-    def __init__(self, *, renew_after: float = 0.5, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.renew_after = renew_after
-        check_now(self, self._check, ("renew_after",))
-
-    def _check(self) -> None:
-        if not isinstance(self.renew_after, int | float) or not 0 <= self.renew_after <= 1:
-            raise InvalidArgument("renew_after", self.renew_after, "it must be a share from 0 to 1")
-
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Renew the token if it is old enough, and return its expiry time."""
-        self._check()
-        began = pendulum.now("UTC")
-        token = hook.client.renew_token(self.renew_after)
-        renewed = token.obtained_at >= began.timestamp()
-        ends = None if token.expires_at is None else pendulum.from_timestamp(token.expires_at).isoformat()
-        self.log.info(
-            "The access token is %s and valid until %s.", "new" if renewed else "young enough", ends
-        )
-        return {"renewed": renewed, "expires_at": ends}
-
-
-__all__ = [
-    "WebCollectCleanLandingOperator",
-    "WebCollectCopyTaskOperator",
-    "WebCollectCopyTasksOperator",
-    "WebCollectDeleteTaskGroupsOperator",
-    "WebCollectDeleteTasksOperator",
-    "WebCollectDeprecateDataAppOperator",
-    "WebCollectGetActionsOperator",
-    "WebCollectGetRunningCountsOperator",
-    "WebCollectMarkExportedOperator",
-    "WebCollectMetricsCheckOperator",
-    "WebCollectMoveTaskOperator",
-    "WebCollectQueryAnalyticsOperator",
-    "WebCollectRefreshTokenOperator",
-    "WebCollectReplaceUrlsOperator",
-    "WebCollectStartSubTasksOperator",
-    "WebCollectUpdateLoopItemsOperator",
-    "WebCollectUpdateTaskParametersOperator",
-    "WebCollectVerifyLandingOperator",
-]
-
-
-class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
-    """Replaces or extends the values of a task's loop step (contract.md, endpoint 3).
-
-    Returns ``{"collection_task_id", "action_id", "count", "message"}``.
-
-    :param collection_task_id: the service's task. (templated)
-    :param action_id: the loop step. (templated)
-    :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
-    :param loop_items: the values. (templated)
-    :param is_append: append to the existing values; by default they are replaced. If the response to an
-        append is lost, the task fails without retries, since the values may have been appended.
-    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
-        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
-    :raises WebCollectError: for any other error of the service; the task is retried.
-    """
-
-    template_fields: Sequence[str] = (
-        "collection_task_id",
-        "action_id",
-        "loop_type",
-        "loop_items",
-        "webcollect_conn_id",
-    )
-    template_fields_renderers = {"loop_items": "json"}  # noqa: RUF012  # as Airflow declares it
-
-    def __init__(
-        self,
-        *,
-        collection_task_id: str,
-        action_id: str,
-        loop_type: str,
-        loop_items: Sequence[str],
-        is_append: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(collection_task_id=collection_task_id, **kwargs)
-        self.action_id = action_id
-        self.loop_type = loop_type
-        self.loop_items = loop_items
-        self.is_append = is_append
-        check_now(self, self._call)
-
-    def _call(self) -> Any:
-        task_id = validation.text("collection_task_id", self.collection_task_id)
-        return endpoints.update_loop_items(
-            task_id, self.action_id, self.loop_type, self.loop_items, self.is_append
-        )
-
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Update the values and return a summary."""
-        message = hook.client.send(self._call()).message
-        done = "Appended" if self.is_append else "Replaced all values by"
-        self.log.info("%s %d values of step %s.", done, len(self.loop_items), self.action_id)
-        return {
-            "collection_task_id": self.collection_task_id,
-            "action_id": self.action_id,
-            "count": len(self.loop_items),
-            "message": message,
-        }
-
-    def what_to_check(self) -> str:
-        """Return the list whose values may have been appended."""
-        return (
-            f"The {len(self.loop_items)} values may have been appended already to step {self.action_id} of "
-            f"task {self.collection_task_id}."
-        )
-
-
-class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
-    """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
-
-    The file is checked line by line before anything is sent, and is streamed.
-
-    Returns ``{"collection_task_id", "count"}``.
-
-    :param collection_task_id: the service's task. (templated)
-    :param urls: http(s) URLs, also from an upstream task. (templated)
-    :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
-        ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. A BOM and blank lines at its end are
-        not sent. (templated)
-    :param object_storage_conn_id: the Airflow connection of that storage; None for its default credentials.
-        (templated)
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a line of the file that is no URL.
-    :raises WebCollectError: for any other error of the service; the task is retried.
-    """
-
-    template_fields: Sequence[str] = (
-        "collection_task_id",
-        "urls",
-        "urls_path",
-        "object_storage_conn_id",
-        "webcollect_conn_id",
-    )
-    template_fields_renderers = {"urls": "json"}  # noqa: RUF012  # as Airflow declares it
-
-    def __init__(
-        self,
-        *,
-        collection_task_id: str,
-        urls: Sequence[str] | None = None,
-        urls_path: str | None = None,
-        object_storage_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(collection_task_id=collection_task_id, **kwargs)
-        self.urls = urls
-        self.urls_path = urls_path
-        self.object_storage_conn_id = object_storage_conn_id
-        check_now(self, self._check)
-
-    def _check(self) -> None:
-        validation.text("collection_task_id", self.collection_task_id)
-        if (self.urls is None) == (self.urls_path is None):
-            raise InvalidArgument("urls", self.urls, "either `urls` or `urls_path` must be given")
-        if self.urls is not None:
-            from airflow_provider_webcollect.service.url_file import url_list
-
-            url_list(self.urls)
-        elif isinstance(self.urls_path, str):
-            validation.text("urls_path", self.urls_path)
-
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Upload the URLs and return their number."""
-        self._check()
-        file = None
-        if self.urls_path is not None:
-            file = storage_path(self.urls_path, self.object_storage_conn_id)
-        count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
-        self.log.info("Replaced the URLs of task %s by %d.", self.collection_task_id, count)
-        return {"collection_task_id": self.collection_task_id, "count": count}
-
-
-class WebCollectMarkExportedOperator(WebCollectTaskOperator):
-    """Confirms that a task's data has been exported (contract.md, endpoint 19).
-
-    Returns ``{"collection_task_id"}``.
-
-    :param collection_task_id: the service's task. (templated)
-    :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
-    :raises WebCollectError: for any other error of the service; the task is retried.
-    """
-
-    template_fields: Sequence[str] = ("collection_task_id", "webcollect_conn_id")
-
-    def __init__(self, *, collection_task_id: str, **kwargs: Any) -> None:
-        super().__init__(collection_task_id=collection_task_id, **kwargs)
-        check_now(self, self._call)
-
-    def _call(self) -> Any:
-        return endpoints.mark_exported(validation.text("collection_task_id", self.collection_task_id))
-
-    def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        """Confirm the export."""
-        hook.client.send(self._call())
-        self.log.info("Confirmed the export of task %s.", self.collection_task_id)
-        return {"collection_task_id": self.collection_task_id}

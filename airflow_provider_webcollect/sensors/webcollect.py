@@ -407,7 +407,6 @@ class _StatusSensor(WaitSensor):
             self.start_from_trigger = True
 
     def execute(self, context: Context) -> Any:
-        """Wait: poke, reschedule or defer."""
         if self._why_from_worker:
             self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
         return super().execute(context)

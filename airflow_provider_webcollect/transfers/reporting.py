@@ -70,11 +70,9 @@ class LandingReport(Observer):
     _logged: float = field(default_factory=time.monotonic)
 
     def on_request(self) -> None:
-        """Count a request."""
         self.requests += 1
 
     def on_page(self) -> None:
-        """Count a page."""
         self.pages += 1
 
     def on_progress(self, rows: int, total: int) -> None:

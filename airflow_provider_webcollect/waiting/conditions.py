@@ -566,7 +566,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The tasks."""
         return self.task_ids
 
     def absent(self, key: str, state: TaskStatus | None) -> Collection[str]:
@@ -575,7 +574,6 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         return () if is_there else (key,)
 
     def judge(self, key: str, state: TaskStatus | None, history: History) -> Verdict:
-        """Return the verdict on one task."""
         if state is None:
             return self._judge_absent("is missing from the service's answers", history.seconds_absent(key))
         shown = f"is {state.status}"
@@ -646,7 +644,6 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The task."""
         return (self.task_id,)
 
     def absent(self, key: str, state: list[SubTask] | None) -> Collection[str]:
@@ -710,7 +707,6 @@ class Capacity(Condition, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The account."""
         return (ACCOUNT,)
 
     def absent(self, key: str, state: RunningCounts | None) -> Collection[str]:
@@ -718,14 +714,12 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return [what for what, active, _ in self._limits(state) if active is None]
 
     def judge(self, key: str, state: RunningCounts | None, history: History) -> Verdict:
-        """Return the verdict on the wait."""
         verdicts = [self._judge_one(*each, history) for each in self._limits(state)]
         outcomes = {verdict.outcome for verdict in verdicts}
         worst = next((each for each in (Outcome.FAILED, None) if each in outcomes), Outcome.DONE)
         return Verdict(worst, ", ".join(verdict.reason for verdict in verdicts))
 
     def records(self, seen: Mapping[str, RunningCounts | None]) -> Iterable[RunningCounts]:
-        """Return the counts."""
         return [counts for counts in seen.values() if counts]
 
     def _limits(self, counts: RunningCounts | None) -> Iterator[tuple[str, int | None, int]]:

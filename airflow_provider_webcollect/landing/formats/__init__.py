@@ -107,11 +107,9 @@ class _Text(FileFormat):
 
     @property
     def suffix(self) -> str:
-        """The ending of parts' names."""
         return f".{self.name}{_SUFFIXES[self.compression]}"
 
     def require_extras(self) -> None:
-        """Raise :class:`ExtraMissing` if the compression is not installed."""
         require_compression(self.compression)
 
 
@@ -151,7 +149,6 @@ class Csv(_Text):
     sanitize_formulas: bool = False
 
     def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part."""
         from airflow_provider_webcollect.landing.formats.text import CsvWriter, Output
 
         return CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas)
@@ -175,15 +172,12 @@ class Parquet(FileFormat):
 
     @property
     def suffix(self) -> str:
-        """The ending of parts' names."""
         return ".parquet"
 
     def require_extras(self) -> None:
-        """Raise :class:`ExtraMissing` if pyarrow is not installed."""
         require("pyarrow.parquet", "parquet", "file_format='parquet'")
 
     def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
-        """Begin a part."""
         from airflow_provider_webcollect.landing.formats.parquet import ParquetWriter
 
         self.require_extras()

@@ -236,7 +236,6 @@ class TableWriter(RowWriter):
         self._known: Callable[[Rows], list[Values] | None] = lambda rows: None
 
     def write(self, rows: Rows) -> bool:
-        """Append a page, see :meth:`RowWriter.write`."""
         if not rows:
             return True
         if known := self._known(rows):
@@ -258,7 +257,6 @@ class TableWriter(RowWriter):
         return True
 
     def close(self) -> None:
-        """End the part, see :meth:`RowWriter.close`."""
         self._begin()
         self._end()
 

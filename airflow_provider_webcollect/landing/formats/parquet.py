@@ -45,7 +45,6 @@ class ParquetWriter(TableWriter):
         self._rows = 0
 
     def abandon(self) -> None:
-        """Write nothing more."""
         self._held.clear()
         if self._file is not None:
             self._file.abandon()

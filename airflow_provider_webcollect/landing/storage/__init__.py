@@ -347,18 +347,15 @@ class Memory(Unconditional):
         pass
 
     def read(self, path: str) -> Stored | None:
-        """Return a small file, or None if it is absent."""
         # in this filesystem, two threads that read the same file share its position
         with self._lock:
             return super().read(path)
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
         with self._lock:
             return super().replace(path, content, expected)
 
     def remove(self, path: str, expected: str) -> bool:
-        """Remove the file if it has the expected version."""
         with self._lock:
             return super().remove(path, expected)
 

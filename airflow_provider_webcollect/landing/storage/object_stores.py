@@ -121,7 +121,6 @@ class S3(Conditional):
             return Stored(await body.read(), str(answer["ETag"]))
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with refusals(path):
             return str(self._call("put_object", path, Body=content, **condition)["ETag"])
@@ -189,7 +188,6 @@ class GoogleCloudStorage(Conditional):
         return Stored(content, headers["X-Goog-Generation"])
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
         bucket, key, _ = self.fs.split_path(path)
         try:
             with refusals(path):
@@ -245,7 +243,6 @@ class Azure(Conditional):
         return found
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
-        """Write the file if it has the expected version."""
         condition = {"overwrite": False} if expected is None else {"overwrite": True, **_only_if(expected)}
         with refusals(path):
             return str(self._run(path, lambda blob: blob.upload_blob(content, **condition))["etag"])

@@ -140,11 +140,9 @@ class MemoryTokenStore(TokenStore):
         self._name = name
 
     def read(self, register: Register) -> str | None:
-        """Return this process's text, if there is one."""
         return self._shared.get((self._name, register))
 
     def write(self, register: Register, text: str) -> None:
-        """Replace this process's text."""
         self._shared[self._name, register] = text
 
 
@@ -158,7 +156,6 @@ class FileTokenStore(TokenStore):
         self._path = path
 
     def read(self, register: Register) -> str | None:
-        """Return the stored text, if there is one."""
         try:
             return self._file(register).read_text()
         except FileNotFoundError:
