@@ -16,11 +16,10 @@ from typing import Any
 import fsspec
 import requests
 
-from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.options import make_options
-from airflow_provider_webcollect.landing.run import land_all
+from airflow_provider_webcollect.landing.run import land, land_all
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import make_context

@@ -12,16 +12,19 @@ import click
 from click.core import ParameterSource
 
 from airflow_provider_webcollect.cli.output import log_to_stderr
+from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
+from airflow_provider_webcollect.hooks.connection_fields import FIELDS
+from airflow_provider_webcollect.landing.options import connection_of
+from airflow_provider_webcollect.service.call import ClientContext, make_context
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
+from airflow_provider_webcollect.service.pauses import Stop
+from airflow_provider_webcollect.service.tokens.store import FileTokenStore, TokenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider_webcollect.hooks.connection import WebCollectConnection
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.service.call import ClientContext
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.pauses import Stop
-    from airflow_provider_webcollect.service.tokens.store import TokenStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -51,8 +54,6 @@ class ServiceAccess:
 
         :raises ServiceUnreachable: if it does not.
         """
-        from airflow_provider_webcollect.service.client import Client
-
         client = Client(self.context, stop=stop)
         client.reach()
         return client
@@ -95,8 +96,6 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
         either, Airflow is not needed.
     :raises InvalidArgument: if Airflow cannot reach the path with this connection.
     """
-    from airflow_provider_webcollect.landing.options import connection_of
-
     connection = connection_of(path, storage_conn_id)
     if connection is None:
         return path
@@ -137,8 +136,6 @@ def use_airflow() -> None:
 
 
 def _through_airflow(conn_id: str) -> ServiceAccess:
-    from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
-
     use_airflow()
     try:
         from airflow_provider_webcollect.hooks.token_store import make_token_store
@@ -157,11 +154,6 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
 
 
 def _without_airflow(url: str, origin: str) -> ServiceAccess:
-    from airflow_provider_webcollect.hooks.connection import read_connection
-    from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-    from airflow_provider_webcollect.service.call import make_context
-    from airflow_provider_webcollect.service.tokens.store import FileTokenStore
-
     given: Any = types.SimpleNamespace(
         conn_id=url,
         host=url,

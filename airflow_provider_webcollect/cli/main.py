@@ -15,6 +15,8 @@ from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
 from airflow_provider_webcollect.cli.rows import land, landing, read
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status, token
+from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -104,9 +106,6 @@ def _drop_output() -> None:
 
 def _exit_code(error: Exception) -> int | None:
     """Return the exit code for an error that a user can do something about; None for any other."""
-    from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError
-    from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
-
     match error:
         case InvalidArgument() | ExtraMissing():
             return WRONG_USAGE

@@ -23,16 +23,26 @@ from airflow_provider_webcollect.cli.connecting import (
     storage_option,
 )
 from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_option, show, write
+from airflow_provider_webcollect.landing import cleaning
+from airflow_provider_webcollect.landing.errors import LandingDamaged
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.job import Landed, Observer
+from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
+from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.run import land as land_rows
+from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
+from airflow_provider_webcollect.service.errors import Stopped
+from airflow_provider_webcollect.service.models import DataPage
+from airflow_provider_webcollect.service.pages import PageReader, RowCount
+from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_provider_webcollect.landing.job import Landed
-    from airflow_provider_webcollect.landing.reader import LandedData
-    from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.models import DataPage
-    from airflow_provider_webcollect.service.pauses import Stop
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
 SHOW_CURSOR = b"\x1b[?25h"
@@ -58,7 +68,6 @@ def read(
     They go to standard output as they come. The cursor to go on from is said on standard error at the end.
     Nothing is marked as exported.
     """
-
     count, left, cursor = 0, 0, offset
     try:
         with connect(conn_id, url, patient=True).client() as client:
@@ -101,9 +110,6 @@ def _interrupt_put_off(on_first: Callable[[], object] = lambda: None) -> Iterato
 
 
 def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int | None) -> Iterator[DataPage]:
-    from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
-    from airflow_provider_webcollect.service.pages import PageReader, RowCount
-
     if rows is None:
         yield from PageReader(client, task, lotno).pages(offset)
         return
@@ -176,8 +182,6 @@ def land(
     WebCollectToObjectStorageOperator: interrupt it, and the same command goes on after the last finished
     part. The rows count once _manifest.json is there, which is written last.
     """
-    from airflow_provider_webcollect.service.pauses import Stop
-
     stop = Stop()
     location = storage_location(destination, options.pop("storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
@@ -212,13 +216,6 @@ def _landing(
     **options: Any,
 ) -> tuple[Callable[[], Landed], Folder]:
     """Return what lands, and where."""
-    from airflow_provider_webcollect.landing import land as land_rows
-    from airflow_provider_webcollect.landing.formats import make_format
-    from airflow_provider_webcollect.landing.job import Observer
-    from airflow_provider_webcollect.landing.manifest import Run, Source
-    from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
-    from airflow_provider_webcollect.landing.storage.folder import Folder
-    from airflow_provider_webcollect.service import validation
 
     class Bar(Observer):
         def on_progress(self, rows: int, total: int) -> None:
@@ -244,8 +241,6 @@ def _landing(
 
 def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:
     """Land; an interrupt ends the landing where the next command can go on at once."""
-    from airflow_provider_webcollect.service.errors import Stopped
-    from airflow_provider_webcollect.service.pauses import first_done, in_background
 
     def end() -> None:
         stop.set()
@@ -302,8 +297,6 @@ def verify(path: str, storage_conn_id: str | None, output: str) -> int:
     Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged; what
     is wrong is on standard error.
     """
-    from airflow_provider_webcollect.landing.errors import LandingDamaged
-
     landed = _landed(path, storage_conn_id)
     try:
         landed.verify()
@@ -383,9 +376,7 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
 
     Interrupted landings leave such files; the next landing removes most of them itself.
     """
-    from airflow_provider_webcollect.landing.cleaning import clean as remove
-
-    found = remove(storage_location(path, storage_conn_id), older_than=older_than, dry_run=not yes)
+    found = cleaning.clean(storage_location(path, storage_conn_id), older_than=older_than, dry_run=not yes)
     show([file._asdict() for file in found], output, LEFTOVERS)
     click.echo(f"Removed: {len(found)}" if yes else f"Found: {len(found)}; --yes removes them", err=True)
 
@@ -401,8 +392,6 @@ def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None,
 
     They stay until they are cleaned up. What is landed now takes the place of the one that is put back.
     """
-    from airflow_provider_webcollect.landing import cleaning
-
     location = storage_location(path, storage_conn_id)
     if yes:
         manifest = cleaning.restore(location, name)
@@ -422,6 +411,4 @@ def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None,
 
 
 def _landed(path: str, storage_conn_id: str | None) -> LandedData:
-    from airflow_provider_webcollect.landing.reader import read_landing
-
     return read_landing(storage_location(path, storage_conn_id))

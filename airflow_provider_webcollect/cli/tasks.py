@@ -14,15 +14,31 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import ServiceAccess, connect, connection_options, url_option
 from airflow_provider_webcollect.cli.output import console, output_option, printable, show
+from airflow_provider_webcollect.service.client import Client
+from airflow_provider_webcollect.service.endpoints import get_running_counts
+from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.models import (
+    ACTIVE_SUBTASK_STATES,
+    AnalyticsRow,
+    SubTask,
+    TaskState,
+    TaskStatus,
+)
+from airflow_provider_webcollect.service.pages import all_analytics
+from airflow_provider_webcollect.service.tokens import StoredToken
+from airflow_provider_webcollect.waiting.conditions import (
+    SUBTASKS,
+    Baseline,
+    Outcome,
+    TaskStates,
+    Wait,
+    all_task_statuses,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.service.models import AnalyticsRow, SubTask, TaskStatus
-    from airflow_provider_webcollect.service.tokens import StoredToken
-    from airflow_provider_webcollect.waiting.conditions import Wait
 
 #: The days of analytics in which `status` looks for the account's tasks.
 RECENT_DAYS = 30
@@ -51,8 +67,6 @@ def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output:
 
     Exit code 1: the service does not know one of the tasks.
     """
-    from airflow_provider_webcollect.waiting.conditions import all_task_statuses
-
     access = connect(conn_id, url)
     with access.client() as client:
         names = {} if tasks else _recent_tasks(client)
@@ -99,8 +113,6 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
 @output_option
 def capacity(conn_id: str | None, url: str | None, output: str) -> None:
     """Count the running and waiting tasks and sub-tasks of the account."""
-    from airflow_provider_webcollect.service.endpoints import get_running_counts
-
     with connect(conn_id, url).client() as client:
         counts = client.send(get_running_counts())
     show([counts.as_dict()], output, COUNTS)
@@ -127,7 +139,6 @@ def analytics(
     `succeeded` is a share of the runs. A table has a row for each task, with bars of the rows per day, week
     or month; JSON and CSV have a row for each task and day, week or month.
     """
-
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
     with connect(conn_id, url).client() as client:
@@ -151,8 +162,6 @@ def analytics(
 
 
 def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[AnalyticsRow]:
-    from airflow_provider_webcollect.service.pages import all_analytics
-
     rows: list[AnalyticsRow] = all_analytics(client, start=start, end=end, **query)
     return rows
 
@@ -197,9 +206,6 @@ def follow(
 
     Exit code 1: a run was stopped, or a task is not known, or not started, for a minute.
     """
-    from airflow_provider_webcollect.service.client import Client
-    from airflow_provider_webcollect.waiting.conditions import Outcome, all_task_statuses
-
     access = connect(conn_id, url)
     ids = list(dict.fromkeys(tasks))
     seen: dict[str, TaskStatus] = {}
@@ -224,8 +230,6 @@ def follow(
 
 
 def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> dict[str, Wait]:
-    from airflow_provider_webcollect.waiting.conditions import Baseline, TaskStates, Wait
-
     return {
         task_id: Wait(
             TaskStates(
@@ -243,8 +247,6 @@ def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> d
 
 @contextlib.contextmanager
 def _errors_that_may_pass(display: _Display) -> Iterator[None]:
-    from airflow_provider_webcollect.service.errors import WebCollectError
-
     try:
         yield
     except WebCollectError as error:
@@ -255,9 +257,6 @@ def _errors_that_may_pass(display: _Display) -> Iterator[None]:
 
 def _subtasks(client: Client, task_id: str, status: TaskStatus | None) -> list[SubTask]:
     """Return the sub-tasks of a run that has some."""
-    from airflow_provider_webcollect.service.models import TaskState
-    from airflow_provider_webcollect.waiting.conditions import SUBTASKS
-
     if status is None or status.status == TaskState.UNEXECUTED:
         return []
     found: list[SubTask] = SUBTASKS.ask(client, [task_id]).get(task_id, [])
@@ -295,8 +294,6 @@ class _Display:
 
     def show(self, task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask]) -> None:
         """Show the state of a task; None if the service left it out."""
-        from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES
-
         done = sum(subtask.status not in ACTIVE_SUBTASK_STATES for subtask in subtasks)
         rows = (status and status.current_total_extract_count) or 0
         counts = f"{done}/{len(subtasks)} sub-tasks, {rows:,} rows"
@@ -362,7 +359,6 @@ def token_status(conn_id: str | None, url: str | None, output: str) -> int:
 @_of_connection
 def token_refresh(conn_id: str | None, url: str | None, output: str) -> None:
     """Renew the token now, for all processes."""
-
     access = connect(conn_id, url)
     with access.client() as client:
         _show_token(access.connection.conn_id, client.renew_token(), output)

@@ -22,7 +22,6 @@ from airflow_provider_webcollect.common import (
 )
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.landing import land
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
 from airflow_provider_webcollect.landing.options import (
@@ -375,7 +374,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def _land(
         self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported
     ) -> list[LandingReport]:
-        from airflow_provider_webcollect.landing.run import land_all
+        from airflow_provider_webcollect.landing.run import land, land_all
         from airflow_provider_webcollect.service.client import Client
         from airflow_provider_webcollect.transfers import reporting
 

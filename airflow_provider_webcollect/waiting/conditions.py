@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 import msgspec
 
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument
+from airflow_provider_webcollect.service.errors import (
+    ConnectionIncomplete,
+    InvalidArgument,
+    MalformedResponse,
+    WebCollectError,
+)
 from airflow_provider_webcollect.service.models import (
     ACTIVE_STATES,
     FINAL_STATES,
@@ -33,7 +38,6 @@ from airflow_provider_webcollect.service.responses import STATUSES_BY_TASK
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import Sender
     from airflow_provider_webcollect.service.endpoints import Call
-    from airflow_provider_webcollect.service.errors import MalformedResponse, WebCollectError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_webcollect.landing.errors import DestinationTaken
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import Held, Land, Outcome, outcome_of
 from tests.landing.pages import PAGE, Rows, job, true_rows
@@ -61,7 +61,7 @@ class Case:
         self.fs = self.storage.fs
         folder = Folder(self.fs, self.storage.new_folder())
         if self.state.landed:
-            land(job(Rows(self.state.landed), folder.destination, "r1", mode="incremental"))
+            run_job(job(Rows(self.state.landed), folder.destination, "r1", mode="incremental"))
         if self.state.killed_at:
             held = Held(landing_of(self.state.kind, "a", 0), folder.destination, self.state.killed_at)
             assert held.met
@@ -85,7 +85,7 @@ class Case:
         whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, outcome in outcomes)
         rows = folder.rows() if "_manifest.json" in folder.names() else []
         assert rows in ([true_rows(ALL)] if whole else [true_rows(self.state.landed), true_rows(ALL)])
-        manifest = land(job(Rows(ALL + 5), folder.destination, "last", mode="incremental")).manifest
+        manifest = run_job(job(Rows(ALL + 5), folder.destination, "last", mode="incremental")).manifest
         assert folder.rows() == true_rows(ALL + 5)
         needless = folder.names() - {"_manifest.json", *(part.name for part in manifest.parts)}
         # whoever loses the lease between writing a part and recording it deletes nothing: it cannot know
@@ -108,4 +108,4 @@ class Case:
 
 def landing_of(kind: str, run: str, attempt: int) -> Land:
     options = {"run": run, **KINDS[kind], "attempt": attempt}
-    return lambda folder: land(job(Rows(ALL), folder, **options))
+    return lambda folder: run_job(job(Rows(ALL), folder, **options))

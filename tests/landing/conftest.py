@@ -23,7 +23,7 @@ from airflow_provider_webcollect.landing.manifest import (
     Source,
     decode_progress,
 )
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
@@ -261,7 +261,7 @@ def land_job(client: Client, folder: Folder) -> Landing:
         fetch = fetch or PageReader(client, task_id, lotno, size=size).read
         arguments = {"folder": folder.destination, "run": RUN, "stop": Pauses(sleep), **changes}
         source = Source(collection_task_id=task_id, lotno=lotno)
-        return land(make_job(through(read, fetch) if read else fetch, source=source, **arguments))
+        return run_job(make_job(through(read, fetch) if read else fetch, source=source, **arguments))
 
     return run
 

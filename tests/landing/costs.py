@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.manifest import (
 )
 from airflow_provider_webcollect.landing.plan import encoding_of
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.landing.storage.object_stores import S3
 from tests.landing.pages import make_job, serving
@@ -203,4 +203,4 @@ class Landing:
                 mode="incremental",
                 timing=UNHURRIED,
             )
-            return Bill(land(job), relay)
+            return Bill(run_job(job), relay)

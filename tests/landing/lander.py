@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
@@ -71,7 +71,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
     task = order["task"]
 
     os.write(tell, b"r")
-    land(
+    run_job(
         make_job(
             PageReader(client, task, size=50).read,
             source=Source(collection_task_id=task),

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.landing import copy
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.plan import FolderState
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.service.models import DataPage
 from tests.conftest import ALL_HISTORIES
 from tests.landing.conftest import Folder
@@ -144,7 +144,7 @@ class History:
             options: dict[str, Any] = {"mode": "incremental", "on_reset": self.on_reset}
             options["mark"] = mark if marks else None
             losing = Losing(place._storage, lost, lambda: None, error)
-            landed = land(
+            landed = run_job(
                 job(self.source, with_storage(place, losing), run, attempt=attempt, **options),
                 finish=False,
             )

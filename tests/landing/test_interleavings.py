@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.errors import LeaseLost
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
@@ -136,14 +136,14 @@ class TestRunsThatMeet:
         self, folder: Folder, count: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         with pytest.raises(ConnectionError):
-            land(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=self.broken))
+            run_job(job(Rows(ALL), folder.destination, "r1", mode="incremental", mark=self.broken))
         options: dict[str, Any] = {"mode": "incremental", "mark": lambda: None}
         with caplog.at_level("INFO"):
-            second = land(job(Rows(count), folder.destination, "r2", **options))
+            second = run_job(job(Rows(count), folder.destination, "r2", **options))
         assert f"run r1 of d.t has not finished its report of {ALL} rows" in caplog.text
         assert second.new == second.manifest.parts == second.manifest.new()
         assert sum(part.rows for part in second.committed) == count - ALL
-        retry = land(job(Rows(count), folder.destination, "r1", attempt=2, **options))
+        retry = run_job(job(Rows(count), folder.destination, "r1", attempt=2, **options))
         assert (retry.new, retry.committed) == ((), ())
 
     def test_a_landing_that_was_taken_over_marks_nothing(self, tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ class TestRunsThatMeet:
                 job, Rows(HALF), run="r1", mode="incremental", mark=functools.partial(marked.append, "r1")
             )
             destination = Destination(storage.fs, storage.new_folder())
-            held = Held(lambda folder, make=slow: land(make(folder)), destination, operation)
+            held = Held(lambda folder, make=slow: run_job(make(folder)), destination, operation)
             if not held.met:
                 break
-            land(job(Rows(ALL), destination, "r2", mode="incremental"))
+            run_job(job(Rows(ALL), destination, "r2", mode="incremental"))
             before = list(marked)
             if isinstance(held.end(), LeaseLost):
                 taken_over += 1
@@ -171,20 +171,22 @@ class TestRunsThatMeet:
 
         def attempt(number: int, **options: Any) -> Landed:
             mark = functools.partial(marked.append, f"attempt {number}")
-            return land(job(Rows(HALF), folder.destination, "r1", attempt=number, mark=mark, **options))
+            return run_job(job(Rows(HALF), folder.destination, "r1", attempt=number, mark=mark, **options))
 
         with pytest.raises(LeaseLost):
             attempt(1, on_commit=lambda *_: attempt(2))
         assert marked == ["attempt 2"]
 
     def test_parts_that_another_landing_deletes_meanwhile_are_not_missing(self, folder: Folder) -> None:
-        land(job(Rows(HALF), folder.destination, "r1"))
+        run_job(job(Rows(HALF), folder.destination, "r1"))
         listing = ("files", posixpath.basename(folder.root))
         late = Held(
-            lambda place: land(job(Rows(ALL), place, "r3", mode="incremental")), folder.destination, listing
+            lambda place: run_job(job(Rows(ALL), place, "r3", mode="incremental")),
+            folder.destination,
+            listing,
         )
         assert late.met
-        land(job(Rows(HALF), folder.destination, "r2", if_exists="overwrite"))
+        run_job(job(Rows(HALF), folder.destination, "r2", if_exists="overwrite"))
         assert isinstance(late.end(), Landed)
         assert folder.rows() == true_rows(ALL)
 
@@ -200,12 +202,12 @@ class TestRunsThatMeet:
             numbers = {"offset": page.offset, "total": page.total, "restTotal": page.rest_total}
             return answer({**numbers, "data": data})
 
-        land(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
+        run_job(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
         with serving(respond) as server, client_of(server, Timing(slow_response=0.0)) as client:
             reader = PageReader(client, "t", size=PAGE)
             slow = functools.partial(job, rows, run="r1", mode="incremental", on_reset="full")
             held = Held(
-                lambda place: land(
+                lambda place: run_job(
                     changed(slow(destination=place), fetch=reader.read, on_replan=reader.forget)
                 ),
                 folder.destination,
@@ -215,7 +217,7 @@ class TestRunsThatMeet:
             assert ahead.wait(60)
             # the page that this run lands last is the one that the other has prefetched
             rows.count = HALF + PAGE
-            land(job(rows, folder.destination, "r2", mode="incremental"))
+            run_job(job(rows, folder.destination, "r2", mode="incremental"))
             late = held.end()
         assert isinstance(late, Landed)
         assert late.new == ()
@@ -228,18 +230,18 @@ class TestRunsThatMeet:
         def take_over(rows: int, total: int) -> None:
             if rows == HALF:
                 with pytest.raises(Crash):
-                    land(job(Rows(ALL), folder.destination, "r2", mode="incremental", on_progress=die))
+                    run_job(job(Rows(ALL), folder.destination, "r2", mode="incremental", on_progress=die))
 
         with pytest.raises(LeaseLost, match=r"attempt 1 of run r2 of d.t has the lease"):
-            land(job(Rows(ALL), folder.destination, "r1", mode="incremental", on_progress=take_over))
+            run_job(job(Rows(ALL), folder.destination, "r1", mode="incremental", on_progress=take_over))
         assert folder.names() >= {"_progress.json"}
-        assert land(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
+        assert run_job(job(Rows(ALL), folder.destination, "r3", mode="incremental")).manifest.rows == ALL
         assert folder.rows() == true_rows(ALL)
 
     def test_a_cleared_run_reports_its_rows_again_and_counts_none(self, folder: Folder) -> None:
-        first = land(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
-        land(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
-        cleared = land(job(Rows(ALL), folder.destination, "r1", attempt=2, mode="incremental"))
+        first = run_job(job(Rows(HALF), folder.destination, "r1", mode="incremental"))
+        run_job(job(Rows(ALL), folder.destination, "r2", mode="incremental"))
+        cleared = run_job(job(Rows(ALL), folder.destination, "r1", attempt=2, mode="incremental"))
         assert cleared.new == first.new
         assert cleared.committed == ()
 
@@ -256,10 +258,10 @@ class TestRunsThatMeet:
         }
         before = job(Rows(0), folder.destination, "r1", mark=self.broken, **options)
         with pytest.raises(ConnectionError):
-            land(changed(before, fetch=listed(pages[:1])))
+            run_job(changed(before, fetch=listed(pages[:1])))
         again = msgspec.structs.replace(pages[0], total=2, rest_total=1)
         after = changed(before, attempt=2, mark=lambda: None, fetch=listed([again, pages[1]]))
-        assert land(after).new == land(after).manifest.parts
+        assert run_job(after).new == run_job(after).manifest.parts
         assert [sum(part.rows for part in landed.committed) for landed in committed] == [1, 1]
 
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
@@ -278,24 +280,24 @@ class TestRunsThatMeet:
                 for attempt in (1, 2)
             ]
             destination = Destination(storage.fs, storage.new_folder())
-            held = Held(lambda folder, make=attempts[0]: land(make(folder)), destination, operation)
+            held = Held(lambda folder, make=attempts[0]: run_job(make(folder)), destination, operation)
             if not held.met:
                 break
-            land(attempts[1](destination))
+            run_job(attempts[1](destination))
             held.end(kill=kill)
             counts.append(sum(part.rows for landed in committed for part in landed.committed))
         assert counts == [ALL] * (operation - 1)
 
     def test_a_run_that_is_deleted_and_made_again_is_not_refused(self, folder: Folder) -> None:
         """It counts its attempts from 1 again."""
-        held = Held(lambda place: land(job(Rows(ALL), place, "r1", attempt=3)), folder.destination, 12)
+        held = Held(lambda place: run_job(job(Rows(ALL), place, "r1", attempt=3)), folder.destination, 12)
         assert isinstance(held.end(kill=True), Crash)
         assert folder.progress().owner
-        assert land(job(Rows(ALL), folder.destination, "r1", attempt=1)).manifest.rows == ALL
+        assert run_job(job(Rows(ALL), folder.destination, "r1", attempt=1)).manifest.rows == ALL
 
     def test_fewer_rows_that_are_shown_for_a_moment_change_nothing(self, folder: Folder) -> None:
         rows = Rows(ALL)
-        land(job(rows, folder.destination, "r1", mode="incremental"))
+        run_job(job(rows, folder.destination, "r1", mode="incremental"))
 
         def sleep(seconds: float) -> None:
             rows.count = HALF if rows.count == ALL else ALL
@@ -304,12 +306,12 @@ class TestRunsThatMeet:
             job(rows, folder.destination, "r2", mode="incremental", mark=lambda: None, settle=4.0),
             stop=Pauses(sleep),
         )
-        assert land(late).manifest.rows == ALL
+        assert run_job(late).manifest.rows == ALL
         assert folder.rows() == true_rows(ALL)
 
     @pytest.mark.parametrize("form", ["{}//landing", "{}/./landing", "{}/landing/"])
     def test_a_folder_may_be_spelt_in_any_way(self, tmp_path: Path, form: str) -> None:
         fs = local(tmp_path).fs
         for run in ("r1", "r2"):
-            land(job(Rows(ALL), Destination(fs, form.format(tmp_path)), run, mode="incremental"))
+            run_job(job(Rows(ALL), Destination(fs, form.format(tmp_path)), run, mode="incremental"))
         assert Folder(fs, f"{tmp_path}/landing").rows() == true_rows(ALL)

@@ -14,7 +14,7 @@ from airflow_provider_webcollect.landing import run
 from airflow_provider_webcollect.landing.errors import LeaseLost, SomeFailed, SourceReset, StorageError
 from airflow_provider_webcollect.landing.job import Landed, Timing
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, decode_manifest
-from airflow_provider_webcollect.landing.run import Unreported, land, land_all
+from airflow_provider_webcollect.landing.run import Unreported, land_all, run_job
 from airflow_provider_webcollect.service.errors import Stopped
 from tests.interruption import Signalled, ended_by, signalled_when, until, until_no_thread
 from tests.landing.conftest import Folder
@@ -118,7 +118,9 @@ class TestUnreported:
     @staticmethod
     def land(folder: Folder, run: str = "r1", heartbeats: float = 60) -> Landed:
         timing = Timing(heartbeat_interval=heartbeats, progress_interval=0)
-        return land(job(Rows(10), folder.destination, run, mode="incremental", timing=timing), finish=False)
+        return run_job(
+            job(Rows(10), folder.destination, run, mode="incremental", timing=timing), finish=False
+        )
 
     @classmethod
     def report(
@@ -215,6 +217,6 @@ class TestUnreported:
     ) -> None:
         stopped = job(Rows(10), folders[0].destination, "r1", mode="incremental")
         with pytest.raises(Stopped):
-            land(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
+            run_job(changed(stopped, on_commit=lambda landed: stopped.stop.set()))
         assert folders[0].progress().owner == ""
         assert self.takes_over(folders[0])

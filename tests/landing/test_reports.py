@@ -11,7 +11,7 @@ from airflow_provider_webcollect.landing.errors import LeaseLost
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import Held
@@ -30,7 +30,7 @@ class Source:
     ) -> Landed:
         """Land its rows; by default the report is left unfinished."""
         options = {"mode": "incremental", **options}
-        return land(job(self.rows, destination or self._folder.destination, run, **options), finish=finish)
+        return run_job(job(self.rows, destination or self._folder.destination, run, **options), finish=finish)
 
     def held(self, run: str, at: int | tuple[str, str], **options: Any) -> Held:
         """Land its rows and finish the report, but stop before an operation of the storage."""

@@ -25,7 +25,7 @@ from airflow_provider_webcollect.landing.job import Job
 from airflow_provider_webcollect.landing.job import Landed as Outcome
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Manifest, Source
 from airflow_provider_webcollect.landing.reader import read_landing
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.errors import RequestRejected
 from airflow_provider_webcollect.service.models import DataPage
@@ -109,7 +109,7 @@ class Refilled:
 
     def outcome(self, run: str, destination: Destination, **options: Any) -> Outcome:
         """Return the whole result."""
-        return land(self.made(run, destination, **options))
+        return run_job(self.made(run, destination, **options))
 
     def made(self, run: str, destination: Destination, **options: Any) -> Job:
         """Return what is to be landed."""
@@ -608,7 +608,7 @@ class TestRunsAfterRestore:
         slow = source.held("r2", ("upload", name), on_reset="full")
         assert slow.met
         overwriting = source.made("r3", source.folder.destination, mode="full", if_exists="overwrite")
-        landed = land(overwriting, finish=False)
+        landed = run_job(overwriting, finish=False)
         slow.go_on(3)
         assert [each.name for each in kept(source.folder)] == [name]
         restore(source.folder.location)
@@ -798,7 +798,7 @@ class TestHosts:
     def land(self, folder: Folder, run: str, host: str | None, rows: int = 10, **options: Any) -> Manifest:
         source = Source(collection_task_id=options.pop("task", self.TASK), host=host)
         made = job(Rows(rows), folder.destination, run, **{"mode": "incremental", **options})
-        return land(dataclasses.replace(made, source=source)).manifest
+        return run_job(dataclasses.replace(made, source=source)).manifest
 
     @pytest.mark.parametrize(
         "options", [{}, {"on_reset": "full"}, {"mode": "full", "if_exists": "overwrite"}]

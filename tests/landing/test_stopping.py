@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.job import Job, Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Progress, Source
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.errors import Stopped
@@ -60,19 +60,19 @@ def nothing(job: Callable[..., Job], folder: Folder) -> None:
 
 def a_commit(job: Callable[..., Job], folder: Folder) -> None:
     """Another run has landed, and marked nothing."""
-    land(changed(job(folder.destination), run=OTHER_RUN, mark=None))
+    run_job(changed(job(folder.destination), run=OTHER_RUN, mark=None))
 
 
 def a_landing_that_was_killed(job: Callable[..., Job], folder: Folder) -> None:
     """An attempt was killed before it has committed."""
-    killed = Held(lambda place: land(job(place)), folder.destination, ("replace", MANIFEST))
+    killed = Held(lambda place: run_job(job(place)), folder.destination, ("replace", MANIFEST))
     assert isinstance(killed.end(kill=True), Crash)
     assert len(folder.progress().parts) == 3
 
 
 def a_commit_that_is_not_reported(job: Callable[..., Job], folder: Folder) -> None:
     """An attempt was killed before its report has ended."""
-    killed = Held(lambda place: land(job(place)), folder.destination, ("remove", PROGRESS))
+    killed = Held(lambda place: run_job(job(place)), folder.destination, ("remove", PROGRESS))
     assert isinstance(killed.end(kill=True), Crash)
 
 
@@ -100,7 +100,9 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
         folder = Folder(fsspec.filesystem("file"), f"{tmp_path}/{operation}/landing")
         before(job, folder)
         stop = Stop()
-        held = Held(lambda place, stop=stop: land(job(place, stop, attempt=2)), folder.destination, operation)
+        held = Held(
+            lambda place, stop=stop: run_job(job(place, stop, attempt=2)), folder.destination, operation
+        )
         if held.met is None:
             break
         found, sent = committed_and_recorded(folder), len(sandbox.control.requests())
@@ -114,7 +116,7 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
             assert manifest == found[0]
             # a record may be removed, but says nothing new
             assert record in (None, found[1])
-        assert land(job(folder.destination, attempt=3)).manifest.exported_at
+        assert run_job(job(folder.destination, attempt=3)).manifest.exported_at
         assert len(folder.rows()) == 300
 
     # after the last commit, there is only what is to be deleted

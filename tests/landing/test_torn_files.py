@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.errors import DestinationBusy, DestinationUnreadable
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
-from airflow_provider_webcollect.landing.run import land
+from airflow_provider_webcollect.landing.run import run_job
 from tests.interruption import Pauses
 from tests.landing.cases import ALL, HALF
 from tests.landing.conftest import Crash, Folder, Store
@@ -29,35 +29,35 @@ def killed_landing(folder: Folder) -> bytes:
             raise Crash
 
     with pytest.raises(Crash):
-        land(job(Rows(ALL), folder.destination, "a", on_progress=die))
+        run_job(job(Rows(ALL), folder.destination, "a", on_progress=die))
     return folder.read(PROGRESS)
 
 
 def test_a_torn_manifest_is_an_error_that_says_how_to_mend_it(folder: Folder) -> None:
-    land(job(Rows(HALF), folder.destination, "a", mode="incremental"))
+    run_job(job(Rows(HALF), folder.destination, "a", mode="incremental"))
     torn = folder.read(MANIFEST)[:-1]
     folder.write(MANIFEST, torn)
     with pytest.raises(DestinationUnreadable, match="put back an older version of the file") as refusal:
-        land(job(Rows(ALL), folder.destination, "b", mode="incremental"))
+        run_job(job(Rows(ALL), folder.destination, "b", mode="incremental"))
     assert refusal.value.permanent
     assert folder.read(MANIFEST) == torn
     folder.fs.rm_file(f"{folder.root}/{MANIFEST}")
-    assert land(job(Rows(ALL), folder.destination, "b", mode="incremental")).manifest.rows == ALL
+    assert run_job(job(Rows(ALL), folder.destination, "b", mode="incremental")).manifest.rows == ALL
     assert folder.rows() == true_rows(ALL)
 
 
 def test_a_torn_record_is_watched_before_it_is_taken_over(folder: Folder) -> None:
     folder.write(PROGRESS, killed_landing(folder)[:100])
     waits: list[float] = []
-    land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(waits.append)))
+    run_job(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(waits.append)))
     assert sum(waits) == 60
     assert folder.rows() == true_rows(ALL)
 
 
 def test_rows_whose_report_a_torn_record_may_not_have_ended_are_reported_again(folder: Folder) -> None:
-    land(job(Rows(HALF), folder.destination, "a", mode="incremental"), finish=False)
+    run_job(job(Rows(HALF), folder.destination, "a", mode="incremental"), finish=False)
     folder.write(PROGRESS, folder.read(PROGRESS)[:100])
-    landed = land(job(Rows(ALL), folder.destination, "b", mode="incremental"))
+    landed = run_job(job(Rows(ALL), folder.destination, "b", mode="incremental"))
     assert landed.new == landed.manifest.parts
     assert PROGRESS not in folder.names()
 
@@ -72,4 +72,4 @@ def test_a_record_that_was_read_while_it_was_written_is_of_a_landing_at_work(fol
         folder.write(PROGRESS, record[: 100 + len(waits)])
 
     with pytest.raises(DestinationBusy, match=r"an unknown run is landing there, and alive"):
-        land(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(go_on_writing)))
+        run_job(dataclasses.replace(job(Rows(ALL), folder.destination, "b"), stop=Pauses(go_on_writing)))
