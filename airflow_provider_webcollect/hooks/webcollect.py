@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, mask_secret
 
+from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIOUR, widgets
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.models import (
@@ -59,15 +60,11 @@ class WebCollectHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """Return the fields of the connection form, for Airflow before 3.2."""
-        from airflow_provider_webcollect.hooks.connection_fields import widgets
-
         return widgets()
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Return what the connection form hides, renames and suggests, for Airflow before 3.2."""
-        from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIOUR
-
         return UI_FIELD_BEHAVIOUR
 
     @cached_property
