@@ -39,10 +39,15 @@ nitpick_ignore_regex = [
         r"[a-z]+|[A-Z]|\w+Error|Airflow\w+|Any|Asset|Dataset|DuckDBPyRelation|Iterator|SplitResult|pa\.Table",
     ),
     # not public: what users need of them is said where they are given
-    ("py:.*", r"AsyncClient|Client|FileFormat|Folder|Landed|Options|Row|Run|Source|WebCollectConnection"),
+    (
+        "py:.*",
+        r"AsyncClient|Client|FileFormat|Folder|Landed|Options|Row|Run|Source|WebCollectConnection",
+    ),
 ]
 
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_copyright = False
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-
 from airflow_provider_webcollect.cli.main import webcollect
 
 if TYPE_CHECKING:
@@ -55,7 +54,8 @@ its columns may change. What is said beside the result (progress, cursors, error
 def page() -> str:
     """Return the whole page."""
     return HEAD + "".join(
-        f"\n### {path}\n\n```text\n{text}\n```\n" for path, text in _helps(webcollect, "webcollect")
+        f"\n### {path}\n\n```text\n{text}\n```\n"
+        for path, text in _helps(webcollect, "webcollect")
     )
 
 
@@ -63,7 +63,11 @@ def _helps(
     command: click.Command, path: str, parent: click.Context | None = None
 ) -> Iterator[tuple[str, str]]:
     context = click.Context(
-        command, parent, info_name=path.split()[-1], terminal_width=90, **command.context_settings
+        command,
+        parent,
+        info_name=path.split()[-1],
+        terminal_width=90,
+        **command.context_settings,
     )
     yield path, command.get_help(context)
     for name in sorted(getattr(command, "commands", {})):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_webcollect.service.endpoints import ENDPOINTS, Credential, Endpoint, Retry
+from airflow_provider_webcollect.service.endpoints import (
+    ENDPOINTS,
+    Credential,
+    Endpoint,
+    Retry,
+)
 
 PAGE = Path(__file__).parent / "reference" / "endpoints.md"
 

@@ -38,13 +38,17 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"parallel_read_safe": True}
 
 
-def _sign(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, None] | None:
+def _sign(
+    app: Sphinx, what: str, name: str, obj: Any, *_: Any
+) -> tuple[str, None] | None:
     """Show all arguments of a class, not only those of its own ``__init__``."""
     if what == "class" and obj.__module__.startswith(PACKAGE):
         shown = [
             each.replace(
                 annotation=each.empty,
-                default=each.default if each.default is each.empty else _Literally(_shown(each.default)),
+                default=each.default
+                if each.default is each.empty
+                else _Literally(_shown(each.default)),
             )
             for each in _parameters(obj)
         ]
@@ -52,12 +56,20 @@ def _sign(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, No
     return None
 
 
-def _complete(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def _complete(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """Add to a docstring what it leaves to the signature and to base classes."""
-    if what not in {"class", "function", "method"} or not name.startswith(PACKAGE) or name.endswith("__"):
+    if (
+        what not in {"class", "function", "method"}
+        or not name.startswith(PACKAGE)
+        or name.endswith("__")
+    ):
         return
     head, fields = _split(lines)
-    documented = {_argument(field): field for field in fields if field[0].startswith(":param ")}
+    documented = {
+        _argument(field): field for field in fields if field[0].startswith(":param ")
+    }
     inherited = [field for base in _bases(obj) for field in _split(_docstring(base))[1]]
     for field in inherited:
         if field[0].startswith(":param "):
@@ -69,7 +81,12 @@ def _complete(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
         if parameter.kind is parameter.VAR_KEYWORD and parameter.name not in documented:
             continue
         if parameter.name not in documented:
-            log.warning("%s: the argument %s is not documented", name, parameter.name, location=name)
+            log.warning(
+                "%s: the argument %s is not documented",
+                name,
+                parameter.name,
+                location=name,
+            )
             continue
         lines += documented.pop(parameter.name)
         lines.append(f":type {parameter.name}: {_type(parameter)}")
@@ -103,9 +120,15 @@ def _docstring(cls: type) -> list[str]:
     return inspect.cleandoc(vars(cls).get("__doc__") or "").splitlines()
 
 
-def _fields(struct: type[msgspec.Struct], documented: list[list[str]]) -> list[list[str]]:
+def _fields(
+    struct: type[msgspec.Struct], documented: list[list[str]]
+) -> list[list[str]]:
     """Return all fields of a struct with their types, and with their documentation if there is one."""
-    meanings = {_argument(field): field for field in reversed(documented) if field[0].startswith(":ivar ")}
+    meanings = {
+        _argument(field): field
+        for field in reversed(documented)
+        if field[0].startswith(":ivar ")
+    }
     types: dict[str, str] = {}
     for cls in reversed(struct.__mro__):
         types |= inspect.get_annotations(cls)
@@ -117,7 +140,10 @@ def _fields(struct: type[msgspec.Struct], documented: list[list[str]]) -> list[l
 
 def _parameters(obj: Any) -> list[inspect.Parameter]:
     """Return the parameters of a function, or of a class and the base classes that it hands them to."""
-    if inspect.isclass(obj) and f"{obj.__module__}.{obj.__qualname__}" in MADE_BY_FUNCTIONS:
+    if (
+        inspect.isclass(obj)
+        and f"{obj.__module__}.{obj.__qualname__}" in MADE_BY_FUNCTIONS
+    ):
         return []
     if not inspect.isclass(obj):
         return [each for each in _signature(obj) if each.name not in NOT_GIVEN]
@@ -125,7 +151,9 @@ def _parameters(obj: Any) -> list[inspect.Parameter]:
     for cls in inspect.getmro(obj):
         if not cls.__module__.startswith(PACKAGE) or "__init__" not in vars(cls):
             continue
-        parameters = [each for each in _signature(cls.__init__) if each.name not in NOT_GIVEN]
+        parameters = [
+            each for each in _signature(cls.__init__) if each.name not in NOT_GIVEN
+        ]
         for parameter in parameters:
             if parameter.kind is not parameter.VAR_KEYWORD:
                 found.setdefault(parameter.name, parameter)
@@ -157,7 +185,9 @@ def _shown(value: Any) -> str:
         case tuple():
             return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     # such an object is shown as what makes it
-    return f"{type(value).__name__}()" if " object at 0x" in repr(value) else repr(value)
+    return (
+        f"{type(value).__name__}()" if " object at 0x" in repr(value) else repr(value)
+    )
 
 
 class _Literally(str):

@@ -28,8 +28,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"parallel_read_safe": True}
 
 
-def _link(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    text = SECTION.sub(lambda found: _sections(app, found[1], found[2]), "\n".join(lines))
+def _link(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    text = SECTION.sub(
+        lambda found: _sections(app, found[1], found[2]), "\n".join(lines)
+    )
     lines[:] = PAGE.sub(r":doc:`/\1`", text).splitlines()
 
 
@@ -40,12 +44,15 @@ def _sections(app: Sphinx, page: str, cited: str) -> str:
     ids = {
         found[1]: make_id(found[0])
         for found in re.finditer(
-            r"Endpoint (\d+): .*", Path(app.srcdir, "reference", f"{page}.md").read_text()
+            r"Endpoint (\d+): .*",
+            Path(app.srcdir, "reference", f"{page}.md").read_text(),
         )
     }
     if cited.startswith("endpoint "):
         return f"`{page}, {' '.join(cited.split())} <../{page}.html#{ids[cited.split()[1]]}>`__"
-    numbers = re.sub(r"\d+", lambda found: f"`{found[0]} <../{page}.html#{ids[found[0]]}>`__", cited)
+    numbers = re.sub(
+        r"\d+", lambda found: f"`{found[0]} <../{page}.html#{ids[found[0]]}>`__", cited
+    )
     return f"{page}, {' '.join(numbers.split())}"
 
 
@@ -57,7 +64,13 @@ def _by_last_part(
         return None
     last = "." + node["reftarget"].lstrip(".")
     python = env.domains["py"]
-    names = [name for name, entry in python.objects.items() if name.endswith(last) and not entry.aliased]
+    names = [
+        name
+        for name, entry in python.objects.items()
+        if name.endswith(last) and not entry.aliased
+    ]
     if len(names) != 1:
         return None
-    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", names[0], node, contents)
+    return python.resolve_xref(
+        env, node["refdoc"], app.builder, "obj", names[0], node, contents
+    )

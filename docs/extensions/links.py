@@ -72,5 +72,9 @@ def _check(app: Sphinx, error: Exception | None) -> None:
                 continue
             target = (file.parent / unquote(url.path)).resolve() if url.path else file
             known = pages.get(target)
-            if not target.exists() or (known and unquote(url.fragment) not in known.anchors):
-                log.warning("%s: the link %s leads nowhere", file.relative_to(root), link)
+            if not target.exists() or (
+                known and unquote(url.fragment) not in known.anchors
+            ):
+                log.warning(
+                    "%s: the link %s leads nowhere", file.relative_to(root), link
+                )
