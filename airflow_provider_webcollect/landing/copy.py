@@ -203,7 +203,8 @@ class SourceReader:
             page = self._counted(answer)
             if page.rows:
                 yield page
-            if answer.rest_total <= 0 and (not page.rows or page.rows_so_far >= page.total):
+            all_read = not page.rows or page.rows_so_far >= page.total
+            if answer.rest_total <= 0 and all_read:
                 return
 
     def _read(self, offset: int) -> DataPage:

@@ -139,7 +139,8 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
     :raises PartsMissing: if another run's rows are missing: read again, they would count as new.
     """
     first_row = _first_row(job, committed)
-    if committed is None or not (committed.run == job.run or job.options.mode == "incremental"):
+    goes_on = committed is not None and (committed.run == job.run or job.options.mode == "incremental")
+    if committed is None or not goes_on:
         return [first_row]
     if missing := missing_part(committed.parts, found.files):
         log.warning("%s has vanished from the destination.", missing.name)

@@ -198,11 +198,8 @@ def _land_on(job: Job, found: FolderState) -> Landed:
             return _commit(job, found, lease, plan.start.rows)
     reader = SourceReader(job)
     start, first, others = _first_page(job, reader, plan, found)
-    if (
-        first is None
-        and found.manifest is not None
-        and not (_is_commit_due(found, start) or found.lacks_mark(job))
-    ):
+    is_write_due = _is_commit_due(found, start) or found.lacks_mark(job)
+    if first is None and found.manifest is not None and not is_write_due:
         log.info("%s has nothing new for %s.", job.source, job.folder.root)
         return _unwritten(job, found, found.manifest)
     lease = Lease.acquire(job, start, found)

@@ -474,11 +474,8 @@ def _redirected(request: Request, response: Response) -> Request:
     except ValueError:
         raise RedirectRefused("the service redirects to no valid address", status=response.status) from None
     same_place = (here.scheme, here.netloc) == (there.scheme, there.netloc)
-    if (
-        not same_place
-        or target == request.url
-        or (request.method != "GET" and response.status not in {307, 308})
-    ):
+    keeps_method = request.method == "GET" or response.status in {307, 308}
+    if not same_place or not keeps_method or target == request.url:
         raise RedirectRefused(
             f"the service redirects to {there.scheme}://{there.netloc}{there.path}, which is not followed",
             status=response.status,

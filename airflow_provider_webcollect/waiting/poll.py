@@ -342,9 +342,12 @@ class Poll(Generic[T]):
     async def _not_answered(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
         """Handle a failed query."""
         ends_all = False
-        if isinstance(error, _ABOUT_KEYS) or (
-            isinstance(error, PermissionDenied) and not all(watched.answered for watched in batch.values())
-        ):
+        # a key that never was answered may be of another account; else the plan has become too low
+        has_new_key = not all(watched.answered for watched in batch.values())
+        is_about_keys = isinstance(error, _ABOUT_KEYS) or (
+            isinstance(error, PermissionDenied) and has_new_key
+        )
+        if is_about_keys:
             self._answered(sent_at)
         elif sent_at < self._pause_ends:
             self._paused = True  # two in a row, but this one was sent too early to confirm the first
