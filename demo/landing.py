@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect import read_landing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

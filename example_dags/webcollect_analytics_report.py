@@ -9,10 +9,7 @@ from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Param
 
-from airflow_provider_webcollect.operators.webcollect import (
-    WebCollectMetricsCheckOperator,
-    WebCollectQueryAnalyticsOperator,
-)
+from airflow_provider_webcollect import WebCollectMetricsCheckOperator, WebCollectQueryAnalyticsOperator
 
 # Works for every type of run: on Airflow 3 some have no logical date and no data interval.
 DAY = "(dag_run.data_interval_end or dag_run.run_after) | ds"

@@ -11,14 +11,12 @@ from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Asset, Param
 
-from airflow_provider_webcollect.operators.webcollect import (
+from airflow_provider_webcollect import (
     WebCollectMarkExportedOperator,
     WebCollectStartSubTasksOperator,
-    WebCollectUpdateLoopItemsOperator,
-)
-from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectTaskStatusSensor,
     WebCollectToObjectStorageOperator,
+    WebCollectUpdateLoopItemsOperator,
 )
 
 TASK = "{{ params.collection_task_id }}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Param
 
-from airflow_provider_webcollect.operators.webcollect import (
+from airflow_provider_webcollect import (
     WebCollectCopyTaskOperator,
     WebCollectDeleteTasksOperator,
     WebCollectGetActionsOperator,

@@ -10,9 +10,7 @@ from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Param, task
 
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
+from airflow_provider_webcollect import WebCollectToObjectStorageOperator
 
 #: The fields to load, so that the table keeps its columns whatever else the service sends.
 COLUMNS = {"id": "varchar", "title": "varchar", "price": "varchar", "city": "varchar"}

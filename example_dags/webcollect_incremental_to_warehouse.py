@@ -10,9 +10,7 @@ import pendulum
 from airflow.providers.common.compat.sdk import DAG, Param
 from airflow.providers.google.cloud.transfers.gcs_to_bigquery import GCSToBigQueryOperator
 
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
+from airflow_provider_webcollect import WebCollectToObjectStorageOperator
 
 with DAG(
     dag_id="webcollect_incremental_to_warehouse",

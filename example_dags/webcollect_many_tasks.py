@@ -11,9 +11,9 @@ from typing import Any
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Param, task, task_group
 
-from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+from airflow_provider_webcollect import (
+    WebCollectStartSubTasksOperator,
+    WebCollectTaskStatusSensor,
     WebCollectToObjectStorageOperator,
 )
 

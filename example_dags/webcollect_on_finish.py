@@ -14,10 +14,7 @@ from typing import Any
 import pendulum
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
-    WebCollectToObjectStorageOperator,
-)
-from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
+from airflow_provider_webcollect import WebCollectTaskFinishedTrigger, WebCollectToObjectStorageOperator
 
 # The watched tasks must be known when the DAG is parsed. The default is a task of the sandbox.
 TASK_IDS = os.environ.get("WEBCOLLECT_WATCHED", "5a9d0b0e-0000-4000-8000-000000000001").split(",")

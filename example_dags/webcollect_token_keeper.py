@@ -10,7 +10,7 @@ from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG
 
-from airflow_provider_webcollect.operators.webcollect import WebCollectRefreshTokenOperator
+from airflow_provider_webcollect import WebCollectRefreshTokenOperator
 
 with DAG(
     dag_id="webcollect_token_keeper",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 
+import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+import airflow_provider_webcollect
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 
 HEAVY = (
@@ -93,6 +96,18 @@ def test_dags_import_what_is_declared_and_no_machinery() -> None:
     assert own.isdisjoint(MACHINERY)
 
 
+def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
+    used = {name for module in for_dags() for name in vars(importlib.import_module(module))}
+    ours = {name for name in used if name.startswith("WebCollect") and name.endswith(("Operator", "Sensor"))}
+    bases = {"WebCollectOperator", "WebCollectTaskOperator"}
+
+    assert ours - bases <= {*dir(airflow_provider_webcollect)}
+    for name in dir(airflow_provider_webcollect):
+        assert getattr(airflow_provider_webcollect, name) is not None
+    with pytest.raises(ImportError, match="WebCollectNothing"):
+        from airflow_provider_webcollect import WebCollectNothing  # noqa: F401
+
+
 def test_airflows_own_look_at_the_provider_imports_nothing_heavy() -> None:
     ours = ("get_provider_info", "hooks.webcollect", "ui")
     new = imported(*(f"airflow_provider_webcollect.{module}" for module in ours))
@@ -108,12 +123,23 @@ def test_tasks_import_the_plugin_for_next_to_nothing() -> None:
     assert len(new) <= 5, new
 
 
-def test_the_provider_info_needs_nothing_but_the_standard_library() -> None:
-    module = "airflow_provider_webcollect.get_provider_info"
+def imported_alone(module: str) -> set[str]:
+    """Import a module in a process without Airflow, and return the names of all that this imports."""
     code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    packages = {name.partition(".")[0] for name in done.stdout.split()}
+    return {*done.stdout.split()}
+
+
+def test_the_package_itself_imports_none_of_its_modules() -> None:
+    ours = {name for name in imported_alone("airflow_provider_webcollect") if name.startswith("airflow")}
+
+    assert ours == {"airflow_provider_webcollect"}
+
+
+def test_the_provider_info_needs_nothing_but_the_standard_library() -> None:
+    names = imported_alone("airflow_provider_webcollect.get_provider_info")
+    packages = {name.partition(".")[0] for name in names}
 
     assert packages - sys.stdlib_module_names == {"airflow_provider_webcollect"}
