@@ -194,9 +194,12 @@ def test_the_wheel_holds_the_package_alone(tmp_path: Path, monkeypatch: pytest.M
 
     dist_info = f"{PACKAGE}-{airflow_provider_webcollect.__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {PACKAGE, dist_info}
-    assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/sandbox/openapi.yaml", f"{dist_info}/licenses/LICENSE"} <= {
-        *names
-    }
+    assert {
+        f"{PACKAGE}/__init__.pyi",
+        f"{PACKAGE}/py.typed",
+        f"{PACKAGE}/sandbox/openapi.yaml",
+        f"{dist_info}/licenses/LICENSE",
+    } <= {*names}
     assert [name for name in names if name.endswith(".pyc")] == []
 
 
