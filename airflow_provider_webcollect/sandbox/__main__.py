@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.settings import Settings, as_json, descriptions, make_settings
+from airflow_provider_webcollect.sandbox.settings import Settings, make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +30,7 @@ def make_parser(program: str = "python -m airflow_provider_webcollect.sandbox") 
     :param program: how the program is called.
     """
     parser = argparse.ArgumentParser(
-        prog=program,
-        description="A local stand-in for the web data collection service.",
+        prog=program, description="A local stand-in for the web data collection service."
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
@@ -41,17 +39,20 @@ def make_parser(program: str = "python -m airflow_provider_webcollect.sandbox") 
     parser.add_argument("--allow-remote", action="store_true", help="let --host be other than loopback")
     parser.add_argument("--ready-file", type=Path, help="write the URL into this file once it listens")
     parser.add_argument(
-        "--no-limits", action="store_true", help="the same as --no-enforce-limits: never answer 429"
+        "--no-limits",
+        dest="enforce_limits",
+        action="store_false",
+        help="the same as --no-enforce-limits: never answer 429",
     )
-    meanings = descriptions()
     for setting in dataclasses.fields(Settings):
         flag = "--" + setting.name.replace("_", "-")
-        text = f"{meanings[setting.name]} (default: {getattr(DEFAULTS, setting.name)})"
+        text = setting.metadata["description"] + " (default: %(default)s)"
         if isinstance(setting.default, bool):
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         else:
             several = "*" if isinstance(setting.default, tuple) else None
             parser.add_argument(flag, metavar="X", nargs=several, help=text)
+    parser.set_defaults(**dataclasses.asdict(DEFAULTS))
     return parser
 
 
@@ -61,12 +62,8 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
     :raises ValueError: a value is invalid.
     """
-    names = (setting.name for setting in dataclasses.fields(Settings))
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    if arguments.no_limits:
-        given["enforce_limits"] = False
     return make_settings(
-        as_json(DEFAULTS) | {name: value for name, value in given.items() if value is not None}
+        {setting.name: getattr(arguments, setting.name) for setting in dataclasses.fields(Settings)}
     )
 
 
@@ -76,32 +73,25 @@ def welcome(url: str, datahub_url: str, settings: Settings) -> str:
     The commands are on separate lines, quoted for a POSIX shell. They contain login and password, which every
     sandbox accepts: a refresh token works once, and only with the sandbox that issued it.
     """
-    extra = {"datahub_url": datahub_url, "datahub_api_key": demo.DATAHUB_API_KEY}
-    add = {
-        "--conn-type": "webcollect",
-        "--conn-host": url,
-        "--conn-login": demo.USERNAME,
-        "--conn-password": demo.PASSWORD,
-        "--conn-extra": json.dumps(extra),
-    }
-    command = ["airflow", "connections", "add", CONN_ID, *itertools.chain.from_iterable(add.items())]
-    connection = {
-        "conn_type": "webcollect",
-        "host": url,
-        "login": demo.USERNAME,
-        "password": demo.PASSWORD,
-        "extra": extra,
-    }
+    connection = json.dumps(
+        {
+            "conn_type": "webcollect",
+            "host": url,
+            "login": demo.USERNAME,
+            "password": demo.PASSWORD,
+            "extra": {"datahub_url": datahub_url, "datahub_api_key": demo.DATAHUB_API_KEY},
+        }
+    )
     seconds = (settings.wait_seconds + settings.run_seconds) / settings.speed
     ahead = "; the times of runs are ahead of your clock" if settings.speed > 1 else ""
     return f"""\
 Web data collection sandbox at {url} (data apps: {datahub_url})
 
 Connection, stored in Airflow's database:
-{shlex.join(command)}
+airflow connections add {CONN_ID} --conn-json {shlex.quote(connection)}
 
 or as an environment variable of every Airflow process:
-export AIRFLOW_CONN_{CONN_ID.upper()}={shlex.quote(json.dumps(connection))}
+export AIRFLOW_CONN_{CONN_ID.upper()}={shlex.quote(connection)}
 
 Tasks:
 {demo.TASK_ID}   never ran: start it, wait for it and land it (TASK in the README's DAG)

@@ -10,12 +10,12 @@ import csv
 import random
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
-from dataclasses import dataclass, fields
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -85,13 +85,6 @@ def make_block(rows: Sequence[bytes]) -> Block:
     return Block(b",".join(rows), array("Q", accumulate((len(row) + 1 for row in rows), initial=0)))
 
 
-class Rows(Protocol):
-    """An endless supply of rows."""
-
-    def block(self, number: int, count: int) -> Block:
-        """Return rows from ``number * BLOCK_ROWS`` on: at least ``count``, at most :data:`BLOCK_ROWS`."""
-
-
 @dataclass(frozen=True, eq=False)
 class GivenRows:
     """The user's own rows, repeated endlessly."""
@@ -99,7 +92,7 @@ class GivenRows:
     rows: Sequence[bytes]
 
     def block(self, number: int, count: int) -> Block:
-        """Return only as many as requested, since they may be large."""
+        """Return ``count`` rows from ``number * BLOCK_ROWS`` on; no more, since they may be large."""
         first = number * BLOCK_ROWS
         return make_block([self.rows[i % len(self.rows)] for i in range(first, first + count)])
 
@@ -125,7 +118,7 @@ class MadeUpRows:
     row_bytes: int
 
     def block(self, number: int, count: int) -> Block:
-        """Return a full block, whatever is requested."""
+        """Return :data:`BLOCK_ROWS` rows from ``number * BLOCK_ROWS`` on, whatever ``count`` is."""
         names = [msgspec.json.encode(name) for name in self.fields]
         head = b"{" + names[0] + b':"' + self.lotno.encode() + b"-"
         middles = self._middles(names)
@@ -145,6 +138,10 @@ class MadeUpRows:
         return [b'",' + names[1] + b":" + msgspec.json.encode(item) for item in items]
 
 
+#: An endless supply of rows.
+Rows = GivenRows | MadeUpRows
+
+
 @lru_cache(maxsize=64)
 def _tails(seed: str, fields: tuple[str, ...], row_bytes: int) -> list[bytes]:
     chance = random.Random(seed)
@@ -153,15 +150,11 @@ def _tails(seed: str, fields: tuple[str, ...], row_bytes: int) -> list[bytes]:
 
 def _tail(chance: random.Random, fields: Sequence[str], row_bytes: int) -> bytes:
     record = {name: _value(chance, number) for number, name in enumerate(fields)}
-    tail = msgspec.json.encode(record)[1:]
-    if record:
-        tail = b"," + tail
-        padding = row_bytes - len(tail) - 60
-        if padding > 0:
-            last = fields[-1]
-            filler = (_COMMENTS[0] * (padding // len(_COMMENTS[0]) + 1))[:padding]
-            tail = b"," + msgspec.json.encode({**record, last: f"{record[last] or ''}{filler}"})[1:]
-    return tail
+    padding = row_bytes - len(msgspec.json.encode(record)) - 60
+    if record and padding > 0:
+        filler = _COMMENTS[0] * (padding // len(_COMMENTS[0]) + 1)
+        record[fields[-1]] = f"{record[fields[-1]] or ''}{filler[:padding]}"
+    return (b"," if record else b"") + msgspec.json.encode(record)[1:]
 
 
 def _value(chance: random.Random, number: int) -> str | None:
@@ -320,26 +313,6 @@ def _fitting(block: Block, first: int, end: int, capacity: int, at_least: int) -
 _METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
 
 
-@dataclass
-class Volume:
-    """What a task did in a period."""
-
-    collected: int = 0
-    duplicates: int = 0
-    runs: int = 0
-    failures: int = 0
-    seconds: int = 0
-    captchas: int = 0
-    template_rows: int = 0
-    proxy_ip_halves: int = 0
-    cents: int = 0
-
-    def add(self, other: Volume) -> None:
-        """Add the numbers of another period."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
 def months_back(day: date, months: int) -> date:
     """The same day some months earlier, or that month's last day."""
     year, month = divmod(day.year * 12 + day.month - 1 - months, 12)
@@ -356,12 +329,12 @@ def records(
     :param granularity: ``Day``, ``Week`` or ``Month``.
     :param methods: ``Cloud``, ``Local`` or both.
     """
-    buckets: dict[tuple[str, str, str], tuple[Task, date, Volume]] = {}
+    buckets: dict[tuple[str, str, str], tuple[Task, date, Counter[str]]] = {}
     for task in tasks:
         for method in methods:
             for day, volume in _days(seed, task, start, end, method):
                 key = (_day_key(day, granularity), task.task_id, method)
-                buckets.setdefault(key, (task, day, Volume()))[2].add(volume)
+                buckets.setdefault(key, (task, day, Counter()))[2].update(volume)
     return [
         _record(task, day, granularity, method, volume)
         for (_, _, method), (task, day, volume) in sorted(buckets.items(), key=lambda bucket: bucket[0])
@@ -382,7 +355,7 @@ def with_nulls(seed: int, record: dict[str, Any], share: float) -> dict[str, Any
     }
 
 
-def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterator[tuple[date, Volume]]:
+def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterator[tuple[date, Counter[str]]]:
     for offset in range((end - start).days + 1):
         day = start + timedelta(days=offset)
         chance = random.Random(f"{seed}/{task.task_id}/{day}/{method}")
@@ -390,7 +363,7 @@ def _days(seed: int, task: Task, start: date, end: date, method: str) -> Iterato
             runs, collected = chance.randint(1, 6), chance.randint(0, 20_000)
             yield (
                 day,
-                Volume(
+                Counter(
                     collected=collected,
                     duplicates=chance.randint(0, collected // 20),
                     runs=runs,
@@ -414,7 +387,7 @@ def _first_of_week(day: date) -> date:
     return day - timedelta(days=(day.weekday() - 1) % 7)
 
 
-def _record(task: Task, day: date, granularity: str, method: str, volume: Volume) -> dict[str, Any]:
+def _record(task: Task, day: date, granularity: str, method: str, volume: Counter[str]) -> dict[str, Any]:
     first = _first_of_week(day)
     week = {"weekStartDate": str(first), "weekEndDate": str(first + timedelta(days=6))}
     return {
@@ -425,22 +398,22 @@ def _record(task: Task, day: date, granularity: str, method: str, volume: Volume
         **(week if granularity == "Week" else {}),
         "collectionMethod": method,
         "dataVolumeMetrics": {
-            "totalCollected": volume.collected,
-            "deduplicatedVolume": volume.collected - volume.duplicates,
+            "totalCollected": volume["collected"],
+            "deduplicatedVolume": volume["collected"] - volume["duplicates"],
         },
         "executionMetrics": {
-            "runCount": volume.runs,
-            "successCount": volume.runs - volume.failures,
-            "failureCount": volume.failures,
-            "durationPerRunSeconds": round(volume.seconds / volume.runs, 2),
-            "totalExecutionSeconds": volume.seconds,
-            "successRate": round(1 - volume.failures / volume.runs, 4),
-            "failureRate": round(volume.failures / volume.runs, 4),
+            "runCount": volume["runs"],
+            "successCount": volume["runs"] - volume["failures"],
+            "failureCount": volume["failures"],
+            "durationPerRunSeconds": round(volume["seconds"] / volume["runs"], 2),
+            "totalExecutionSeconds": volume["seconds"],
+            "successRate": round(1 - volume["failures"] / volume["runs"], 4),
+            "failureRate": round(volume["failures"] / volume["runs"], 4),
         },
         "resourceUsageMetrics": {
-            "captchaCount": volume.captchas,
-            "simpleTemplateCount": volume.template_rows if method == "Cloud" else None,
-            "proxyIpCount": volume.proxy_ip_halves / 2,
-            "balance": volume.cents / 100,
+            "captchaCount": volume["captchas"],
+            "simpleTemplateCount": volume["template_rows"] if method == "Cloud" else None,
+            "proxyIpCount": volume["proxy_ip_halves"] / 2,
+            "balance": volume["cents"] / 100,
         },
     }

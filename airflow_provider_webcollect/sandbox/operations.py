@@ -5,11 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote
 
-from airflow_provider_webcollect.sandbox import bodies, demo
-from airflow_provider_webcollect.sandbox.bodies import ServiceError, decode_query, invalid, required
+from msgspec import Meta
+
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.arguments import (
+    ActionParameters,
+    ActionType,
+    GroupIds,
+    Integer,
+    LoopItems,
+    LoopType,
+    Names,
+    PageNumber,
+    Parameters,
+    Text,
+    Texts,
+)
+from airflow_provider_webcollect.sandbox.bodies import ServiceError, invalid, required
 from airflow_provider_webcollect.sandbox.data import (
     MAX_PAGE_ROWS,
     Span,
@@ -18,7 +34,7 @@ from airflow_provider_webcollect.sandbox.data import (
     records,
     with_nulls,
 )
-from airflow_provider_webcollect.sandbox.state import STATUS_V1, STATUS_V2, Call, State
+from airflow_provider_webcollect.sandbox.state import STATUS_V1, STATUS_V2, State
 from airflow_provider_webcollect.sandbox.world import (
     ENTER_TEXT_ACTION,
     EXTRACTING,
@@ -37,40 +53,65 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox.settings import Settings
 
 
-def refresh_token(state: State, call: Call) -> object:
+def refresh_token(
+    state: State,
+    *,
+    grant_type: Literal["password", "refresh_token"],
+    refresh_token: Text | None = None,
+    username: Text | None = None,
+    password: Text | None = None,
+) -> object:
     """Endpoint 1, and the first token by password."""
-    grant = bodies.decode_object(call.content_type, call.body).get("grant_type")
-    if grant == "password":
-        login = bodies.decode_body(call.content_type, call.body, bodies.PasswordGrant)
-        return state.tokens.log_in(state.settings, login.username, login.password)
-    body = bodies.decode_body(call.content_type, call.body, bodies.RefreshGrant)
-    return state.tokens.refresh(state.settings, body.refresh_token)
+    if grant_type == "refresh_token":
+        if username is not None or password is not None:
+            raise invalid("With a refresh token there is no user name and no password.")
+        if refresh_token is None:
+            raise required("refresh_token")
+        return state.tokens.refresh(state.settings, refresh_token)
+    if refresh_token is not None:
+        raise invalid("With a password there is no refresh token.")
+    if username is None or password is None:
+        raise required("username" if username is None else "password")
+    return state.tokens.log_in(state.settings, username, password)
 
 
-def query_analytics(state: State, call: Call) -> object:
+def query_analytics(
+    state: State,
+    *,
+    start: date,
+    end: date,
+    page: PageNumber = 1,
+    page_size: Annotated[int, Meta(ge=1, le=500)] = 20,
+    task_ids: Annotated[tuple[Text, ...], Meta(max_length=100)] = (),
+    member_names: Annotated[tuple[Text, ...], Meta(max_length=100)] = (),
+    collection_method: Literal["Cloud", "Local", "All"] = "All",
+    time_granularity: Literal["Day", "Week", "Month"] = "Day",
+) -> object:
     """Endpoint 2."""
-    query = bodies.decode_body(call.content_type, call.body, bodies.AnalyticsQuery)
-    start, end = _period(query.start, query.end, datetime.fromtimestamp(state.clock.wall(), UTC).date())
-    members = set(query.member_names) or {call.user}
-    if not members <= {call.user, demo.COLLEAGUE}:
+    today = datetime.fromtimestamp(state.clock.wall(), UTC).date()
+    if end > today or end < start:
+        raise invalid("end must not be later than today (UTC) and not earlier than start.")
+    if start < months_back(today, 3):
+        raise invalid("Only the latest 3 months can be queried.")
+    members = set(member_names) or {demo.USERNAME}
+    if not members <= {demo.USERNAME, demo.COLLEAGUE}:
         raise ServiceError("MemberNotAllowed", "A member name is not one of your team.")
     tasks = [
         task
         for task in state.world.tasks.values()
-        if task.owner in members and (not query.task_ids or task.task_id in query.task_ids)
+        if task.owner in members and (not task_ids or task.task_id in task_ids)
     ]
-    methods = ["Cloud", "Local"] if query.collection_method == "All" else [query.collection_method]
+    methods = ["Cloud", "Local"] if collection_method == "All" else [collection_method]
     seed, null_share = state.settings.seed, state.settings.null_metrics
-    found = records(seed, tasks, start, end, query.time_granularity, methods)
-    first = (query.page - 1) * query.page_size
-    page = found[first : first + query.page_size]
-    return {"total": len(found), "data": [with_nulls(seed, record, null_share) for record in page]}
+    found = records(seed, tasks, start, end, time_granularity, methods)
+    shown = found[(page - 1) * page_size : page * page_size]
+    return {"total": len(found), "data": [with_nulls(seed, record, null_share) for record in shown]}
 
 
-def deprecate_data_app(state: State, call: Call) -> object:
+def deprecate_data_app(state: State, *, app_id: str, author: str) -> object:
     """Endpoint 20."""
-    app = state.world.apps.get(call.path_id)
-    if app is None or app.author != call.user:
+    app = state.world.apps.get(app_id)
+    if app is None or app.author != author:
         raise ServiceError("not_found", "There is no such data app.", status=404)
     app.status = "deprecated"
     version = {"version": app.version} if app.version else {}
@@ -83,42 +124,28 @@ def deprecate_data_app(state: State, call: Call) -> object:
     }
 
 
-def _period(start: str, end: str, today: date) -> tuple[date, date]:
-    try:
-        first, last = date.fromisoformat(start), date.fromisoformat(end)
-    except ValueError as error:
-        raise invalid(f"start and end must be dates: {error}") from error
-    if last > today or last < first:
-        raise invalid("end must not be later than today (UTC) and not earlier than start.")
-    if first < months_back(today, 3):
-        raise invalid("Only the latest 3 months can be queried.")
-    return first, last
-
-
 SUBTASK_PAGE_ROWS = 20
 MOST_TASKS = 100
 
 
-def get_task_statuses(state: State, call: Call) -> object:
+def get_task_statuses(state: State, *, task_ids: Texts) -> object:
     """Endpoint 12."""
     now = state.clock.now()
     return [
         {"taskId": _echoed(state, task.task_id), "taskName": task.name, "status": task.seen(now)[0]}
-        for task in _with_status(state, call)
+        for task in _with_status(state, task_ids)
     ]
 
 
-def get_task_statuses_v2(state: State, call: Call) -> object:
+def get_task_statuses_v2(state: State, *, task_ids: Texts) -> object:
     """Endpoint 13."""
     now = state.clock.now()
-    return [_status_record(state, task, now) for task in _with_status(state, call)]
+    return [_status_record(state, task, now) for task in _with_status(state, task_ids)]
 
 
-def get_subtasks(state: State, call: Call) -> object:
+def get_subtasks(state: State, *, task_id: Text, page: PageNumber, size: PageNumber) -> object:
     """Endpoint 14."""
-    query = bodies.decode_query(call.query, needed=("taskId", "page", "size"))
-    page, size = bodies.integer(query, "page", least=1), bodies.integer(query, "size", least=1)
-    task, now = state.world.own(call.user, query["taskId"]), state.clock.now()
+    task, now = state.world.own(task_id), state.clock.now()
     size = min(size, SUBTASK_PAGE_ROWS)
     shown = list(enumerate(_listed_subtasks(state, task)))[(page - 1) * size : page * size]
     return [
@@ -127,22 +154,20 @@ def get_subtasks(state: State, call: Call) -> object:
     ]
 
 
-def start_subtasks(state: State, call: Call) -> object:
+def start_subtasks(state: State, *, task_id: Text, sub_task_ids: Texts) -> None:
     """Endpoint 15."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.SubTaskIds)
-    task = state.world.own(call.user, body.task_id)
+    task = state.world.own(task_id)
     exact = state.settings.echo_ids == "as_sent"
-    subtask_ids = {subtask_id if exact else subtask_id.lower() for subtask_id in body.sub_task_ids}
+    subtask_ids = {subtask_id if exact else subtask_id.lower() for subtask_id in sub_task_ids}
     if not subtask_ids <= set(task.subtask_ids):
         raise invalid("A sub-task id is not one of the task's.")
     state.world.start(task, subtask_ids)
-    return None
 
 
-def get_running_counts(state: State, call: Call) -> object:
+def get_running_counts(state: State) -> object:
     """Endpoint 16."""
     now = state.clock.now()
-    tasks = [task for task in state.world.tasks.values() if task.owner == call.user]
+    tasks = [task for task in state.world.tasks.values() if task.owner == demo.USERNAME]
     statuses = [task.status(now) for task in tasks]
     subtasks = [
         run.subtask_status(i, now)
@@ -165,11 +190,10 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
-def _with_status(state: State, call: Call) -> list[Task]:
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
-    if len(body.task_ids) > MOST_TASKS:
+def _with_status(state: State, task_ids: list[str]) -> list[Task]:
+    if len(task_ids) > MOST_TASKS:
         raise ServiceError("InvalidTasks", f"A query names at most {MOST_TASKS} tasks.")
-    tasks = state.world.owned(call.user, body.task_ids)
+    tasks = state.world.owned(task_ids)
     return [task for task in tasks if task.runs or task.marked or not state.settings.hide_unexecuted]
 
 
@@ -223,162 +247,152 @@ def _execution_times(run: Run | None, now: float, settings: Settings) -> dict[st
     }
 
 
-def read_data(state: State, call: Call) -> bytes:
+PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS)]
+
+
+def read_data(state: State, *, task_id: Text, offset: Integer, size: PageSize) -> bytes:
     """Endpoint 17."""
-    return _read(state, call, by_batch=False)
+    return _page(state, visible_rows(state, state.world.own(task_id)), offset, size)
 
 
-def read_batch_data(state: State, call: Call) -> bytes:
+def read_batch_data(state: State, *, task_id: Text, lotno: Text, offset: Integer, size: PageSize) -> bytes:
     """Endpoint 18."""
-    return _read(state, call, by_batch=True)
+    batch = visible_rows(state, state.world.own(task_id), lotno)
+    if not batch:
+        raise invalid("The task has no batch of this number.")
+    return _page(state, batch, offset, size)
 
 
-def mark_exported(state: State, call: Call) -> object:
+def mark_exported(state: State, *, task_id: Text) -> None:
     """Endpoint 19: rows that exist now count as exported, later ones do not."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskId)
-    for run in state.world.own(call.user, body.task_id).runs:
+    for run in state.world.own(task_id).runs:
         run.exported_rows = run.row_count(state.clock.now())
-    return None
 
 
-def visible_rows(state: State, task: Task, lotno: str | None) -> list[Span]:
+def visible_rows(state: State, task: Task, lotno: str | None = None) -> list[Span]:
     """Return the rows of a complete read of a task, or of one of its batches."""
     now, delay = state.clock.now(), state.settings.empty_after_finish_seconds
     return [run.readable(now, delay) for run in task.runs if lotno in (None, run.lotno)]
 
 
-def _read(state: State, call: Call, by_batch: bool) -> bytes:
-    batch = ("lotno",) if by_batch else ()
-    query = bodies.decode_query(call.query, needed=("taskId", *batch, "offset", "size"))
-    offset, size = bodies.integer(query, "offset"), bodies.integer(query, "size", 1, MAX_PAGE_ROWS)
-    spans = visible_rows(state, state.world.own(call.user, query["taskId"]), query.get("lotno"))
-    if by_batch and not spans:
-        raise invalid("The task has no batch of this number.")
+def _page(state: State, spans: list[Span], offset: int, size: int) -> bytes:
     settings = state.settings
-    return read_page(
-        spans, offset, size, settings.offset_jump, state.blocks, settings.large_pages == "refuse"
-    )
+    refuse_large = settings.large_pages == "refuse"
+    return read_page(spans, offset, size, settings.offset_jump, state.blocks, refuse_large)
 
 
 _LOOP_TYPES = {"urllist": "UrlList", "textlist": "TextList"}
 _SHOWN_LOOP_TYPES = {"UrlList": "URLList", "TextList": "TextList"}
 
 
-def update_loop_items(state: State, call: Call) -> object:
+def update_loop_items(
+    state: State,
+    *,
+    task_id: Text,
+    action_id: Text,
+    loop_type: LoopType,
+    loop_items: list[str],
+    is_append: bool,
+) -> object:
     """Endpoint 3."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskLoopItems)
-    task = state.world.own(call.user, body.task_id)
-    _set_loop_items(_step(task, body.action_id, LOOP_ACTION), body.loop_type, body.loop_items, body.is_append)
+    task = state.world.own(task_id)
+    _set_loop_items(_step(task, action_id, LOOP_ACTION), loop_type, loop_items, is_append)
     return {"message": "The loop items were updated."}
 
 
-def update_task_parameters(state: State, call: Call) -> object:
+def update_task_parameters(
+    state: State,
+    *,
+    task_id: Text | None = None,
+    actions: tuple[ActionParameters, ...] = (),
+    loop_items: tuple[LoopItems, ...] = (),
+) -> object:
     """Endpoint 4."""
-    if _updates_nothing(call):
+    if not actions and not loop_items:
         raise ServiceError("RequestModelNull", "The request has no parameters.")
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskParameters)
-    task = state.world.own(call.user, body.task_id)
+    if task_id is None:
+        raise required("taskId")
+    task = state.world.own(task_id)
     # All steps are looked up before any is changed, so that a refused request changes nothing.
-    steps = [_step(task, entry.action_id, entry.action_type) for entry in body.actions]
-    loops = [_step(task, entry.action_id, LOOP_ACTION) for entry in body.loop_items]
-    for step, parameters in zip(steps, body.actions, strict=True):
-        step.properties |= {entry.name: entry.value for entry in parameters.properties}
-    for loop, items in zip(loops, body.loop_items, strict=True):
+    steps = [_step(task, entry.action_id, entry.action_type) for entry in actions]
+    loops = [_step(task, entry.action_id, LOOP_ACTION) for entry in loop_items]
+    for step, parameters in zip(steps, actions, strict=True):
+        step.properties = step.properties | {entry.name: entry.value for entry in parameters.properties}
+    for loop, items in zip(loops, loop_items, strict=True):
         _set_loop_items(loop, items.loop_type, items.loop_items, bool(items.is_append))
     echoed = [
         {"actionId": loop.action_id, "loopType": items.loop_type, "loopItems": loop.loop_items}
-        for loop, items in zip(loops, body.loop_items, strict=True)
+        for loop, items in zip(loops, loop_items, strict=True)
     ]
-    return {"taskId": task.task_id, "updatedParameters": {"actions": body.actions, "loopItems": echoed}}
+    return {"taskId": task.task_id, "updatedParameters": {"actions": actions, "loopItems": echoed}}
 
 
-def get_actions(state: State, call: Call) -> object:
+def get_actions(
+    state: State, *, task_ids: Texts, action_types: Annotated[list[ActionType], Meta(min_length=1)]
+) -> object:
     """Endpoint 5."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.ActionsQuery)
     return [
         {
             "taskId": task.task_id,
-            "actions": [_step_record(step) for step in task.actions if step.action_type in body.action_types],
+            "actions": [_step_record(step) for step in task.actions if step.action_type in action_types],
         }
-        for task in state.world.owned(call.user, body.task_ids)
+        for task in state.world.owned(task_ids)
     ]
 
 
-def replace_urls(state: State, call: Call) -> object:
+def replace_urls(state: State, *, task_id: Text, file: bytes) -> None:
     """Endpoint 6."""
-    if call.form.keys() - {"taskId", "file"}:
-        raise invalid("The form has a field that is neither taskId nor file.")
-    task_id, file = call.form.get("taskId"), call.form.get("file")
-    if not isinstance(task_id, str) or not task_id:
-        raise required("taskId")
-    if not isinstance(file, bytes):
-        raise required("file")
-    task = state.world.own(call.user, task_id)
+    task = state.world.own(task_id)
     if task.running(state.clock.now()):
         raise ServiceError("TaskExecuting", "The task is running.")
     _set_loop_items(task.loop, "UrlList", _urls(file), append=False)
-    return None
 
 
-def copy_task(state: State, call: Call) -> object:
+def copy_task(state: State, *, task_id: Text, task_group_id: Integer | None = None) -> object:
     """Endpoint 7."""
-    query = bodies.decode_query(call.query, needed=("taskId",), optional=("taskGroupId",))
-    task = state.world.own(call.user, query["taskId"])
-    group = bodies.integer(query, "taskGroupId") if "taskGroupId" in query else task.group_id
-    copy = state.world.copy_task(task, state.world.known_group(group))
+    task = state.world.own(task_id)
+    group_id = task.group_id if task_group_id is None else task_group_id
+    copy = state.world.copy_task(task, state.world.known_group(group_id))
     return {"taskId": copy.task_id, "taskName": copy.name}
 
 
-def copy_tasks(state: State, call: Call) -> object:
+def copy_tasks(state: State, *, task_ids: Texts, group_ids: GroupIds) -> object:
     """Endpoint 8."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.Copies)
     world, failed = state.world, []
-    if not world.owned(call.user, body.task_ids):
+    if not world.owned(task_ids):
         raise ServiceError("InvalidTaskId", "None of the task ids is valid.")
-    for task_id in body.task_ids:
-        for group_id in body.group_ids:
+    for task_id in task_ids:
+        for group_id in group_ids:
             try:
-                world.copy_task(world.own(call.user, task_id), world.known_group(group_id))
+                world.copy_task(world.own(task_id), world.known_group(group_id))
             except ServiceError as refusal:
                 failed.append({"taskId": task_id, "reason": refusal.message})
-    count = len(body.task_ids) * len(body.group_ids)
+    count = len(task_ids) * len(group_ids)
     answer = {"requestCount": count, "successCount": count - len(failed)}
     return {**answer, "failedTasks": failed} if failed else answer
 
 
-def move_task(state: State, call: Call) -> object:
+def move_task(state: State, *, task_id: Text, task_group_id: Integer) -> object:
     """Endpoint 9."""
-    query = bodies.decode_query(call.query, needed=("taskId", "taskGroupId"))
-    group_id = bodies.integer(query, "taskGroupId")
-    task = state.world.own(call.user, query["taskId"])
-    task.group_id = state.world.known_group(group_id)
+    task = state.world.own(task_id)
+    task.group_id = state.world.known_group(task_group_id)
     return {"moved": True}
 
 
-def delete_tasks(state: State, call: Call) -> object:
+def delete_tasks(state: State, *, task_ids: Texts) -> object:
     """Endpoint 10; unknown ids are ignored, so that repeating it has no effect."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.TaskIds)
-    for task in state.world.owned(call.user, body.task_ids):
+    for task in state.world.owned(task_ids):
         del state.world.tasks[task.task_id.lower()]
     return []
 
 
-def delete_task_groups(state: State, call: Call) -> object:
+def delete_task_groups(state: State, *, group_ids: GroupIds) -> object:
     """Endpoint 11; like endpoint 10."""
-    body = bodies.decode_body(call.content_type, call.body, bodies.GroupIds)
-    if demo.DEFAULT_GROUP_ID in body.group_ids:
+    if demo.DEFAULT_GROUP_ID in group_ids:
         raise invalid("The default group cannot be deleted.")
-    for group_id in body.group_ids:
+    for group_id in group_ids:
         state.world.delete_group(group_id)
     return []
-
-
-def _updates_nothing(call: Call) -> bool:
-    if call.body.strip() in (b"", b"null"):
-        return True
-    fields = bodies.decode_object(call.content_type, call.body)
-    known = fields.keys() <= {"taskId", "actions", "loopItems"}
-    return known and not fields.get("actions") and not fields.get("loopItems")
 
 
 def _step(task: Task, action_id: str, action_type: str) -> Action:
@@ -424,29 +438,39 @@ class Operation:
     """
     One endpoint.
 
+    :param handle: carries it out, for the state and its arguments; the caller is an argument of data apps.
     :param path: the contract's path.
     :param tiers: plans that include it.
     :param takes: where its arguments are; arguments elsewhere are refused.
+    :param names: how its arguments are named.
+    :param body_may_be_empty: whether no body, or null, counts as an empty object.
     :param takes_api_key: whether ``x-api-key`` may replace the token.
     :param status_limit: its additional rate limit besides the general one.
     """
 
-    handle: Callable[[State, Call], object]
+    handle: Callable[..., object]
     method: str
     path: str
     tiers: tuple[str, ...] = _TASKS
-    takes: Literal["json", "form", "query", "nothing"] = "json"
+    takes: Literal["json", "form", "query", "path"] = "json"
+    names: Names = "camel"
+    body_may_be_empty: bool = False
     takes_api_key: bool = False
     needs_token: bool = True
     status_limit: str | None = None
     data_app: bool = False
 
+    @cached_property
+    def parameters(self) -> Parameters:
+        """What its handler takes from a request."""
+        return Parameters(self.handle, self.names)
+
 
 OPERATIONS = (
-    Operation(refresh_token, "POST", "/token", _ALL, needs_token=False),
+    Operation(refresh_token, "POST", "/token", _ALL, names=None, needs_token=False),
     Operation(query_analytics, "POST", "/taskanalytics/queries", _ANALYTICS),
     Operation(update_loop_items, "POST", "/task/updateLoopItems", takes_api_key=True),
-    Operation(update_task_parameters, "POST", "/task/updateTaskParameters"),
+    Operation(update_task_parameters, "POST", "/task/updateTaskParameters", body_may_be_empty=True),
     Operation(get_actions, "POST", "/task/getActions"),
     Operation(replace_urls, "POST", "/task/urls:file", takes="form"),
     Operation(copy_task, "POST", "/task/copy", takes="query", takes_api_key=True),
@@ -458,13 +482,7 @@ OPERATIONS = (
     Operation(get_task_statuses_v2, "POST", "/cloudextraction/statuses/v2", status_limit=STATUS_V2),
     Operation(get_subtasks, "GET", "/cloudextraction/task/subtasks", takes="query"),
     Operation(start_subtasks, "POST", "/cloudextraction/subtasks:start", takes_api_key=True),
-    Operation(
-        get_running_counts,
-        "GET",
-        "/cloudextraction/task/stats",
-        ("Enterprise",),
-        takes="nothing",
-    ),
+    Operation(get_running_counts, "GET", "/cloudextraction/task/stats", ("Enterprise",), takes="query"),
     Operation(read_data, "GET", "/data/all", _ALL, takes="query"),
     Operation(read_batch_data, "GET", "/data/lotno/all", _ALL, takes="query", takes_api_key=True),
     Operation(mark_exported, "POST", "/data/markexported", _ALL, takes_api_key=True),
@@ -472,8 +490,8 @@ OPERATIONS = (
         deprecate_data_app,
         "POST",
         "/v1/data-apps/{app_id}/deprecate",
-        _ALL,
-        takes="nothing",
+        takes="path",
+        names=None,
         data_app=True,
     ),
 )
@@ -493,35 +511,3 @@ def find_operation(raw_path: str) -> tuple[Operation | None, str]:
             return _DEPRECATE, unquote(app_id)
     # A colon may be sent plain or percent-encoded; nothing else in the paths is ever encoded.
     return _BY_PATH.get(raw_path.replace("%3A", ":").replace("%3a", ":")), ""
-
-
-def check_method(operation: Operation, method: str) -> None:
-    """
-    Accept only the contract's method.
-
-    :raises ServiceError: HTTP 405.
-    """
-    if method != operation.method:
-        raise ServiceError("MethodNotAllowed", f"Use {operation.method}.", 405, {"Allow": operation.method})
-
-
-def check_tier(operation: Operation, tier: str) -> None:
-    """
-    Check that the account's plan includes the endpoint.
-
-    :raises ServiceError: ``PermissionDenied``, HTTP 403.
-    """
-    if tier not in operation.tiers:
-        raise ServiceError("PermissionDenied", f"The plan {tier} does not include this.", status=403)
-
-
-def check_arguments(operation: Operation, query: bytes, body: bytes) -> None:
-    """
-    Accept a query or a body only if the operation takes one.
-
-    :raises ServiceError: ``InvalidParameter``.
-    """
-    if operation.takes != "query":
-        decode_query(query, needed=())
-    if operation.takes in ("query", "nothing") and body:
-        raise invalid("This endpoint takes no body.")

@@ -8,47 +8,38 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.client import responses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sandbox.arguments import json_object, query_values, raw_path
 from airflow_provider_webcollect.sandbox.bodies import ServiceError, error_body, invalid, success_body
-from airflow_provider_webcollect.sandbox.control_client import Control
-from airflow_provider_webcollect.sandbox.control_server import PREFIX, is_loopback, run_command
-from airflow_provider_webcollect.sandbox.operations import (
-    DATAHUB_PREFIX,
-    Operation,
-    check_arguments,
-    check_method,
-    check_tier,
-    find_operation,
-)
+from airflow_provider_webcollect.sandbox.commands import PREFIX, is_loopback, run_command
+from airflow_provider_webcollect.sandbox.control import Control
+from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX, Operation, find_operation
 from airflow_provider_webcollect.sandbox.settings import Settings
 from airflow_provider_webcollect.sandbox.state import (
-    Call,
     Entry,
     Fault,
-    Request,
     State,
+    check_credential,
     data_app_author,
-    main_service_user,
     refuse_credentials,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Mapping
-    from types import TracebackType
+    from collections.abc import Coroutine, Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
-
-_JSON = "application/json"
+_CODES = {401: "Invalid.Token", 403: "PermissionDenied", 429: "TooManyRequests"}
 
 
 @dataclass
@@ -58,7 +49,7 @@ class Answer:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    content_type: str | None = _JSON
+    content_type: str | None = "application/json"
 
 
 class App:
@@ -73,22 +64,40 @@ class App:
         self._any_host = any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = await _receive_request(scope, receive)
-        if request is None:
+        body = await _body(receive)
+        if body is None:
             return
-        if request.raw_path.startswith(PREFIX):
-            status, body = run_command(self._state, request, scope["server"][1], self._any_host)
+
+        async def replay() -> Message:
+            return {"type": "http.request", "body": body}
+
+        request = Request(scope, replay)
+        path = raw_path(request)
+        if path.startswith(PREFIX):
+            status, body = run_command(self._state, request, body, self._any_host)
             await _send(send, Answer(status, body, {"Allow": "POST"}))
             return
         # A request in flight during a reset must not be written to the new log.
         log, arrived = self._state.log, self._state.clock.now()
-        operation, path_id = find_operation(request.raw_path)
-        endpoint = operation.path if operation else request.raw_path
+        operation, path_id = find_operation(path)
+        endpoint = operation.path if operation else path
         fault = self._state.faults.next(endpoint)
-        answer = await self._answer(request, operation, path_id, fault)
+        answer = await self._answer(request, body, operation, path_id, fault)
         if self._state.settings.latency:
             await asyncio.sleep(self._state.settings.latency)
-        log.add(Entry(arrived, request, endpoint, answer.status if answer else 0))
+        log.add(
+            Entry(
+                time=arrived,
+                method=request.method,
+                path=path,
+                endpoint=endpoint,
+                query_string=scope["query_string"].decode("latin-1"),
+                headers=request.headers,
+                body=body,
+                status=answer.status if answer else 0,
+                client_port=scope["client"][1],
+            )
+        )
         if answer is None:
             await _hang_up(scope, receive)
         elif fault and fault.kind == "cut_body":
@@ -100,124 +109,141 @@ class App:
             await _send(send, answer)
 
     async def _answer(
-        self, request: Request, operation: Operation | None, path_id: str, fault: Fault | None
+        self, request: Request, body: bytes, operation: Operation | None, path_id: str, fault: Fault | None
     ) -> Answer | None:
         """The response, or ``None`` if the connection is to be closed without one."""
         if fault is None:
-            return await self._true_answer(request, operation, path_id)
+            return await self._true_answer(request, body, operation, path_id)
         if fault.kind == "drop":
             return None
-        if fault.kind in ("status", "error_200", "html", "redirect", "raw"):
-            if fault.done:
-                await self._true_answer(request, operation, path_id)
+        if fault.kind in _PLANNED_STATUSES and not fault.done:
             return _planned_answer(request, fault)
         if fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
-        answer = await self._true_answer(request, operation, path_id)
-        if fault.kind == "no_answer":
-            return None
-        if fault.kind == "broken_json":
-            return replace(answer, body=answer.body[: len(answer.body) * 2 // 3])
-        return answer
+        answer = await self._true_answer(request, body, operation, path_id)
+        match fault.kind:
+            case "no_answer":
+                return None
+            case "broken_json":
+                return replace(answer, body=answer.body[: len(answer.body) * 2 // 3])
+            case "slow" | "drip" | "cut_body":
+                return answer
+        return _planned_answer(request, fault)
 
-    async def _true_answer(self, request: Request, operation: Operation | None, path_id: str) -> Answer:
+    async def _true_answer(
+        self, request: Request, body: bytes, operation: Operation | None, path_id: str
+    ) -> Answer:
         try:
             if operation is None:
                 raise ServiceError("NotFound", "There is no such path.", status=404)
-            check_method(operation, request.method)
-            if operation.data_app:
-                user = data_app_author(request.headers)
-            else:
-                user = self._let_in(request, operation)
-            check_arguments(operation, request.query, request.body)
-            call = await _make_call(request, operation, user, path_id)
-            data = operation.handle(self._state, call)
+            if request.method != operation.method:
+                allowed = {"Allow": operation.method}
+                raise ServiceError("MethodNotAllowed", f"Use {operation.method}.", 405, allowed)
+            self._let_in(request, operation)
+            arguments = await _arguments(request, body, operation, path_id)
+            data = operation.handle(self._state, **arguments)
         except ServiceError as error:
             return _refusal(request, error)
         return Answer(200, success_body(data, operation.data_app))
 
-    def _let_in(self, request: Request, operation: Operation) -> str:
-        """Return the main service's user; refuse one over the limit, unknown or with too low a plan."""
-        state = self._state
-        state.limits.check(state.settings, request.client[0], operation.status_limit)
+    def _let_in(self, request: Request, operation: Operation) -> None:
+        """Refuse a caller who is over the limit or unknown, or whose plan is too low."""
+        state, tier = self._state, self._state.settings.tier
+        if operation.data_app:
+            data_app_author(request.headers)
+            return
+        state.limits.check(state.settings, request.scope["client"][0], operation.status_limit)
         if not operation.needs_token:
             refuse_credentials(request.headers)
-            return ""
+            return
         takes_api_key = operation.takes_api_key or state.settings.api_key_everywhere
-        user = main_service_user(request.headers, state.tokens, takes_api_key)
-        check_tier(operation, state.settings.tier)
-        return user
+        check_credential(request.headers, state.tokens, takes_api_key)
+        if tier not in operation.tiers:
+            raise ServiceError("PermissionDenied", f"The plan {tier} does not include this.", status=403)
+
+
+#: Of the failures with a response of their own.
+_PLANNED_STATUSES = {"status": 500, "error_200": 200, "html": 502, "redirect": 307, "raw": 200}
 
 
 def _planned_answer(request: Request, fault: Fault) -> Answer:
-    if fault.kind == "raw":
-        return Answer(fault.status_or(200), fault.body, fault.headers, content_type=None)
-    if fault.kind == "html":
-        status = fault.status_or(502)
-        page = f"<html><body><h1>{status} {responses.get(status, '')}</h1></body></html>"
-        return Answer(status, page.encode(), fault.headers, "text/html")
-    if fault.kind == "redirect":
-        return Answer(fault.status_or(307), b"", {"Location": fault.to, **fault.headers})
-    status = fault.status_or(200 if fault.kind == "error_200" else 500)
-    return _refusal(request, ServiceError(fault.error_code(status), fault.message, status, fault.headers))
+    status = fault.status or _PLANNED_STATUSES[fault.kind]
+    match fault.kind:
+        case "raw":
+            return Answer(status, fault.body, fault.headers, content_type=None)
+        case "html":
+            page = f"<html><body><h1>{status} {responses.get(status, '')}</h1></body></html>"
+            return Answer(status, page.encode(), fault.headers, "text/html")
+        case "redirect":
+            return Answer(status, b"", {"Location": fault.to, **fault.headers})
+    code = fault.code or _CODES.get(status, "ServerError")
+    return _refusal(request, ServiceError(code, fault.message, status, fault.headers))
 
 
 def _refusal(request: Request, error: ServiceError) -> Answer:
-    data_app = request.raw_path.startswith(DATAHUB_PREFIX + "/")
+    data_app = raw_path(request).startswith(DATAHUB_PREFIX + "/")
     return Answer(error.status, error_body(error, data_app), error.headers)
 
 
-async def _make_call(request: Request, operation: Operation, user: str, path_id: str) -> Call:
-    content_type = request.headers.get("content-type", "")
-    form = await _form(request, content_type) if operation.takes == "form" else {}
-    return Call(user, request.query, content_type, request.body, path_id, form)
+async def _arguments(request: Request, body: bytes, operation: Operation, path_id: str) -> dict[str, Any]:
+    """
+    The arguments of a call, checked.
+
+    :raises ServiceError: one is missing, invalid or unknown, or not where the operation takes it.
+    """
+    query = query_values(request.scope["query_string"].decode("latin-1"))
+    if operation.takes != "query" and query:
+        raise invalid(f"Unknown query parameter {next(iter(query))}.")
+    if operation.takes in ("query", "path") and body:
+        raise invalid("This endpoint takes no body.")
+    match operation.takes:
+        case "query":
+            return operation.parameters.check_query(query)
+        case "path":
+            author = data_app_author(request.headers)
+            return operation.parameters.check({"app_id": path_id, "author": author})
+        case "form":
+            return operation.parameters.check(await _form(request))
+        case "json" if operation.body_may_be_empty and body.strip() in (b"", b"null"):
+            return operation.parameters.check({})
+        case "json":
+            return operation.parameters.check(json_object(request.headers.get("content-type", ""), body))
 
 
-async def _form(request: Request, content_type: str) -> dict[str, str | bytes]:
+async def _form(request: Request) -> dict[str, str | bytes]:
     """
     The fields of a multipart body.
 
     :raises ServiceError: the body is not multipart, or a field is given twice.
     """
-    if not content_type.lower().startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise invalid("The Content-Type must be multipart/form-data.")
-
-    async def body() -> AsyncGenerator[bytes, None]:
-        yield request.body
-
     try:
-        form = await MultiPartParser(Headers(dict(request.headers)), body()).parse()
+        async with request.form() as form:
+            # A file without a name counts as a text, which is no file, and must not be taken for base64.
+            fields = [
+                (name, await value.read() if isinstance(value, UploadFile) else value)
+                for name, value in form.multi_items()
+                if isinstance(value, UploadFile) or name != "file"
+            ]
     except (MultiPartException, ValueError) as error:
         raise invalid(f"The form cannot be read: {error}") from error
-    try:
-        fields = form.multi_items()
-        if len(form) < len(fields):
-            raise invalid("A form field is given twice.")
-        return {
-            name: await value.read() if isinstance(value, UploadFile) else value for name, value in fields
-        }
-    finally:
-        await form.close()
+    if len(dict(fields)) < len(fields):
+        raise invalid("A form field is given twice.")
+    return dict(fields)
 
 
-async def _receive_request(scope: Scope, receive: Receive) -> Request | None:
-    """The request, or ``None`` if the client disconnected before sending all of it."""
+async def _body(receive: Receive) -> bytes | None:
+    """The body of a request, or ``None`` if the client disconnected before sending all of it."""
+    # The same as Request.body(), which takes a tenth more time for a request.
     chunks: list[bytes] = []
-    more = True
-    while more:
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         chunks.append(message["body"])
-        more = message["more_body"]
-    return Request(
-        method=scope["method"],
-        raw_path=scope["raw_path"].decode("latin-1"),
-        query=scope["query_string"],
-        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-        body=b"".join(chunks),
-        client=scope["client"],
-    )
+        if not message["more_body"]:
+            return b"".join(chunks)
 
 
 async def _send(send: Send, answer: Answer, cut: bool = False) -> None:
@@ -322,9 +348,7 @@ class Sandbox:
         self._run(self._open(listener))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._run(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

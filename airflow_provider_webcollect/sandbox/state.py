@@ -7,8 +7,8 @@ import random
 import secrets
 import time
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -27,41 +27,36 @@ if TYPE_CHECKING:
 class _Family:
     """All tokens that were issued from one first token."""
 
-    user: str
     revoked: bool = False
 
 
-@dataclass
 class Tokens:
     """
     The existing tokens; times are those of :meth:`Clock.wall`.
 
-    :param first_refresh: a refresh token that works at first, beside the demo account's. No other sandbox has
-        it: a client that stores what it got for a refresh token must not take one sandbox for another.
+    :param settings: the lifetime of the demo account's first access token.
     """
 
-    clock: Clock
-    first_refresh: str = field(default_factory=lambda: f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}")
-    _access: dict[str, tuple[_Family, float]] = field(default_factory=dict)
-    _refresh: dict[str, _Family] = field(default_factory=dict)
-    _used: set[str] = field(default_factory=set)
+    def __init__(self, clock: Clock, settings: Settings) -> None:
+        family = _Family()
+        self._clock = clock
+        #: Works at first, beside the demo account's refresh token. No other sandbox has it: a client that
+        #: stores what it got for a refresh token must not take one sandbox for another.
+        self.first_refresh = f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}"
+        self._access = {demo.ACCESS_TOKEN: (family, clock.wall() + settings.token_lifetime)}
+        self._refresh = {demo.REFRESH_TOKEN: family, self.first_refresh: family}
+        self._used: set[str] = set()
 
-    def seed(self, settings: Settings) -> None:
-        """Make the demo account's first tokens valid."""
-        family = _Family(demo.USERNAME)
-        self._access[demo.ACCESS_TOKEN] = (family, self.clock.wall() + settings.token_lifetime)
-        self._refresh[demo.REFRESH_TOKEN] = self._refresh[self.first_refresh] = family
-
-    def user_of(self, access_token: str) -> str | None:
-        """Return the owner of a valid access token; ``None`` if it is unknown, expired or revoked."""
+    def accepts(self, access_token: str) -> bool:
+        """Return whether an access token is valid: neither unknown nor expired nor revoked."""
         family, expires = self._access.get(access_token, (None, 0.0))
-        return family.user if family and not family.revoked and self.clock.wall() < expires else None
+        return family is not None and not family.revoked and self._clock.wall() < expires
 
     def log_in(self, settings: Settings, username: str, password: str) -> dict[str, Any]:
         """Return a token record for a user name and password."""
         if (username, password) != (demo.USERNAME, demo.PASSWORD):
             raise ServiceError("Invalid.Grant", "The user name or password is wrong.")
-        return self._issue(settings, _Family(username))
+        return self._issue(settings, _Family())
 
     def refresh(self, settings: Settings, refresh_token: str) -> dict[str, Any]:
         """Return a token record for a refresh token, which is used up by this."""
@@ -74,7 +69,7 @@ class Tokens:
         self._used.add(refresh_token)
         return self._issue(settings, family)
 
-    def expire(self, refresh_tokens: bool) -> None:
+    def expire(self, *, refresh_tokens: bool = False) -> None:
         """Expire all access tokens, and optionally all refresh tokens."""
         self._access.clear()
         if refresh_tokens:
@@ -84,7 +79,7 @@ class Tokens:
         # recognizable, so that a test can search for them in places where they must not appear
         access = f"sandbox-access-{secrets.token_urlsafe(32)}"
         refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
-        self._access[access] = (family, self.clock.wall() + settings.token_lifetime)
+        self._access[access] = (family, self._clock.wall() + settings.token_lifetime)
         self._refresh[refresh] = family
         return {
             "access_token": access,
@@ -94,9 +89,9 @@ class Tokens:
         }
 
 
-def main_service_user(headers: Mapping[str, str], tokens: Tokens, takes_api_key: bool) -> str:
+def check_credential(headers: Mapping[str, str], tokens: Tokens, takes_api_key: bool) -> None:
     """
-    The user whose credential a main-service request carries.
+    Check the credential of a main-service request.
 
     :param headers: request headers, names in lower case.
     :param takes_api_key: whether the endpoint accepts ``x-api-key`` instead of a token.
@@ -105,16 +100,13 @@ def main_service_user(headers: Mapping[str, str], tokens: Tokens, takes_api_key:
     token, api_key = headers.get("authorization"), headers.get("x-api-key")
     if token is not None and api_key is not None:
         raise invalid("Send either Authorization or x-api-key, not both.")
-    if api_key is not None:
-        if not takes_api_key:
-            raise _bad_token("This endpoint takes an access token, not an API key.")
-        if api_key != demo.API_KEY:
-            raise _bad_token("The API key is invalid.")
-        return demo.USERNAME
-    user = tokens.user_of(_bearer(token))
-    if user is None:
-        raise _bad_token("The access token is missing, invalid or expired.")
-    return user
+    if api_key is None:
+        if not tokens.accepts(_bearer(token)):
+            raise _bad_token("The access token is missing, invalid or expired.")
+    elif not takes_api_key:
+        raise _bad_token("This endpoint takes an access token, not an API key.")
+    elif api_key != demo.API_KEY:
+        raise _bad_token("The API key is invalid.")
 
 
 def refuse_credentials(headers: Mapping[str, str]) -> None:
@@ -191,31 +183,13 @@ class Limits:
             self._times[caller, name].append(now)
 
 
-Kind = Literal[
-    "status",
-    "html",
-    "broken_json",
-    "cut_body",
-    "drop",
-    "no_answer",
-    "slow",
-    "drip",
-    "error_200",
-    "redirect",
-    "raw",
-]
-_CODES = {401: "Invalid.Token", 403: "PermissionDenied", 429: "TooManyRequests"}
+#: Failures with a response of their own.
+PlannedKind = Literal["status", "error_200", "html", "redirect", "raw"]
+Kind = Literal[PlannedKind, "drop", "no_answer", "broken_json", "cut_body", "slow", "drip"]
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """
-    One planned failure; see :meth:`Control.fail` for what the kinds do.
-
-    :param path: the contract's path, or ``*`` for all.
-    :param times: number of responses that fail; ``None``: all from then on.
-    :param after: number of responses to let pass first.
-    :param probability: probability that each response fails; ``None``: every response fails.
-    """
+    """One planned failure; the fields are the arguments of :meth:`Control.fail`."""
 
     path: str
     kind: Kind = "status"
@@ -230,14 +204,6 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     done: bool = False
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     to: str = "/"
-
-    def status_or(self, default: int) -> int:
-        """Return the given HTTP status, or the default."""
-        return default if self.status is None else self.status
-
-    def error_code(self, status: int) -> str:
-        """Return the given error code, or the one for the status."""
-        return self.code or _CODES.get(status, "ServerError")
 
 
 class Faults:
@@ -263,15 +229,12 @@ class Faults:
             if fault.after > 0:
                 fault.after -= 1
             elif fault.probability is None or self._chance.random() < fault.probability:
-                self._use(fault)
+                if fault.times is not None:
+                    fault.times -= 1
+                if fault.times == 0:
+                    self._planned.remove(fault)
                 return fault
         return None
-
-    def _use(self, fault: Fault) -> None:
-        if fault.times is not None:
-            fault.times -= 1
-            if fault.times == 0:
-                self._planned.remove(fault)
 
 
 MAX_ENTRIES = 20_000
@@ -279,26 +242,18 @@ MAX_BODY_BYTES = 256 * 1024
 _SECRET_FIELDS = ("refresh_token", "password")
 
 
-@dataclass(frozen=True)
-class Request:
-    """A completely received request; header names are in lower case."""
-
-    method: str
-    raw_path: str
-    query: bytes
-    headers: Mapping[str, str]
-    body: bytes
-    client: tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A request, its contract path, and the response's status: 0 if the connection was dropped."""
+class Entry(NamedTuple):
+    """A completely received request; see :meth:`Control.requests` for the fields that both have."""
 
     time: float
-    request: Request
+    method: str
+    path: str
     endpoint: str
+    query_string: str
+    headers: Mapping[str, str]
+    body: bytes
     status: int
+    client_port: int
 
 
 class RequestLog:
@@ -310,45 +265,31 @@ class RequestLog:
     def clear(self) -> None:
         """Clear the log and the counters."""
         self._entries: deque[Entry] = deque(maxlen=MAX_ENTRIES)
-        self._counts: Counter[tuple[str, int]] = Counter()
+        self._counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
     def add(self, entry: Entry) -> None:
         """Add a request."""
         self._entries.append(entry)
-        self._counts[entry.endpoint, entry.status] += 1
+        self._counts[entry.endpoint][entry.status] += 1
 
-    def entries(self, path: str | None) -> list[dict[str, Any]]:
+    def entries(self, *, path: str | None = None) -> list[dict[str, Any]]:
         """Return the requests to a path, or all, oldest first, as :meth:`Control.requests` describes."""
-        return [
-            _shown(entry) for entry in self._entries if path in (None, entry.request.raw_path, entry.endpoint)
-        ]
+        return [_shown(entry) for entry in self._entries if path in (None, entry.path, entry.endpoint)]
 
-    def counters(self) -> dict[str, dict[str, int]]:
+    def counters(self) -> dict[str, Counter[int]]:
         """Return the number of requests of each path, by status."""
-        counts: dict[str, dict[str, int]] = {}
-        for (path, status), count in self._counts.items():
-            counts.setdefault(path, {})[str(status)] = count
-        return counts
+        return self._counts
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    request = entry.request
-    query = request.query.decode("latin-1")
-    body, encoding = _shown_body(request)
-    return {
-        "time": entry.time,
-        "method": request.method,
-        "path": request.raw_path,
-        "endpoint": entry.endpoint,
-        "query": dict(parse_qsl(query, keep_blank_values=True)),
-        "query_string": query,
-        "headers": {name: _masked(name, value) for name, value in request.headers.items()},
-        "credential": _credential(request.headers),
+    body, encoding = _shown_body(entry)
+    return entry._asdict() | {
+        "query": dict(parse_qsl(entry.query_string, keep_blank_values=True)),
+        "headers": {name: _masked(name, value) for name, value in entry.headers.items()},
+        "credential": _credential(entry.headers),
         "body": body,
         "body_encoding": encoding,
-        "body_cut": len(request.body) > MAX_BODY_BYTES,
-        "status": entry.status,
-        "client_port": request.client[1],
+        "body_cut": len(entry.body) > MAX_BODY_BYTES,
     }
 
 
@@ -365,9 +306,9 @@ def _credential(headers: Mapping[str, str]) -> str:
     return "+".join(kinds) or "none"
 
 
-def _shown_body(request: Request) -> tuple[str, str]:
-    body = request.body[:MAX_BODY_BYTES]
-    if request.headers.get("content-type", "").startswith("multipart/"):
+def _shown_body(entry: Entry) -> tuple[str, str]:
+    body = entry.body[:MAX_BODY_BYTES]
+    if entry.headers.get("content-type", "").startswith("multipart/"):
         return base64.b64encode(body).decode(), "base64"
     if any(secret.encode() in body for secret in _SECRET_FIELDS):
         body = _without_secrets(body)
@@ -393,17 +334,16 @@ class State:
         """Restore the initial state and settings."""
         self.settings = self._initial
         self.clock = Clock(self.settings.speed)
-        self.tokens = Tokens(self.clock)
-        self.tokens.seed(self.settings)
+        self.tokens = Tokens(self.clock, self.settings)
         self.world = World(self.settings, self.clock)
         self.limits = Limits()
         self.faults = Faults(self.settings.seed)
         self.log = RequestLog()
         self.blocks = BlockCache(self.settings.cache_mb * 1_000_000)
 
-    def configure(self, changes: dict[str, object]) -> None:
+    def configure(self, *, changes: dict[str, object]) -> dict[str, object]:
         """
-        Change settings; existing objects do not change.
+        Change settings, and return all of them; existing objects do not change.
 
         :raises ValueError: a name is unknown or a value is invalid.
         :raises OSError: the table cannot be read.
@@ -412,21 +352,4 @@ class State:
         self.world.table = load_table(settings)
         self.settings = self.world.settings = settings
         self.clock.set_speed(self.settings.speed)
-
-
-@dataclass(frozen=True)
-class Call:
-    """
-    One accepted request.
-
-    :param user: the caller; for a data-app call, the author.
-    :param path_id: the identifier in the path, decoded.
-    :param form: fields of a multipart body: text, or a file's bytes.
-    """
-
-    user: str
-    query: bytes
-    content_type: str
-    body: bytes
-    path_id: str
-    form: dict[str, str | bytes]
+        return as_json(settings)

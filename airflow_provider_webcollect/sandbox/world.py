@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.bodies import ServiceError, invalid_task
+from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.data import (
     DEFAULT_FIELDS,
     GivenRows,
@@ -18,11 +18,10 @@ from airflow_provider_webcollect.sandbox.data import (
     encode_rows,
     load_table,
 )
+from airflow_provider_webcollect.sandbox.settings import Count, NotNegativeInt, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from airflow_provider_webcollect.sandbox.settings import Settings
+    from collections.abc import Iterable, Sequence
 
 
 class Clock:
@@ -46,10 +45,11 @@ class Clock:
         """Real time plus all advances, seconds since 1970."""
         return time.time() + self._advanced
 
-    def advance(self, seconds: float) -> None:
-        """Move both clocks ahead."""
+    def advance(self, *, seconds: float) -> float:
+        """Move both clocks ahead, and return :meth:`now`."""
         self._base_sandbox += seconds
         self._advanced += seconds
+        return self.now()
 
     def set_speed(self, speed: float) -> None:
         """Continue from the current sandbox time at another speed."""
@@ -206,7 +206,7 @@ class Task:
     actions: list[Action]
     fields: tuple[str, ...]
     rows_per_run: int | None = None
-    given_rows: Sequence[bytes] | None = None
+    given_rows: Sequence[bytes] = ()
     runs: list[Run] = field(default_factory=list)
     marked: str | None = None
 
@@ -283,40 +283,62 @@ class World:
         exact = self.settings.echo_ids == "as_sent"
         return None if task and exact and task.task_id != task_id else task
 
-    def own(self, user: str, task_id: str) -> Task:
+    def task(self, *, task_id: str) -> Task:
         """
-        Return a task of the user.
+        Return a task of any user.
+
+        :raises ValueError: there is no such task.
+        """
+        task = self.find(task_id)
+        if task is None:
+            raise ValueError(f"there is no task {task_id}")
+        return task
+
+    def own(self, task_id: str) -> Task:
+        """
+        Return a task of the account.
 
         :raises ServiceError: ``InvalidTaskId``, also if the task belongs to another user.
         """
         task = self.find(task_id)
-        if task is None or task.owner != user:
-            raise invalid_task()
+        if task is None or task.owner != demo.USERNAME:
+            raise ServiceError("InvalidTaskId", "The task id is invalid.")
         return task
 
-    def owned(self, user: str, task_ids: Iterable[str]) -> list[Task]:
-        """Return those of the tasks that belong to the user, in the order requested, each once."""
-        found = {task.task_id: task for task in map(self.find, task_ids) if task is not None}
-        return [task for task in found.values() if task.owner == user]
+    def owned(self, task_ids: Iterable[str]) -> list[Task]:
+        """Return those of the tasks that belong to the account, in the order requested, each once."""
+        tasks = {task.task_id: task for task in map(self.find, task_ids) if task is not None}
+        return [task for task in tasks.values() if task.owner == demo.USERNAME]
 
     def add_task(
         self,
+        owner: str = demo.USERNAME,
+        *,
         task_id: str | None = None,
         name: str | None = None,
-        *,
-        owner: str = demo.USERNAME,
-        group_id: int = demo.DEFAULT_GROUP_ID,
-        subtasks: int | None = None,
-        rows: int | Sequence[Mapping[str, Any]] | None = None,
-        fields: Sequence[str] = DEFAULT_FIELDS,
-        loop_items: Sequence[str] = demo.LOOP_ITEMS,
+        rows: NotNegativeInt | list[dict[str, Any]] | None = None,
+        subtasks: Count | None = None,
+        group_id: int | None = None,
+        state: str | None = None,
+        lots: NotNegativeInt | list[NotNegativeInt] | None = None,
+        fields: list[str] | None = None,
+        loop_items: list[str] | None = None,
     ) -> Task:
-        """Create a task that has never run; see :meth:`Control.add_task` for the parameters."""
-        self._made += 1
-        task_id = task_id or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.settings.seed}/{self._made}"))
-        given = None
-        if rows is not None and not isinstance(rows, int):
-            given, rows = encode_rows(rows), len(rows)
+        """
+        Create a task; see :meth:`Control.add_task` for the parameters.
+
+        :param owner: the user whose task it is.
+        :raises ValueError: there is a task with the id, or a number of ``lots`` has no number of ``rows``.
+        """
+        if task_id is not None and task_id.lower() in self.tasks:
+            raise ValueError(f"there is a task {task_id} already")
+        if isinstance(lots, int):
+            if not isinstance(rows, int):
+                raise ValueError("lots as a number needs rows as a number")
+            lots = [rows] * lots
+        new_id = self._new_id()
+        task_id = task_id or new_id
+        group_id = demo.DEFAULT_GROUP_ID if group_id is None else group_id
         self.groups.setdefault(group_id, f"Group {group_id}")
         task = Task(
             task_id=task_id,
@@ -324,27 +346,35 @@ class World:
             owner=owner,
             group_id=group_id,
             subtask_ids=_ids(task_id, "sub-task", subtasks or self.settings.subtasks),
-            actions=_actions(task_id, list(loop_items)),
-            fields=tuple(fields),
-            rows_per_run=rows,
-            given_rows=given,
+            actions=_actions(task_id, list(demo.LOOP_ITEMS) if loop_items is None else loop_items),
+            fields=tuple(fields or DEFAULT_FIELDS),
+            rows_per_run=len(rows) if isinstance(rows, list) else rows,
+            given_rows=encode_rows(rows) if isinstance(rows, list) else (),
         )
         self.tasks[task_id.lower()] = task
+        for number, count in enumerate(lots or ()):
+            self._add_finished_run(task, count, ago=3600.0 * (len(lots or ()) - number))
+        if state is not None:
+            self._set_state(task, state)
         return task
 
     def copy_task(self, source: Task, group_id: int) -> Task:
         """Copy everything but runs and rows; steps and sub-tasks get new ids."""
-        copy = self.add_task(name=f"{source.name} (copy)", owner=source.owner, group_id=group_id)
-        copy.subtask_ids = _ids(copy.task_id, "sub-task", len(source.subtask_ids))
-        for mine, theirs in zip(copy.actions, source.actions, strict=True):
-            mine.loop_type = theirs.loop_type
-            mine.loop_items = list(theirs.loop_items)
-            mine.properties = dict(theirs.properties)
-        copy.fields, copy.rows_per_run, copy.given_rows = (
-            source.fields,
-            source.rows_per_run,
-            source.given_rows,
+        task_id = self._new_id()
+        action_ids = _ids(task_id, "action", len(source.actions))
+        copy = replace(
+            source,
+            task_id=task_id,
+            name=f"{source.name} (copy)",
+            group_id=group_id,
+            subtask_ids=_ids(task_id, "sub-task", len(source.subtask_ids)),
+            actions=[
+                replace(old, action_id=new) for old, new in zip(source.actions, action_ids, strict=True)
+            ],
+            runs=[],
+            marked=None,
         )
+        self.tasks[task_id] = copy
         return copy
 
     def delete_group(self, group_id: int) -> None:
@@ -375,7 +405,7 @@ class World:
         for subtask_id in subtask_ids:
             task.runs[-1].started.setdefault(task.subtask_ids.index(subtask_id), now)
 
-    def add_finished_run(self, task: Task, rows: int | None, ago: float) -> None:
+    def _add_finished_run(self, task: Task, rows: int | None, ago: float) -> None:
         """
         Add a run to the task's past.
 
@@ -389,16 +419,18 @@ class World:
         run.started = dict.fromkeys(range(run.subtasks), start)
         task.runs.append(run)
 
+    def _new_id(self) -> str:
+        self._made += 1
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.settings.seed}/{self._made}"))
+
     def _new_run(self, task: Task) -> Run:
         settings, number = self.settings, len(task.runs) + 1
-        items = task.loop.loop_items
-        given = task.given_rows or self.table
-        if task.rows_per_run is not None:
-            planned = task.rows_per_run
-        else:
-            planned = len(given) if given else len(items) * settings.rows_per_item
+        own_rows = task.given_rows or self.table
+        planned = task.rows_per_run
+        if planned is None:
+            planned = len(own_rows) or len(task.loop.loop_items) * settings.rows_per_item
         lotno = str(_FIRST_LONG_LOTNO + number - 1) if settings.long_lotnos else f"{number:06d}"
-        rows: Rows = GivenRows(given) if given else self._made_up(task, lotno, planned)
+        rows: Rows = GivenRows(own_rows) if own_rows else self._made_up(task, lotno, planned)
         return Run(
             number,
             lotno,
@@ -420,17 +452,34 @@ class World:
             row_bytes=self.settings.row_bytes,
         )
 
+    def _set_state(self, task: Task, state: str) -> None:
+        """Set the state of a task: through a run where possible, otherwise by only showing the word."""
+        now = self.clock.now()
+        if state in (WAITING, EXTRACTING, STOPPED):
+            self.start(task, task.subtask_ids)
+            run = task.runs[-1]
+            back = 0.0 if state == WAITING else run.wait + run.duration / 2
+            run.started = {number: start - back for number, start in run.started.items()}
+            run.shown_from = 0.0
+            if state == STOPPED:
+                task.stop(now)
+        elif state == FINISHED and not task.runs:
+            self._add_finished_run(task, None, ago=60)
+        elif state != task.status(now):
+            task.marked = state
+
     def _add_demo_tasks(self) -> None:
-        self.add_task(demo.TASK_ID, "Shop search")
-        finished = self.add_task(demo.FINISHED_TASK_ID, "Price list")
+        self.add_task(task_id=demo.TASK_ID, name="Shop search")
+        finished = self.add_task(task_id=demo.FINISHED_TASK_ID, name="Price list")
         for days in (2, 1):
-            self.add_finished_run(finished, 120, ago=days * 86400)
-        self.add_task(demo.GROUPED_TASK_ID, "News archive", group_id=2)
+            self._add_finished_run(finished, 120, ago=days * 86400)
+        self.add_task(task_id=demo.GROUPED_TASK_ID, name="News archive", group_id=2)
         for task_id, owner in (
             (demo.COLLEAGUES_TASK_ID, demo.COLLEAGUE),
             (demo.STRANGERS_TASK_ID, demo.STRANGER),
         ):
-            self.add_finished_run(self.add_task(task_id, "Not yours", owner=owner), 50, ago=86400)
+            task = self.add_task(owner, task_id=task_id, name="Not yours")
+            self._add_finished_run(task, 50, ago=86400)
 
 
 def _ids(task_id: str, kind: str, count: int) -> list[str]:
@@ -444,20 +493,3 @@ def _actions(task_id: str, loop_items: list[str]) -> list[Action]:
         Action(page, NAVIGATE_ACTION, "Open page", properties={"Url": "https://shop.example/search"}),
         Action(text, ENTER_TEXT_ACTION, "Enter text", properties={"TextToSet": ""}),
     ]
-
-
-def set_state(world: World, task: Task, state: str) -> None:
-    """Set the state of a task: through a run where possible, otherwise by only showing the word."""
-    now = world.clock.now()
-    if state in (WAITING, EXTRACTING, STOPPED):
-        world.start(task, task.subtask_ids)
-        run = task.runs[-1]
-        back = 0.0 if state == WAITING else run.wait + run.duration / 2
-        run.started = {number: start - back for number, start in run.started.items()}
-        run.shown_from = 0.0
-        if state == STOPPED:
-            task.stop(now)
-    elif state == FINISHED and not task.runs:
-        world.add_finished_run(task, None, ago=60)
-    elif state != task.status(now):
-        task.marked = state

@@ -7,10 +7,11 @@ this package, as these document them. An argument that no docstring documents is
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sphinx.util import logging
@@ -102,12 +103,11 @@ def _complete(
 
 
 def _described(obj: Any) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a dataclass that annotations describe, and how."""
+    """Yield the fields of a dataclass that their metadata describes, and how."""
     if inspect.isclass(obj) and "__dataclass_params__" in vars(obj):
-        for field, hint in get_type_hints(obj, include_extras=True).items():
-            for described in getattr(hint, "__metadata__", ()):
-                if described.description:
-                    yield field, described.description
+        for field in dataclasses.fields(obj):
+            if "description" in field.metadata:
+                yield field.name, field.metadata["description"]
 
 
 def _bases(obj: Any) -> list[type]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,6 +125,15 @@ def test_a_task_is_described_in_full(client: Client) -> None:
     }
 
 
+def test_earlier_runs_ended_an_hour_apart_the_last_an_hour_ago(client: Client) -> None:
+    now = client.control.now()
+    task = client.control.add_task(rows=9, lots=2)
+
+    lasts = sum(client.control.configure()[name] for name in ("wait_seconds", "run_seconds"))
+    starts = [datetime.fromisoformat(run["start"] + "+00:00").timestamp() for run in task["runs"]]
+    assert [now - start - lasts for start in starts] == pytest.approx([7200, 3600], abs=5)
+
+
 def test_a_task_gets_an_id_from_the_seed(start_sandbox: Callable[..., Client]) -> None:
     first, second = (start_sandbox().control.add_task()["task_id"] for _ in range(2))
 
@@ -142,6 +153,7 @@ def test_a_task_with_a_past_can_be_running(client: Client) -> None:
     [
         lambda control: control.add_task(demo.TASK_ID),
         lambda control: control.add_task(lots=2),
+        lambda control: control.add_task(lots=-1, rows=5),
         lambda control: control.add_task(rows="many"),
         lambda control: control.task("unknown"),
         lambda control: control.true_rows("unknown"),
@@ -163,6 +175,15 @@ def test_an_unknown_command_is_not_found(client: Client) -> None:
     answer = requests.post(client.sandbox.url + "/_sandbox/explode", timeout=10)
 
     assert (answer.status_code, answer.json()) == (404, {"error": "There is no command explode."})
+
+
+def test_an_unknown_argument_is_refused(client: Client) -> None:
+    answer = requests.post(
+        client.sandbox.url + "/_sandbox/advance", json={"hours": 1, "seconds": 1}, timeout=10
+    )
+
+    assert answer.status_code == 400
+    assert "hours" in answer.json()["error"]
 
 
 def test_reading_commands_need_no_body(client: Client) -> None:
@@ -262,6 +283,13 @@ def test_the_clock_is_advanced(client: Client) -> None:
     before = client.control.now()
 
     assert 3600 <= client.control.advance(3600) - before < 3610
+
+
+def test_all_settings_are_told(client: Client) -> None:
+    settings = client.control.configure(row_bytes=7)
+
+    assert settings == {**asdict(Settings(enforce_limits=False, row_bytes=7)), "stale_shows": []}
+    assert client.control.configure() == settings
 
 
 def test_changing_the_speed_does_not_make_time_jump(client: Client) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from airflow_provider_webcollect.sandbox import Control, Settings, demo
-from airflow_provider_webcollect.sandbox.settings import descriptions
 from airflow_provider_webcollect.sandbox.state import Kind
 
 GUIDE = (Path(__file__).parents[2] / "docs/reference/sandbox.md").read_text()
 
 
-@pytest.mark.parametrize("name", [setting.name for setting in fields(Settings)])
-def test_every_setting_is_explained(name: str) -> None:
-    assert f"`{name}`" in GUIDE
-    assert descriptions()[name]
+@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+def test_every_setting_is_explained(setting: Field[object]) -> None:
+    assert f"`{setting.name}`" in GUIDE
+    assert setting.metadata["description"]
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Control) if not name.startswith("_")])

@@ -217,6 +217,33 @@ def test_a_body_that_is_no_form_is_refused(client: Client, content_type: str) ->
     assert refusal(answer) == (400, "InvalidParameter")
 
 
+def test_the_steps_of_a_copy_are_its_own(client: Client) -> None:
+    before = client.control.task(demo.TASK_ID)["actions"]
+    copy = data(client.post("/task/copy", params={"taskId": demo.TASK_ID}))["taskId"]
+    loop, _, text = client.control.task(copy)["actions"]
+    changes = {
+        "taskId": copy,
+        "actions": [
+            {
+                "actionType": "EnterTextAction",
+                "actionId": text["action_id"],
+                "properties": [{"name": "TextToSet", "value": "tea"}],
+            }
+        ],
+        "loopItems": [
+            {"actionId": loop["action_id"], "loopType": "TextList", "loopItems": ["x"], "isAppend": True}
+        ],
+    }
+
+    data(client.post("/task/updateTaskParameters", changes))
+
+    changed = client.control.task(copy)["actions"]
+    assert changed[0]["loop_items"] == [*demo.LOOP_ITEMS, "x"]
+    assert changed[2]["properties"] == {"TextToSet": "tea"}
+    assert client.control.task(demo.TASK_ID)["actions"] == before
+    assert not {step["action_id"] for step in changed} & {step["action_id"] for step in before}
+
+
 def test_a_copy_goes_to_the_same_group_unless_another_is_named(client: Client) -> None:
     path, source = "/task/copy", demo.GROUPED_TASK_ID
     same = data(client.post(path, params={"taskId": source}, headers=client.key))

@@ -54,6 +54,36 @@ def test_an_unknown_grant_type_is_refused(client: Client) -> None:
     assert refusal(client.token(grant_type="magic", refresh_token="x")) == (400, "InvalidParameter")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "grant_type": "password",
+            "username": demo.USERNAME,
+            "password": demo.PASSWORD,
+            "refresh_token": "x",
+        },
+        {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN, "password": demo.PASSWORD},
+        {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN, "username": demo.USERNAME},
+    ],
+)
+def test_a_field_of_the_other_grant_is_refused(client: Client, body: dict[str, str]) -> None:
+    assert refusal(client.token(**body)) == (400, "InvalidParameter")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"refresh_token": demo.REFRESH_TOKEN},
+        {"grant_type": "refresh_token"},
+        {"grant_type": "password", "username": demo.USERNAME},
+        {"grant_type": "password", "password": demo.PASSWORD},
+    ],
+)
+def test_a_grant_without_its_fields_is_refused(client: Client, body: dict[str, str]) -> None:
+    assert refusal(client.token(**body)) == (400, "InvalidParameter.Required")
+
+
 def test_a_credential_in_the_headers_is_refused(client: Client) -> None:
     body = {"grant_type": "refresh_token", "refresh_token": client.sandbox.refresh_token}
 

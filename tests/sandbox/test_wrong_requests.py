@@ -101,6 +101,8 @@ def test_a_wrong_body_is_refused(client: Client, path: str, body: Any, code: str
         ({"taskId": demo.TASK_ID, "offset": 0, "size": 0}, "InvalidParameter"),
         ({"taskId": demo.TASK_ID, "offset": 0, "size": 1001}, "InvalidParameter"),
         ({"taskId": demo.TASK_ID, "offset": "1.5", "size": 1}, "InvalidParameter"),
+        ({"taskId": demo.TASK_ID, "offset": "1.0", "size": 1}, "InvalidParameter"),
+        ({"taskId": demo.TASK_ID, "offset": 0, "size": "1e2"}, "InvalidParameter"),
         ({"taskId": demo.TASK_ID, "offset": "9" * 5000, "size": 1}, "InvalidParameter"),
         ({"taskId": demo.TASK_ID, "offset": 0, "size": "ten"}, "InvalidParameter"),
         ({"taskId": demo.TASK_ID, "offset": 0, "size": 1, "page": 1}, "InvalidParameter"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
-import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+R = TypeVar("R")
 
 
 class SandboxError(ValueError):
@@ -58,22 +60,19 @@ class Control:
         :param loop_items: values of its loop step.
         :return: the same as :meth:`task`.
         """
-        if isinstance(lots, int):
-            if not isinstance(rows, int):
-                raise SandboxError("lots as a number needs rows as a number")
-            lots = [rows] * lots
-        given = {
-            "task_id": task_id,
-            "name": name,
-            "rows": rows,
-            "subtasks": subtasks,
-            "group_id": group_id,
-            "state_word": state,
-            "lots": lots,
-            "fields": fields,
-            "loop_items": loop_items,
-        }
-        return self._record("add_task", **{key: value for key, value in given.items() if value is not None})
+        return self._ask(
+            dict[str, Any],
+            "add_task",
+            task_id=task_id,
+            name=name,
+            rows=rows,
+            subtasks=subtasks,
+            group_id=group_id,
+            state=state,
+            lots=lots,
+            fields=fields,
+            loop_items=loop_items,
+        )
 
     def task(self, task_id: str) -> dict[str, Any]:
         """
@@ -86,15 +85,15 @@ class Control:
             ``start``; ``subtasks``: ``subtask_id``, ``status``; ``actions``: ``action_id``, ``action_type``,
             ``name``, and ``loop_type`` and ``loop_items``, or ``properties``.
         """
-        return self._record("task", task_id=task_id)
+        return self._ask(dict[str, Any], "task", task_id=task_id)
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return all tasks, each as :meth:`task` does, including those of other users."""
-        return self._records("tasks")
+        return self._ask(list[dict[str, Any]], "tasks")
 
     def groups(self) -> dict[int, str]:
         """Return the names of the task groups by id."""
-        return {int(group_id): name for group_id, name in self._send("groups").items()}
+        return self._ask(dict[int, str], "groups")
 
     def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
         """Return what a complete read of a task, or of one batch, returns now, in order.
@@ -102,9 +101,7 @@ class Control:
         :param task_id: the task.
         :param lotno: the batch; None for all batches.
         """
-        answer = self._post("true_rows", {"task_id": task_id, "lotno": lotno})
-        # Not splitlines(): rows may contain other line separators, such as U+2028.
-        return [json.loads(line) for line in answer.split(b"\n") if line]
+        return self._ask(list[dict[str, Any]], "true_rows", task_id=task_id, lotno=lotno)
 
     def stop_task(self, task_id: str) -> None:
         """Stop a task's run, as a user can in the service's own client.
@@ -149,7 +146,7 @@ class Control:
         :param task_id: the task.
         :param state: the word, such as ``Extracting`` or one that is not in the contract.
         """
-        self._send("mark_state", task_id=task_id, word=state)
+        self._send("mark_state", task_id=task_id, state=state)
 
     def fail(
         self,
@@ -184,15 +181,8 @@ class Control:
         :param details: the arguments named above; with ``done=True``, the first five kinds respond after the
             operation was done.
         """
-        fault = {
-            "path": path,
-            "times": times,
-            "kind": kind,
-            "after": after,
-            "probability": probability,
-            **details,
-        }
-        self._send("fail", fault=fault)
+        planned = {"path": path, "times": times, "kind": kind, "after": after, "probability": probability}
+        self._send("fail", fault=planned | details)
 
     def clear_faults(self) -> None:
         """Remove all planned failures."""
@@ -210,11 +200,11 @@ class Control:
 
         :param seconds: number of seconds.
         """
-        return float(self._send("advance", seconds=seconds))
+        return self._ask(float, "advance", seconds=seconds)
 
     def now(self) -> float:
         """Return the sandbox time, seconds since 1970."""
-        return float(self._send("now"))
+        return self._ask(float, "now")
 
     def configure(self, **changes: Any) -> dict[str, Any]:
         """
@@ -222,7 +212,7 @@ class Control:
 
         Existing objects do not change: a run keeps the durations that it began with.
         """
-        return self._record("configure", changes=changes)
+        return self._ask(dict[str, Any], "configure", changes=changes)
 
     def reset(self) -> None:
         """Restore the state in which the sandbox started."""
@@ -240,7 +230,7 @@ class Control:
             ``body_cut`` (whether there was more), ``status`` (0: connection dropped without an answer),
             ``client_port``.
         """
-        return self._records("requests", path=path)
+        return self._ask(list[dict[str, Any]], "requests", path=path)
 
     def clear_requests(self) -> None:
         """Clear the request log and the counters."""
@@ -248,35 +238,21 @@ class Control:
 
     def counters(self) -> dict[str, dict[int, int]]:
         """Return the number of requests of each contract path, by status; faster than :meth:`requests`."""
-        answer = self._record("counters")
-        return {path: {int(status): n for status, n in counts.items()} for path, counts in answer.items()}
+        return self._ask(dict[str, dict[int, int]], "counters")
 
-    def _record(self, command: str, **arguments: Any) -> dict[str, Any]:
-        record: dict[str, Any] = self._send(command, **arguments)
-        return record
+    def _ask(self, kind: type[R], command: str, **arguments: Any) -> R:
+        return msgspec.json.decode(self._send(command, **arguments), type=kind)
 
-    def _records(self, command: str, **arguments: Any) -> list[dict[str, Any]]:
-        records: list[dict[str, Any]] = self._send(command, **arguments)
-        return records
-
-    def _send(self, command: str, **arguments: Any) -> Any:
-        return json.loads(self._post(command, arguments))
-
-    def _post(self, command: str, arguments: Mapping[str, Any]) -> bytes:
+    def _send(self, command: str, **arguments: Any) -> bytes:
         # unlike urllib, http.client never reads a proxy from the environment
         connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
-            body = json.dumps(arguments, default=_plain)
+            body = msgspec.json.encode(arguments, enc_hook=os.fspath)
             connection.request("POST", f"/_sandbox/{command}", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
         finally:
             connection.close()
         if response.status != 200:
-            raise SandboxError(json.loads(answer)["error"])
+            raise SandboxError(msgspec.json.decode(answer)["error"])
         return answer
-
-
-def _plain(value: bytes | os.PathLike[str]) -> str:
-    """Convert bytes and paths to the strings that represent them in JSON."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else os.fspath(value)
