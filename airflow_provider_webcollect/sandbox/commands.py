@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from airflow_provider_webcollect.sandbox.arguments import Parameters, raw_path
-from airflow_provider_webcollect.sandbox.bodies import ServiceError
+from airflow_provider_webcollect.sandbox.bodies import Parameters, ServiceError, raw_path
 from airflow_provider_webcollect.sandbox.data import segments
 from airflow_provider_webcollect.sandbox.operations import OPERATIONS, time_text, visible_rows
 from airflow_provider_webcollect.sandbox.state import Fault, Faults, RequestLog, State, Tokens

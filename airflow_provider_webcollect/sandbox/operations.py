@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from msgspec import Meta
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.arguments import (
+from airflow_provider_webcollect.sandbox.bodies import (
     ActionParameters,
     ActionType,
     GroupIds,
@@ -22,10 +22,12 @@ from airflow_provider_webcollect.sandbox.arguments import (
     Names,
     PageNumber,
     Parameters,
+    ServiceError,
     Text,
     Texts,
+    invalid,
+    required,
 )
-from airflow_provider_webcollect.sandbox.bodies import ServiceError, invalid, required
 from airflow_provider_webcollect.sandbox.data import (
     MAX_PAGE_ROWS,
     Span,

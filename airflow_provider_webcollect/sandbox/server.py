@@ -19,8 +19,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from airflow_provider_webcollect.sandbox import demo
-from airflow_provider_webcollect.sandbox.arguments import json_object, query_values, raw_path
-from airflow_provider_webcollect.sandbox.bodies import ServiceError, error_body, invalid, success_body
+from airflow_provider_webcollect.sandbox.bodies import (
+    ServiceError,
+    error_body,
+    invalid,
+    json_object,
+    query_values,
+    raw_path,
+    success_body,
+)
 from airflow_provider_webcollect.sandbox.commands import PREFIX, is_loopback, run_command
 from airflow_provider_webcollect.sandbox.control import Control
 from airflow_provider_webcollect.sandbox.operations import DATAHUB_PREFIX, Operation, find_operation
