@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import msgspec
 
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PARTITION_PATTERN, Mode
 from airflow_provider_webcollect.service import validation
@@ -48,8 +49,7 @@ def check_partition(value: object) -> str | None:
     return partition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a landing does; :func:`make_options` makes them of arguments, and explains them."""
 
     file_format: FileFormat

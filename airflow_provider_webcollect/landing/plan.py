@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -220,9 +219,7 @@ def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progre
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:
     """Return the format with all its options, as plain JSON."""
-    # every format is a dataclass of its options
-    names = [field.name for field in dataclasses.fields(file_format)]  # type: ignore[arg-type]
-    options = {name: getattr(file_format, name) for name in names}
+    options = msgspec.structs.asdict(file_format)
     encoding: dict[str, Any] = msgspec.to_builtins({"file_format": file_format.name, **options})
     # as it will be when read back: without tuples
     return {name: list(value) if isinstance(value, tuple) else value for name, value in encoding.items()}

@@ -12,6 +12,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import (
@@ -71,8 +73,7 @@ TEAM_UP = ("Flagship+", "Enterprise", "Team")
 ALL_PAID = ("Flagship", *TEAM_UP)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """An operation of the contract, declared once.
 
     :param number: the endpoint's number in the contract.
@@ -86,7 +87,6 @@ class Endpoint:
     name: str
     method: str
     path: str
-    _: KW_ONLY
     credential: Credential = Credential.TOKEN
     retry: Retry = Retry.SAFE
     rate_limit: RateLimit = RateLimit.GENERAL

@@ -60,8 +60,7 @@ class Envelope(msgspec.Struct, Generic[D], rename="camel"):
     request_id: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Result(Generic[T]):
+class Result(msgspec.Struct, Generic[T], frozen=True):
     """How the ``data`` of a response is converted to a ``T``.
 
     :param decode: decodes the whole response in one pass.

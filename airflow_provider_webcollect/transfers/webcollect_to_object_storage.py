@@ -7,9 +7,9 @@ import itertools
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_webcollect.assets import has_default_outlet, landing_asset
@@ -59,8 +59,7 @@ _S3 = ("s3", "s3a", "s3n")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A source and the folder for its rows."""
 
     source: Source

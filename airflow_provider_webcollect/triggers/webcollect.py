@@ -7,7 +7,6 @@ import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
@@ -289,8 +288,7 @@ class _Statuses:
         self.when_stored: Callable[[], Awaitable[None]] | None = None
 
 
-@dataclass(slots=True)
-class _Shown:
+class _Shown(msgspec.Struct):
     """A task's status and since when it has been shown.
 
     :ivar is_complete: it was passed on until more time could no longer change its meaning.

@@ -9,7 +9,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.endpoints import Call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """For how long waits pause; all values are in seconds.
 
     :param first_backoff: half of the longest pause after the first failure; doubles with every further one.
@@ -296,8 +294,7 @@ def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
 ACCOUNT = "account"
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A query for the state of keys, such as tasks.
 
     :ivar ask: sends the query, and returns the states of some keys; an error in place of a state affects only

@@ -80,7 +80,7 @@ def changed(job: Job, **arguments: Any) -> Job:
         arguments["pages"] = Pages(**{name: arguments.pop(name) for name in given if name in arguments})
     if heard := {"on_progress", "on_commit"} & arguments.keys():
         arguments["observer"] = Hears(**{name: arguments.pop(name) for name in heard})
-    return dataclasses.replace(job, options=dataclasses.replace(job.options, **changes), **arguments)
+    return dataclasses.replace(job, options=msgspec.structs.replace(job.options, **changes), **arguments)
 
 
 def counted_page(rows: list[dict[str, Any]], offset: int, total: int, rest: int) -> DataPage:

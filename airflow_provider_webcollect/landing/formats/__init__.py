@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import msgspec
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.service import validation
@@ -59,7 +59,7 @@ _TYPE_RULE = (
 )
 
 
-class FileFormat(ABC):
+class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
     """The checked options of a format.
 
     :cvar name: ``jsonl``, ``csv`` or ``parquet``.
@@ -68,27 +68,27 @@ class FileFormat(ABC):
     """
 
     name: ClassVar[str]
-    compression: str | None
-    columns: tuple[str, ...] | None
+    compression: str | None = None
+    columns: tuple[str, ...] | None = None
 
     @property
-    @abstractmethod
     def suffix(self) -> str:
         """The ending of parts' names: ``.jsonl.gz``, ``.parquet``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def require_extras(self) -> None:
         """Check that everything the format needs is installed.
 
         :raises ExtraMissing: naming the extra to install.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
         """Begin a part.
 
         :param columns: the landing's columns so far; the part's first page may add to them.
         """
+        raise NotImplementedError
 
     def columns_after(self, known: Sequence[str] = ()) -> Columns:
         """Return the columns with which a landing continues.
@@ -100,10 +100,8 @@ class FileFormat(ABC):
         return Columns(known) if self.columns is None else Columns(self.columns, fixed=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Text(FileFormat):
+class _Text(FileFormat, frozen=True, kw_only=True):
     compression: Compression | None = None
-    columns: tuple[str, ...] | None = None
 
     @property
     def suffix(self) -> str:
@@ -113,8 +111,7 @@ class _Text(FileFormat):
         require_compression(self.compression)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonLines(_Text):
+class JsonLines(_Text, frozen=True, kw_only=True):
     """One JSON object per line.
 
     If columns are given, each row keeps only these, in their order, with unchanged values. Bytes that are not
@@ -130,8 +127,7 @@ class JsonLines(_Text):
         return JsonLinesWriter(Output(sink, self.compression), columns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Csv(_Text):
+class Csv(_Text, frozen=True, kw_only=True):
     """Comma-separated values that stay what they were.
 
     UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting as in RFC 4180. Strings
@@ -154,8 +150,7 @@ class Csv(_Text):
         return CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parquet(FileFormat):
+class Parquet(FileFormat, frozen=True, kw_only=True):
     """Parquet files.
 
     :param compression: Parquet's own: ``snappy``, ``zstd``, ``gzip``, or None for no compression.
@@ -166,8 +161,7 @@ class Parquet(FileFormat):
 
     name: ClassVar[str] = "parquet"
     compression: str | None = "snappy"
-    columns: tuple[str, ...] | None = None
-    column_types: Mapping[str, str] = field(default_factory=dict)
+    column_types: Mapping[str, str] = msgspec.field(default_factory=dict)
     on_cast_error: OnCastError = "fail"
 
     @property
