@@ -258,15 +258,18 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
                 raise AirflowSkipException(str(refused)) from refused
             raise
         limit = datetime.timedelta(seconds=self.timeout - waited)
+        # Airflow 3 does not count an execution timeout while a task is deferred
+        limit = min(limit, self.execution_timeout or limit)
         self.defer(
             trigger=self._trigger(
                 condition=begun.as_json(),
                 poke_interval=self.poke_interval,
+                timeout=limit.total_seconds(),
                 webcollect_conn_id=self.webcollect_conn_id,
             ),
             method_name="execute_complete",
-            # Airflow 3 does not count an execution timeout while a task is deferred
-            timeout=min(limit, self.execution_timeout or limit),
+            # for a triggerer that is down; `dag.test()` ignores it
+            timeout=limit + GRACE,
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -325,11 +328,9 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Return whether Airflow has ended the deferral because it timed out."""
-    if AIRFLOW_V_3_0_PLUS:
-        return isinstance(error, AirflowSensorTimeout)
+    """Return whether the deferral has timed out: by the trigger, or by Airflow if the triggerer was down."""
     # Airflow 2 has no error class for it, only the message of its scheduler (`check_trigger_timeouts`)
-    return str(error) == "Trigger/execution timeout"
+    return isinstance(error, AirflowSensorTimeout) or str(error) == "Trigger/execution timeout"
 
 
 def _began(sensor: BaseSensorOperator, context: Context) -> float:

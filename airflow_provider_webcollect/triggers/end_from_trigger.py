@@ -141,21 +141,14 @@ class _EndTrigger(BaseTrigger):
             yield await self._fail(ended)
 
     async def _wait(self, condition: Condition) -> Ended:
-        began = self._began()
-        try:
-            async with asyncio.timeout(began + self.timeout - time.time()) as limit:
-                return await end_of(
-                    condition,
-                    began=began,
-                    poke_interval=self.poke_interval,
-                    conn_id=self.webcollect_conn_id,
-                    log=self.log,
-                )
-        except TimeoutError:
-            if not limit.expired():
-                raise  # for example while reading the connection
-            reason = f"the wait was not over after {self.timeout:.0f} s"
-            return Ended(outcome=Outcome.TIMEOUT, reason=reason)
+        return await end_of(
+            condition,
+            began=self._began(),
+            timeout=self.timeout,
+            poke_interval=self.poke_interval,
+            conn_id=self.webcollect_conn_id,
+            log=self.log,
+        )
 
     async def _fail(self, ended: Ended) -> TriggerEvent:
         """Return the event that fails or skips the task, or that passes it to a worker."""

@@ -35,21 +35,27 @@ from airflow_provider_webcollect.waits import SharedFeed, read_with_retries
 
 
 async def end_of(
-    condition: Condition, *, began: float, poke_interval: float, conn_id: str, log: Any
+    condition: Condition, *, began: float, timeout: float | None, poke_interval: float, conn_id: str, log: Any
 ) -> Ended:
     """Wait in the triggerer, on the connection's shared poll, and return how the wait ended.
 
     :param began: Unix time at which the wait began.
+    :param timeout: seconds from then after which it has timed out; None for no limit.
     :param poke_interval: seconds between two polls.
     :param conn_id: the Airflow connection of the service.
     :param log: a logger.
     """
     wait = Wait(condition, began, log)
+    left = None if timeout is None else began + timeout - time.time()
     try:
-        async with SharedFeed(conn_id) as feed:
+        async with asyncio.timeout(left) as limit, SharedFeed(conn_id) as feed:
             return await feed.until(condition.query, condition.keys, poke_interval, wait.judge)
     except WebCollectError as error:
         return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
+    except TimeoutError:
+        if not limit.expired():
+            raise  # for example while reading the connection
+        return Ended(outcome=Outcome.TIMEOUT, reason=f"the wait was not over after {timeout:.0f} s")
 
 
 class WaitTrigger(BaseTrigger):
@@ -60,6 +66,8 @@ class WaitTrigger(BaseTrigger):
     :param condition: what is waited for, as plain JSON.
     :param poke_interval: seconds between two polls.
     :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
+    :param timeout: seconds from then after which the event says that the wait has timed out; None for no
+        limit. Airflow's own timeout of a deferred task does not hold in ``dag.test()``.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
 
@@ -72,11 +80,13 @@ class WaitTrigger(BaseTrigger):
         webcollect_conn_id: str,
         poke_interval: float = 60.0,
         began: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no annotations
         self.condition = dict(condition)
         self.poke_interval = poke_interval
         self.began = time.time() if began is None else began
+        self.timeout = timeout
         self.webcollect_conn_id = webcollect_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -85,6 +95,7 @@ class WaitTrigger(BaseTrigger):
             "condition": self.condition,
             "poke_interval": self.poke_interval,
             "began": self.began,
+            "timeout": self.timeout,
             "webcollect_conn_id": self.webcollect_conn_id,
         }
 
@@ -93,6 +104,7 @@ class WaitTrigger(BaseTrigger):
         ended = await end_of(
             self._kind.from_json(self.condition),
             began=self.began,
+            timeout=self.timeout,
             poke_interval=self.poke_interval,
             conn_id=self.webcollect_conn_id,
             # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger

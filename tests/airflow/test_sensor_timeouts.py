@@ -20,6 +20,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow.settings import Session
 from sqlalchemy import select, update
 
+from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectCapacitySensor,
     WebCollectTaskStatusSensor,
@@ -69,6 +70,34 @@ def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking(
 
     with pytest.raises(ending, match=r"not over after (90 s|the execution timeout, 0:01:00)"):
         sensor.resume_execution(*timed_out, context={})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "state"),
+    [
+        ({"timeout": 1}, "failed"),
+        ({"timeout": 1, "soft_fail": True}, "skipped"),
+        pytest.param(
+            {"timeout": 60, "execution_timeout": datetime.timedelta(seconds=1)},
+            "failed",
+            marks=pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="dag.test() of Airflow 2 raises it"),
+        ),
+    ],
+)
+def test_a_deferred_wait_is_over_in_time_in_dag_test_too(arguments: dict[str, Any], state: str) -> None:
+    # Airflow's own timeout of a deferred task is the scheduler's, and there is none
+    run = run_tasks(
+        lambda: WebCollectTaskStatusSensor(
+            task_id="wait",
+            collection_task_id=demo.FINISHED_TASK_ID,
+            after="now",
+            deferrable=True,
+            poke_interval=0.2,
+            **arguments,
+        )
+    )
+
+    assert run.states == {"wait": state}
 
 
 @pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 gives tasks the time of the first poke")

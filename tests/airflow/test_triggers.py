@@ -103,7 +103,7 @@ class TestBothTriggers:
 
         assert type(again) is type(trigger)
         assert again.serialize() == (path, arguments)
-        assert set(arguments) == {"condition", "poke_interval", "began", "webcollect_conn_id"}
+        assert set(arguments) == {"condition", "poke_interval", "began", "timeout", "webcollect_conn_id"}
 
     def test_a_wait_begins_once_however_often_the_triggerer_restarts(
         self, make: Callable[..., Trigger], running: dict[str, Any]
