@@ -15,7 +15,12 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.errors import LandingError, SomeFailed
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service import validation
-from airflow_provider_webcollect.service.errors import OutcomeUnknown, WebCollectError, unknown_outcome
+from airflow_provider_webcollect.service.errors import (
+    InvalidArgument,
+    OutcomeUnknown,
+    WebCollectError,
+    unknown_outcome,
+)
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
@@ -46,7 +51,12 @@ def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[
         if _holds_iterator(value := getattr(operator, name, None)):
             setattr(operator, name, kept(value))
     if not is_unmapped(operator) and all(is_literal(getattr(operator, name, None)) for name in names):
-        check()
+        try:
+            check()
+        except InvalidArgument as error:
+            # Airflow shows the last frames of an import error alone, which are not those of the DAG's file
+            error.add_note(f"in the task {operator.task_id}")
+            raise
 
 
 def kept(value: Any) -> Any:

@@ -106,16 +106,16 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
             f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
             "one service, change `source.host` in the manifest"
             if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
-            else ""
+            else "; give each collection task a destination of its own"
         )
         raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
     if committed.run == job.run:
         return not found.lacks_mark(job) and not missing_part(committed.parts, found.files)
     if job.options.mode == "full" and job.options.if_exists == "fail":
         raise DestinationTaken(
-            f"{job.folder.root} holds what run {committed.run.run_id} landed; land with mode='incremental', "
-            "which adds what is new, or give every run its own destination (with {{ run_id }} in it, say), "
-            "or set if_exists"
+            f"{job.folder.root} holds what {committed.run} landed; land with mode='incremental', which adds "
+            "what is new, or give every run its own destination (with {{ run_id }} in it, say), or set "
+            "if_exists to 'skip' or 'overwrite'"
         )
     return job.options.mode == "full" and job.options.if_exists == "skip"
 

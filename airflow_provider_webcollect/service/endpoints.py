@@ -120,6 +120,12 @@ class Call(Generic[T]):
         return self.own_retry or self.endpoint.retry
 
     @property
+    def task_id(self) -> str | None:
+        """The task that the call is about; None for a call on several, or on none."""
+        fields = {**self.query, **(self.body or {}), **self.form}
+        return str(fields["taskId"]) if "taskId" in fields else None
+
+    @property
     def target(self) -> str:
         """The path and query below the base URL; every value is percent-encoded."""
         path = self.endpoint.path.format_map(

@@ -133,7 +133,9 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     if not starts:
         # without a baseline, the final state of any run would end the wait
         raise InvalidArgument(
-            "after", after, "it must be what WebCollectStartSubTasksOperator returned, or a list of that"
+            "after",
+            after,
+            "it must be what WebCollectStartSubTasksOperator returned, a list of that, or 'now'",
         )
     known = {task_id.lower(): task_id for task_id in task_ids}
     ours = {known[task_id.lower()]: seen for task_id, seen in starts if task_id.lower() in known}

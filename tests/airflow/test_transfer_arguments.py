@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import random
 import re
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,3 +249,10 @@ def test_the_docs_have_these_templates() -> None:
     assert DAY in guide
     assert RUN in guide
     assert DAY in (docs / "README.md").read_text()
+
+
+def test_a_wrong_argument_says_in_which_task_it_stands() -> None:
+    with make_dag(), pytest.raises(InvalidArgument) as error:
+        make_transfer("/tmp/rows", {"task_id": "a"}, mode="append")
+
+    assert "in the task land" in "".join(traceback.format_exception(error.value))

@@ -345,6 +345,18 @@ class TestRefusal:
         assert not refusal.value.permanent
 
     @pytest.mark.parametrize(
+        "call",
+        [
+            endpoints.read_data("no-such-task", 0, 10),
+            endpoints.copy_task("no-such-task"),
+            endpoints.replace_urls("no-such-task", url_list(URLS)),
+        ],
+    )
+    def test_the_error_of_an_unknown_task_names_the_task(self, client: Client, call: Call[Any]) -> None:
+        with pytest.raises(errors.NotFound, match=r"task no-such-task \(requestId"):
+            client.send(call)
+
+    @pytest.mark.parametrize(
         ("status", "code", "kind"),
         [
             (400, "RequestModelNull", errors.RequestRejected),
