@@ -147,18 +147,22 @@ class SourceReader:
         """
         return self._to_the_end(self._waits("all rows to be shown: there are none, or fewer than were read"))
 
-    def late_pages(self) -> Iterator[Page]:
+    def late_pages(self, since: float | None = None) -> Iterator[Page]:
         """Wait ``settle`` seconds, and yield the pages of rows that have appeared meanwhile.
 
         The source may show older batches while rows of a run that has just finished are still missing; the
         service does not announce those.
+
+        :param since: a time before this reading began, from which the seconds count; None for from now.
         """
-        before, settle = self.count.rows, self._job.options.settle
-        if settle:
+        before, wait = self.count.rows, self._job.options.settle
+        if since is not None:
+            wait = max(0.0, wait - (self._began - since))
+        if wait:
             Notice(log).give(
-                settle, "Waiting %.0f s for rows that a run which has just finished may still add.", settle
+                wait, "Waiting %.0f s for rows that a run which has just finished may still add.", wait
             )
-            self._wait(settle)
+            self._wait(wait)
             yield from self._to_the_end(iter(()), late=True)
         self.no_late_rows = self.count.rows == before
 

@@ -71,6 +71,9 @@ class Job:
     """One source, one folder, one run.
 
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
+    :param began: when the work began that lands several sources one after another, by ``time.monotonic()``:
+        for rows that may not be shown yet, each of them waits ``settle`` seconds from then; None for from its
+        own beginning.
     :param pages: of the source.
     :param mark: confirms the export to the service.
     :param stop: ends the landing once it is set; no manifest is written from then on. The client of ``pages``
@@ -82,6 +85,7 @@ class Job:
     folder: Folder
     run: Run
     attempt: int = 1
+    began: float | None = None
     options: Options
     pages: Pages
     mark: Callable[[], object]

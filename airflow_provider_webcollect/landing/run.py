@@ -78,6 +78,7 @@ def land(
     options: Options,
     *,
     attempt: int = 1,
+    began: float | None = None,
     observer: Observer | None = None,
     finish: bool = True,
 ) -> Landed:
@@ -92,6 +93,8 @@ def land(
     :param run: what it is for; its rows count once, in whichever of its attempts.
     :param options: see :func:`~airflow_provider_webcollect.landing.options.make_options`.
     :param attempt: Airflow's try number; of the attempts of one run, the highest may take the folder over.
+    :param began: when the work began that lands several sources one after another, by ``time.monotonic()``;
+        a source without new rows waits ``settle`` seconds from then. None for from its own beginning.
     :param observer: hears of the landing while it is at work.
     :param finish: whether the result counts as reported when this returns; else the caller adds it to an
         :class:`.Unreported`. A run that never does so leaves its
@@ -119,6 +122,7 @@ def land(
         folder=destination,
         run=run,
         attempt=attempt,
+        began=began,
         options=options,
         pages=PageReader(
             client,
@@ -235,7 +239,8 @@ def _first_page(
     if first is None:
         _keep_landed(job, start, found)
         if start.continues and start.rows and not start.parts:
-            pages = reader.late_pages()
+            # before a mark, which covers what has arrived by now, the wait begins now
+            pages = reader.late_pages(None if found.lacks_mark(job) else job.began)
             first = next(pages, None)
     return start, first, pages
 

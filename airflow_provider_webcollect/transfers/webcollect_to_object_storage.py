@@ -200,7 +200,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         limit.
     :param settle: seconds, 15 by default, to wait for rows that the source may not show yet, for example
         right after a task has finished; 0 does not wait. The run takes that much longer if the source shows
-        no rows, if ``mode="incremental"`` finds nothing new, and, with ``mark_exported``, before every mark.
+        no rows, if ``mode="incremental"`` finds nothing new (``sources`` wait for that together, from the
+        beginning of the task on), and, with ``mark_exported``, before every mark.
         A ``full`` landing of the whole history without a mark does not wait if the source shows older
         batches: set ``lotno`` to wait for the rows of one batch.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -351,7 +352,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
             store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
-            reports = self._land(context, hook, stop, unreported)
+            reports = self._land(context, hook, stop, unreported, began)
             if self.sources is None:
                 facts = reports[0].summary(reporting.are_listed(reports))
                 if self.mode == "incremental":
@@ -371,7 +372,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         return to_openlineage(self._transferred)
 
     def _land(
-        self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported
+        self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported, began: float
     ) -> list[LandingReport]:
         from airflow_provider_webcollect.landing.run import land, land_all
         from airflow_provider_webcollect.service.client import Client
@@ -390,6 +391,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                     run,
                     options,
                     attempt=ti.try_number,
+                    began=began,
                     observer=report,
                     finish=False,
                 )

@@ -275,6 +275,19 @@ class TestManySources:
         assert read == [*tasks, tasks[2]]
         assert all(landed(f"{destination}/{task}") == sandbox.control.true_rows(task) for task in tasks)
 
+    def test_those_without_new_rows_wait_for_late_ones_together(
+        self, sandbox: Sandbox, destination: str
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(4)]
+        options = {"sources": tasks, "mode": "incremental", "max_concurrency": 1}
+        transfer(destination, run_id="first", **options)
+        sandbox.control.clear_requests()
+        transfer(destination, run_id="second", settle=2, **options)
+
+        read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
+        # who waits reads a second time; after the first has waited, the time is over for the others
+        assert [read.count(task) for task in tasks[1:]] == [1, 1, 1]
+
     def test_if_all_failures_are_permanent_there_is_no_retry_and_all_are_named(
         self, sandbox: Sandbox, destination: str
     ) -> None:

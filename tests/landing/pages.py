@@ -70,7 +70,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
 
 def changed(job: Job, **arguments: Any) -> Job:
     """Return a landing with other arguments, named as those of :func:`make_job`."""
-    options = {field.name for field in dataclasses.fields(Options)} & arguments.keys()
+    options = {*Options.__struct_fields__} & arguments.keys()
     changes: dict[str, Any] = {name: arguments.pop(name) for name in options}
     if "mark" in arguments:
         changes["mark_exported"] = arguments["mark"] is not None

@@ -108,7 +108,7 @@ class TestWhatIsThereAlready:
         landing(task)
         sandbox.control.clear_requests()
         before = folder.manifest()
-        with pytest.raises(DestinationTaken, match=r"run r1 landed.*mode='incremental'") as refusal:
+        with pytest.raises(DestinationTaken, match=r"run r1 of .* landed.*mode='incremental'") as refusal:
             landing(task, run=OTHER_RUN)
         assert refusal.value.permanent
         assert folder.manifest() == before
