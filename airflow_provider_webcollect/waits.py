@@ -97,7 +97,7 @@ def patiently(ask: Callable[[], T], log: Any) -> T | Ended | None:
             refusals += 1
             if ends_waits(error, refusals):
                 return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=True)
-            pause = TIMING.backoff(refusals, error)
+            pause = TIMING.backoff(refusals)
             log.warning("The service refuses the status query, which is repeated in %.0f s. %s", pause, error)
             time.sleep(pause)
 

@@ -390,7 +390,7 @@ class WebCollectHook(BaseHook):
         source = {"collection_task_id": task_id, "lotno": lotno}
         get_hook_lineage_collector().add_input_asset(
             context=self,
-            scheme=self.conn_type,  # of the URIs that `assets.create_asset` makes
+            scheme=WebCollectHook.conn_type,  # of the URIs that `assets.create_asset` makes
             asset_kwargs={**source, "webcollect_conn_id": self.webcollect_conn_id},
         )
 

@@ -106,7 +106,7 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
             f"; the first is of the service at {landed.host}, the second at {job.source.host}. If both are "
             "one service, change `source.host` in the manifest"
             if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
-            else "; give each collection task a destination of its own"
+            else "; give each collection task, or batch of one, a destination of its own"
         )
         raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
     if committed.run == job.run:

@@ -365,7 +365,8 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         if isinstance(error, NotFound) and call.task_id:
-            error.message = f"{error.message.rstrip('.')}: task {call.task_id}"
+            # what is not there may be a group or a step
+            error.message = f"{error.message.rstrip('.')} (asked for task {call.task_id})"
         if isinstance(error, TooManyRequests):
             # all calls share the rate limit, so the pause that one response asks for is bounded here too
             pause = Policy(sender.context.settings).requested_pause(error)

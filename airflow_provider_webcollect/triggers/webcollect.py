@@ -49,7 +49,10 @@ async def end_of(
     left = None if timeout is None else began + timeout - time.time()
     try:
         async with asyncio.timeout(left) as limit, SharedFeed(conn_id) as feed:
-            return await feed.until(condition.query, condition.keys, poke_interval, wait.judge)
+            ended = await feed.until(condition.query, condition.keys, poke_interval, wait.judge)
+            if not limit.expired():
+                limit.reschedule(None)  # closing the feed may take longer than what is left
+            return ended
     except WebCollectError as error:
         return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
     except TimeoutError:

@@ -64,14 +64,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     recall_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
     log_seconds: float = 1.0
 
-    def backoff(self, failures: int, error: WebCollectError) -> float:
+    def backoff(self, failures: int, error: WebCollectError | None = None) -> float:
         """Return the pause after a number of failures in a row, with jitter.
 
-        :param error: the last failure.
+        :param error: the last failure, whose ``Retry-After`` counts; None for a worker, which holds its slot.
         """
         # the exponent is bounded, since a service may fail for weeks
         longest = min(self.longest_backoff, self.first_backoff * 2 ** min(failures, 30))
-        return max(min(error.retry_after or 0.0, self.longest_backoff), random.uniform(longest / 2, longest))
+        requested = (error.retry_after if error else None) or 0.0
+        return max(min(requested, self.longest_backoff), random.uniform(longest / 2, longest))
 
 
 #: Refusals in a row, with pauses between them, that end waits: one wrong response must not.

@@ -353,7 +353,7 @@ class TestRefusal:
         ],
     )
     def test_the_error_of_an_unknown_task_names_the_task(self, client: Client, call: Call[Any]) -> None:
-        with pytest.raises(errors.NotFound, match=r"task no-such-task \(requestId"):
+        with pytest.raises(errors.NotFound, match=r"\(asked for task no-such-task\) \(requestId"):
             client.send(call)
 
     @pytest.mark.parametrize(
