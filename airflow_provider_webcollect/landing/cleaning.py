@@ -87,8 +87,8 @@ def clean(
     * It keeps the files that the manifest lists, those that a younger replaced manifest lists, those that the
       progress file ``_progress.json`` lists, and those whose names contain the id of an attempt in the
       progress file: an attempt is in the progress file before it writes its first file, so its unlisted part
-      is known by its name. Manifests and records that are being written on a disk stay for a minute, whatever
-      the age.
+      is known by its name. Manifests and progress files that are being written on a disk stay for a minute,
+      whatever the age.
     * It lists the files first, then reads the progress file, and then the manifest. So a file that is written
       later is not considered, and a landing that commits and then removes its progress file is found in the
       manifest.

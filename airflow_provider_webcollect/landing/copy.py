@@ -311,7 +311,7 @@ def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
         behind.finish()
     except BaseException as error:
         # the caller drops the sink next, which must not happen during a write
-        drop(error, behind.settle)
+        drop(error, behind.drain)
         raise
 
 
@@ -342,7 +342,7 @@ class WriteBehind:
             self._hand_over()
         self._wait()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until no write is in flight, and ignore its result."""
         if self._writing is not None:
             first_done([self._writing])
@@ -362,7 +362,7 @@ class WriteBehind:
 
 
 class PartsWriter:
-    """Writes the parts of one landing."""
+    """Writes the parts of one landing: each is recorded when it is finished, and written while pages come."""
 
     def __init__(self, job: Job, lease: Lease, reader: SourceReader) -> None:
         self._job = job

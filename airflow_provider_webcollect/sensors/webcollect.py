@@ -82,6 +82,10 @@ class NotFromTrigger(Exception):
 def start_trigger_args(sensor: WaitSensor, trigger: str, names: Sequence[str]) -> StartTriggerArgs:
     """Return Airflow's arguments for a wait that runs entirely in the triggerer.
 
+    The triggerer renders templates with restrictions: results are strings, the DAG's own Jinja settings are
+    missing, and some requests get no response, such as for the XComs of all map indexes. A sensor that needs
+    more begins its wait in a worker.
+
     :param trigger: path of the trigger's class.
     :param names: names of the sensor's arguments that define the condition.
     :raises NotFromTrigger: if only a worker can begin the wait.

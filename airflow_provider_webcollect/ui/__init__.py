@@ -1,4 +1,7 @@
-"""The page *Browse → Web collection* in Airflow's web interface, from Airflow 3.1 on."""
+"""The page *Browse → Web collection* in Airflow's web interface, from Airflow 3.1 on.
+
+Airflow's plugin manager loads this module in every process: so it imports nothing until a request comes.
+"""
 
 from __future__ import annotations
 

@@ -87,6 +87,21 @@ async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_th
     await asyncio.wait_for(closed.wait(), 20)
 
 
+async def test_a_result_counts_even_if_the_feed_closes_after_the_timeout(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aclose, timeout = AsyncClient.aclose, 5.0
+    over = asyncio.get_running_loop().time() + timeout + 0.5
+
+    async def slow(client: AsyncClient) -> None:
+        await asyncio.sleep(over - asyncio.get_running_loop().time())
+        await aclose(client)
+
+    monkeypatch.setattr(AsyncClient, "aclose", slow)
+    payload = await wait_for(sandbox.control.add_task(lots=[1])["task_id"], timeout=timeout)
+    assert payload["outcome"] == "done"
+
+
 @pytest.mark.webcollect_sandbox(enforce_limits=False)
 async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
     sandbox: Sandbox,
@@ -232,9 +247,12 @@ def new_refresh_token(sandbox: Sandbox) -> str:
     return str(answer.json()["data"]["refresh_token"])
 
 
-async def wait_for(task_id: str) -> dict[str, Any]:
+async def wait_for(task_id: str, timeout: float | None = None) -> dict[str, Any]:
     trigger = WebCollectTaskStatusTrigger(
-        condition={"task_ids": [task_id]}, poke_interval=0.2, webcollect_conn_id="webcollect_default"
+        condition={"task_ids": [task_id]},
+        poke_interval=0.2,
+        timeout=timeout,
+        webcollect_conn_id="webcollect_default",
     )
     async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
         (payload,) = [event.payload async for event in events]

@@ -217,6 +217,18 @@ class TestPoking:
 
         assert execute(sensor(kind, finished))
 
+    def test_a_refusal_does_not_hold_the_worker_for_as_long_as_it_asks(
+        self, finished: dict[str, Any], sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refusal = {"status": 403, "code": "PermissionDenied", "headers": {"Retry-After": "3600"}}
+        sandbox.control.fail(STATUS_PATHS["task"], times=2, **refusal)
+        slept: list[float] = []
+        monkeypatch.setattr("time.sleep", slept.append)
+
+        assert execute(sensor("task", finished))
+        assert len(slept) == 2
+        assert max(slept) < 10
+
     def test_only_the_named_subtasks_are_waited_for_and_all_are_given(self, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(lots=[1])
         first, second = (subtask["subtask_id"] for subtask in task["subtasks"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,3 +111,20 @@ class TestLateRows:
         for run in (RUN, OTHER_RUN):
             landing(empty, mode="incremental", run=run, **{**options, "settle": 2})
         assert late.slept == [2, 2]
+
+    def test_the_time_counts_from_when_the_work_on_several_sources_began(
+        self, landing: Landed, late: FinishedLate, options: dict[str, Any]
+    ) -> None:
+        landing(late.task, mode="incremental")
+        began = time.monotonic() - 100
+        landing(late.task, mode="incremental", run=OTHER_RUN, **{**options, "mark": None}, began=began)
+        assert late.slept == []
+
+    def test_before_a_mark_they_are_waited_for_whenever_that_work_began(
+        self, landing: Landed, folder: Folder, late: FinishedLate, options: dict[str, Any]
+    ) -> None:
+        landing(late.task, mode="incremental")
+        late.finish()
+        landing(late.task, mode="incremental", run=OTHER_RUN, **options, began=time.monotonic() - 100)
+        assert late.slept == [15, 15]
+        assert len(folder.rows()) == late.exported() == 340

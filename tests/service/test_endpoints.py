@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -345,15 +346,19 @@ class TestRefusal:
         assert not refusal.value.permanent
 
     @pytest.mark.parametrize(
-        "call",
+        ("call", "words"),
         [
-            endpoints.read_data("no-such-task", 0, 10),
-            endpoints.copy_task("no-such-task"),
-            endpoints.replace_urls("no-such-task", url_list(URLS)),
+            (endpoints.read_data("no-such-task", 0, 10), "(asked for task no-such-task)"),
+            (endpoints.copy_task("no-such-task"), "(asked for task no-such-task)"),
+            (endpoints.replace_urls("no-such-task", url_list(URLS)), "(asked for task no-such-task)"),
+            # the task is there, and the group is not
+            (endpoints.move_task(demo.TASK_ID, 99), f"no task group 99 (asked for task {demo.TASK_ID})"),
         ],
     )
-    def test_the_error_of_an_unknown_task_names_the_task(self, client: Client, call: Call[Any]) -> None:
-        with pytest.raises(errors.NotFound, match=r"\(asked for task no-such-task\) \(requestId"):
+    def test_what_is_not_found_is_named_with_the_task_that_was_asked_for(
+        self, client: Client, call: Call[Any], words: str
+    ) -> None:
+        with pytest.raises(errors.NotFound, match=re.escape(f"{words} (requestId")):
             client.send(call)
 
     @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def decode_rows(rows: Rows) -> Batches:
     :raises UnreadableRow: if a row is not a JSON object, now or during iteration.
     """
     parts = batches(rows)
-    return [_decoded(parts[0], _VALUES)] if len(parts) == 1 else _Anew(parts)
+    return [_decoded(parts[0], _VALUES)] if len(parts) == 1 else _DecodedAgain(parts)
 
 
 def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
@@ -97,10 +97,12 @@ def table(batch: Sequence[Row], names: Sequence[str]) -> list[Values]:
     if len(names) > 1:
         with contextlib.suppress(KeyError):
             return list(map(itemgetter(*names), batch))
-    return [tuple(map(record.get, names)) for record in batch]
+    return [tuple(map(row.get, names)) for row in batch]
 
 
-class _Anew:
+class _DecodedAgain:
+    """A large page, decoded batch by batch whenever it is iterated."""
+
     def __init__(self, batches: Sequence[Sequence[msgspec.Raw]]) -> None:
         self._batches = batches
 
