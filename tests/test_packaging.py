@@ -276,7 +276,9 @@ def test_what_a_release_lacks_is_said(tree: Path, file: str, there: str, instead
 def test_workflows_run_make_targets_and_pin_their_actions_by_digest() -> None:
     for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
         jobs = yaml.safe_load(workflow.read_text())["jobs"]
-        for step in [step for job in jobs.values() for step in job["steps"]]:
+        for called in [job["uses"] for job in jobs.values() if "uses" in job]:
+            assert (ROOT / called).is_file(), workflow
+        for step in [step for job in jobs.values() for step in job.get("steps", [])]:
             if "uses" in step:
                 assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), workflow
             else:
