@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from urllib.parse import SplitResult
 
     from airflow.providers.common.compat.openlineage.facet import Dataset
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+
+T = TypeVar("T")
 
 SCHEME = "webcollect"
 _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>, or with /<batch number>"
@@ -118,6 +121,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar redshift_manifest: for Redshift's COPY; None if none was written.
     :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
     :ivar manifests: those of their landings.
+    :ivar source_rows: the rows of each of them.
     """
 
     webcollect_conn_id: str
@@ -135,6 +139,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     redshift_manifest: str | UnsetType | None = UNSET
     collection_task_ids: list[str] | UnsetType = UNSET
     manifests: list[str] | UnsetType = UNSET
+    source_rows: list[int] | UnsetType = UNSET
 
     @classmethod
     def of(cls, extra: object) -> LandingEvent | None:
@@ -157,12 +162,18 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         """Return the collection tasks whose rows have landed."""
         return _listed(self.collection_task_ids, self.collection_task_id)
 
+    def sources(self) -> list[dict[str, Any]]:
+        """Return the collection tasks with their rows; None for rows that are not known."""
+        tasks, rows = self.tasks(), _listed(self.source_rows, self.rows)
+        known: Sequence[int | None] = rows if len(rows) == len(tasks) else [None] * len(tasks)
+        return [{"collection_task_id": task, "rows": count} for task, count in zip(tasks, known, strict=True)]
+
     def all_manifests(self) -> list[str]:
         """Return the manifests of all its landings."""
         return _listed(self.manifests, self.manifest)
 
 
-def _listed(several: list[str] | UnsetType, one: str | UnsetType) -> list[str]:
+def _listed(several: list[T] | UnsetType, one: T | UnsetType) -> list[T]:
     if several is not UNSET:
         return several
     return [] if one is UNSET else [one]

@@ -208,8 +208,8 @@ def report_to_outlets(
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
-    For several sources only the ids, the sums and the manifests are added: events are kept long and shown in
-    lists.
+    For several sources only the ids, the rows, the sums and the manifests are added: events are kept long
+    and shown in lists.
 
     :param conn_id: the Airflow connection of the service.
     """
@@ -220,9 +220,12 @@ def report_to_outlets(
     if summaries := facts.get("sources"):
         sums = {name: facts[name] for name in facts if name not in ("sources", "uris", "objects")}
         tasks = [source.collection_task_id for source in sources]
-        manifests = [summary["manifest"] for summary in summaries]
         event = LandingEvent(
-            webcollect_conn_id=conn_id, collection_task_ids=tasks, manifests=manifests, **sums
+            webcollect_conn_id=conn_id,
+            collection_task_ids=tasks,
+            manifests=[summary["manifest"] for summary in summaries],
+            source_rows=[summary["rows"] for summary in summaries],
+            **sums,
         )
     else:
         (source,) = sources
