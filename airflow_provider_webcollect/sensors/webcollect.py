@@ -196,6 +196,8 @@ class WaitSensor(ProviderOperator, BaseSensorOperator):
     """
 
     ui_color = "#d7ecdf"
+    # `timeout` is always a number: it is among the subclasses' template fields so that Airflow stores it,
+    # which has no other place for it that the page could read
     #: Waits in the triggerer.
     _trigger: type[WaitTrigger]
 
@@ -473,6 +475,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "collection_task_ids",
         "after",
         "webcollect_conn_id",
+        "timeout",
     )
     template_fields_renderers = {"collection_task_ids": "json", "after": "json"}  # noqa: RUF012  # as in Airflow
     _names = (
@@ -553,7 +556,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
+    template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id", "timeout")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as in Airflow
     _names = (
         "collection_task_id",
@@ -607,7 +610,12 @@ class WebCollectCapacitySensor(WaitSensor):
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
-    template_fields: Sequence[str] = ("max_active_tasks", "max_active_sub_tasks", "webcollect_conn_id")
+    template_fields: Sequence[str] = (
+        "max_active_tasks",
+        "max_active_sub_tasks",
+        "webcollect_conn_id",
+        "timeout",
+    )
     _trigger = WebCollectCapacityTrigger
 
     def __init__(
