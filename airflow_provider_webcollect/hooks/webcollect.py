@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.client import AsyncClient, Client
 
+#: Attempts of a call whose result is shown to people, and seconds after which none is made.
+READING_ATTEMPTS, READING_DEADLINE = 2, 10.0
+
 
 class WebCollectHook(BaseHook):
     """Calls the web data collection service through an Airflow connection.
@@ -110,10 +113,13 @@ class WebCollectHook(BaseHook):
         return Client(self._context())
 
     def reading_client(self) -> Client:
-        """Return a new client that never renews the token, and needs one that is stored."""
+        """Return a new client for what is shown to people, which is soon read again.
+
+        It never renews the token, and needs one that is stored; it gives up soon.
+        """
         from airflow_provider_webcollect.service.client import Client
 
-        return Client(self._context(reads_only=True))
+        return Client(self._context(reads_only=True).short_retries(READING_ATTEMPTS, READING_DEADLINE))
 
     def async_client(self) -> AsyncClient:
         """Return a new client for an event loop; the caller closes it (``async with``)."""

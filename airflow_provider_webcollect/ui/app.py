@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity
@@ -20,10 +20,18 @@ from airflow.api_fastapi.core_api.security import (
     requires_access_connection,
     requires_access_dag,
 )
+from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Response, status
+from sqlalchemy import select
 
-from airflow_provider_webcollect.ui.landings import read_activity, read_landings
-from airflow_provider_webcollect.ui.service import ServiceView, known_connections
+from airflow_provider_webcollect.ui.activity import read_activity
+from airflow_provider_webcollect.ui.landings import read_landings
+from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy.orm import Session
 
 #: The files of the page, with their media types; no other file can be asked for.
 FILES = {
@@ -57,8 +65,8 @@ def _file(name: str) -> Response:
     return Response(content, media_type=FILES[name], headers={"Cache-Control": "private, no-cache"})
 
 
-def _landings(user: GetUserDep, session: SessionDep) -> dict[str, Any]:
-    return read_landings(session, _readable_dags(user), datetime.datetime.now(datetime.UTC))
+def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> dict[str, Any]:
+    return read_landings(session, _readable_dags(user), datetime.datetime.now(datetime.UTC), search)
 
 
 def _activity(user: GetUserDep, session: SessionDep) -> dict[str, Any]:
@@ -77,17 +85,22 @@ def _connections(user: GetUserDep, session: SessionDep) -> dict[str, Any]:
     return {"connections": readable}
 
 
-def _connection(connection_id: str, session: SessionDep) -> dict[str, Any]:
+def _connection(connection_id: str, user: GetUserDep, session: SessionDep) -> dict[str, Any]:
     if connection_id not in known_connections(session):
         raise HTTPException(
             status.HTTP_404_NOT_FOUND, f"No connection {connection_id} of the service is known"
         )
-    return _service_view(connection_id).read()
+    readable = _readable_dags(user)
+    return _service_view(connection_id).read(Reader(readable, readable.issuperset(_all_dags(session))))
 
 
 @cache
 def _service_view(connection_id: str) -> ServiceView:
     return ServiceView(connection_id)
+
+
+def _all_dags(session: Session) -> Iterable[str]:
+    return session.scalars(select(DagModel.dag_id))
 
 
 def _readable_dags(user: Any) -> set[str]:

@@ -1,284 +1,303 @@
-"""What Airflow's database knows: landings of the last weeks by their asset events; waits, failed tasks."""
+"""The landings that Airflow's database knows, by their asset events and their failed task instances."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
 import statistics
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.models.asset import AssetEvent, AssetModel
-from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
+from airflow.utils.types import DagRunType
 from msgspec import UNSET
-from sqlalchemy import and_, func, select
+from sqlalchemy import String, and_, cast, func, or_, select
 
 from airflow_provider_webcollect.assets import LandingEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.orm import Session
-    from sqlalchemy.sql.elements import ColumnElement
 
-#: How far back landings are shown.
-DAYS = 30
 #: How many series of landings are shown, and how many runs of each.
-MOST_SERIES, MOST_RUNS = 100, 30
+MOST_SERIES, MOST_RUNS = 200, 30
 #: How many earlier runs show what is usual, and how many it takes at least.
 USUAL_RUNS, FEWEST_RUNS = 10, 4
-#: A count is odd if it is this many times the usual one, or the usual one this many times it.
+#: A count is odd if it is this many times the usual one, or the usual one this many times it; a landing is
+#: late after this many of its usual intervals.
 ODD_FACTOR = 2
+#: Operators of a DAG's author that extend the provider's are not found by their names.
+IS_OURS = TaskInstance.operator.startswith("WebCollect")
+#: What is wrong with a landing's newest run, the gravest first.
+MARKS = ("failed", "late", "odd", "empty")
+#: Runs that come when somebody wants them: they do not tell when the next one is to come.
+_UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
 
 
-class _Series(NamedTuple):
-    """The landings of one Airflow task for one outlet asset."""
+_SERIES = (
+    AssetEvent.asset_id,
+    AssetEvent.source_dag_id,
+    AssetEvent.source_task_id,
+    AssetEvent.source_map_index,
+)
+#: Other operators and people add events to assets as well, which must not take the places of landings.
+_IS_LANDING = (
+    cast(AssetEvent.extra, String).contains('"webcollect_conn_id"'),
+    AssetEvent.source_dag_id.is_not(None),
+    AssetEvent.source_task_id.is_not(None),
+    AssetEvent.source_run_id.is_not(None),
+)
+
+
+class SeriesKey(NamedTuple):
+    """The landings of one Airflow task, or of one index of a mapped one, for one outlet asset."""
 
     asset_id: int
-    dag_id: str | None
-    task_id: str | None
-    map_index: int | None
+    dag_id: str
+    task_id: str
+    map_index: int
 
 
-class _Landing(NamedTuple):
-    """A landing, by the newest event that its run has left."""
+class _Place(NamedTuple):
+    """Where an event is in the database, without what it says."""
 
-    run_id: str | None
     timestamp: datetime.datetime
-    event: LandingEvent
+    event_id: int
 
 
-def read_landings(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> dict[str, Any]:
-    """Return the landings of the last :data:`DAYS` days for the page.
+@dataclass
+class _Run:
+    """A run of a landing, by the newest event that it has left, or its failed task instance.
+
+    :ivar event: None if it has failed.
+    :ivar is_planned: whether a schedule or an asset has started it.
+    :ivar usual_rows: of the runs before; None if there are too few.
+    """
+
+    run_id: str
+    ended_at: datetime.datetime
+    event: LandingEvent | None
+    logical_date: datetime.datetime | None = None
+    is_planned: bool = True
+    usual_rows: float | None = None
+
+    @property
+    def state(self) -> str:
+        if self.event is None:
+            return "failed"
+        return "landed" if self.event.rows else "empty"
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether the rows are far from the usual; no rows are a state of their own."""
+        if self.event is None or not self.event.rows or self.usual_rows is None:
+            return False
+        return not self.usual_rows / ODD_FACTOR <= self.event.rows <= self.usual_rows * ODD_FACTOR
+
+
+def read_landings(
+    session: Session, dag_ids: Collection[str], now: datetime.datetime, search: str = ""
+) -> dict[str, Any]:
+    """Return the latest landings for the page.
 
     :param session: of Airflow's database.
     :param dag_ids: the DAGs whose landings are returned.
+    :param search: a text that the DAG, the task or the asset must have in its name, or the asset in its URI.
     """
-    assets = _assets_of_landings(session)
-    newest = _newest_ids(session, assets, now - datetime.timedelta(days=DAYS))
-    # that with the newest event first
-    readable = sorted(
-        (each for each in newest if each.dag_id in dag_ids), key=newest.__getitem__, reverse=True
-    )
-    shown = readable[:MOST_SERIES]
-    ids = [event_id for series in shown for _, event_id in newest[series]]
-    events = _events(session, ids)
-    found = []
-    for series in shown:
-        runs = _one_per_run(
-            events[event_id] for _, event_id in reversed(newest[series]) if event_id in events
-        )
-        if runs:
-            found.append(_described(series, assets[series.asset_id], runs, now))
-    return {"read_at": now.isoformat(), "left_out": len(readable) - len(shown), "series": found}
+    places = {key: found for key, found in _places(session, search).items() if key.dag_id in dag_ids}
+    failures = _failures(session, places)
+
+    def urgency(key: SeriesKey) -> tuple[bool, datetime.datetime]:
+        newest, failed = places[key][0].timestamp, failures[key]
+        has_failed = any(run.ended_at > newest for run in failed)
+        return has_failed or _is_late([place.timestamp for place in reversed(places[key])], now), newest
+
+    shown = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
+    # paused, or no longer there
+    paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused | DagModel.is_stale)))
+    events = _events(session, [place.event_id for key in shown for place in places[key]])
+    assets = _assets(session, {key.asset_id for key in shown})
+    series = []
+    for key in shown:
+        landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
+        if landed and key.asset_id in assets:
+            facts = _described(landed, failures[key], now, key.dag_id in paused)
+            series.append({**key._asdict(), "asset": assets[key.asset_id], **facts})
+    series.sort(key=lambda each: (each["dag_id"], each["task_id"], each["map_index"], each["asset"]["name"]))
+    counts = {mark: sum(mark in each["marks"] for each in series) for mark in MARKS}
+    return {
+        "read_at": now.isoformat(),
+        "left_out": len(places) - len(shown),
+        "counts": {"landings": len(series), **counts},
+        "series": series,
+    }
 
 
-def newest_events(session: Session) -> Iterable[tuple[AssetModel, AssetEvent]]:
-    """Return each asset that has events, with its newest one."""
-    newest = (
-        select(AssetEvent.id)
-        .where(AssetEvent.asset_id == AssetModel.id)
-        .order_by(AssetEvent.timestamp.desc())
-        .limit(1)
-        .correlate(AssetModel)
-        .scalar_subquery()
-    )
-    rows = session.execute(select(AssetModel, AssetEvent).join(AssetEvent, AssetEvent.id == newest))
-    return [(asset, event) for asset, event in rows]
+def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
+    """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG."""
+    newest = select(func.max(AssetEvent.id)).where(*_IS_LANDING).group_by(*_SERIES)
+    columns = (AssetEvent.source_dag_id, AssetEvent.extra)
+    for dag_id, extra in session.execute(select(*columns).where(AssetEvent.id.in_(newest))):
+        if landing := LandingEvent.of(extra):
+            yield dag_id, landing
 
 
-def _assets_of_landings(session: Session) -> dict[int, AssetModel]:
-    return {asset.id: asset for asset, event in newest_events(session) if LandingEvent.of(event.extra)}
-
-
-def _newest_ids(
-    session: Session, assets: Collection[int], since: datetime.datetime
-) -> dict[_Series, list[tuple[datetime.datetime, int]]]:
-    """Return the times and ids of each series' newest events, the newest first."""
+def _places(session: Session, search: str) -> dict[SeriesKey, list[_Place]]:
+    """Return the places of the newest events of each series, the newest first."""
     event = AssetEvent
-    columns = (event.asset_id, event.source_dag_id, event.source_task_id, event.source_map_index)
-    place = func.row_number().over(partition_by=columns, order_by=(event.timestamp.desc(), event.id.desc()))
-    numbered = (
-        select(*columns, event.timestamp, event.id, place.label("place"))
-        .where(event.asset_id.in_(assets), event.timestamp >= since, event.source_run_id.is_not(None))
-        .subquery()
-    )
-    found: dict[_Series, list[tuple[datetime.datetime, int]]] = {}
-    rows = session.execute(select(numbered).where(numbered.c.place <= MOST_RUNS).order_by(numbered.c.place))
-    for *series, timestamp, event_id, _ in rows:
-        found.setdefault(_Series(*series), []).append((timestamp, event_id))
+    number = func.row_number().over(partition_by=_SERIES, order_by=(event.timestamp.desc(), event.id.desc()))
+    query = select(*_SERIES, event.timestamp, event.id, number.label("number")).where(*_IS_LANDING)
+    if search:
+        texts = (event.source_dag_id, event.source_task_id, AssetModel.name, AssetModel.uri)
+        matches = [func.lower(text).contains(search.lower(), autoescape=True) for text in texts]
+        query = query.join(AssetModel, AssetModel.id == event.asset_id).where(or_(*matches))
+    numbered = query.subquery()
+    found: dict[SeriesKey, list[_Place]] = {}
+    rows = session.execute(select(numbered).where(numbered.c.number <= MOST_RUNS).order_by(numbered.c.number))
+    for asset_id, dag_id, task_id, map_index, timestamp, event_id, _ in rows:
+        key = SeriesKey(asset_id, dag_id, task_id, -1 if map_index is None else map_index)
+        found.setdefault(key, []).append(_Place(timestamp, event_id))
     return found
 
 
-def _events(session: Session, ids: Sequence[int]) -> dict[int, _Landing]:
-    event = AssetEvent
+def _events(session: Session, ids: Sequence[int]) -> dict[int, _Run]:
+    """Return the runs of events that landings have left, by the events' ids."""
+    event, run = AssetEvent, DagRun
+    is_its_run = and_(run.dag_id == event.source_dag_id, run.run_id == event.source_run_id)
     # not as objects of the ORM, which keep the garbage collector busy for longer than the query takes
     rows = session.execute(
-        select(event.id, event.source_run_id, event.timestamp, event.extra).where(event.id.in_(ids))
+        select(event.id, event.source_run_id, event.timestamp, event.extra, run.logical_date, run.run_type)
+        .outerjoin(run, is_its_run)
+        .where(event.id.in_(ids))
     )
     return {
-        event_id: _Landing(run_id, timestamp, landing)
-        for event_id, run_id, timestamp, extra in rows
+        event_id: _Run(run_id, timestamp, landing, logical_date, run_type not in _UNPLANNED)
+        for event_id, run_id, timestamp, extra, logical_date, run_type in rows
         if (landing := LandingEvent.of(extra))
     }
 
 
-def _one_per_run(landings: Iterable[_Landing]) -> list[_Landing]:
-    """Return the last landing of each run: one that was cleared has several."""
-    found: dict[str | None, _Landing] = {}
-    for landing in landings:
-        found.pop(landing.run_id, None)
-        found[landing.run_id] = landing
-    return list(found.values())
+def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) -> dict[SeriesKey, list[_Run]]:
+    """Return the failed runs of each series since the oldest of its events that are shown."""
+    if not places:
+        return {}
+    since = min(found[-1].timestamp for found in places.values())
+    ti, run = TaskInstance, DagRun
+    rows = session.execute(
+        select(ti.dag_id, ti.task_id, ti.map_index, ti.run_id, ti.end_date, run.logical_date, run.run_type)
+        .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
+        .where(IS_OURS, ti.state == TaskInstanceState.FAILED, ti.end_date >= since)
+    )
+    of_task: dict[tuple[str, str, int], list[_Run]] = {}
+    for dag_id, task_id, map_index, run_id, ended_at, logical_date, run_type in rows:
+        assert ended_at
+        failed = _Run(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
+        of_task.setdefault((dag_id, task_id, map_index), []).append(failed)
+    return {
+        key: [failed for failed in of_task.get(key[1:], ()) if failed.ended_at >= found[-1].timestamp]
+        for key, found in places.items()
+    }
+
+
+def _assets(session: Session, ids: Collection[int]) -> dict[int, dict[str, str]]:
+    rows = session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri))
+    return {asset_id: {"name": name, "uri": uri} for asset_id, name, uri in rows if asset_id in ids}
+
+
+def _one_per_run(runs: Iterable[_Run]) -> list[_Run]:
+    """Return the last of what each run has left, the oldest first: one that was cleared has several."""
+    found: dict[str, _Run] = {}
+    for run in sorted(runs, key=lambda run: run.ended_at):
+        found.pop(run.run_id, None)
+        found[run.run_id] = run
+    return list(found.values())[-MOST_RUNS:]
 
 
 def _described(
-    series: _Series, asset: AssetModel, landings: Sequence[_Landing], now: datetime.datetime
+    landed: Sequence[_Run], failed: Sequence[_Run], now: datetime.datetime, is_paused: bool
 ) -> dict[str, Any]:
-    newest = landings[-1]
-    interval = _usual_interval(landings)
-    silence = (now - newest.timestamp).total_seconds()
+    newest = landed[-1]
+    assert newest.event
+    runs = _one_per_run([*landed, *failed])
+    _set_usual_rows(runs)
+    # what somebody has started by hand does not tell when the next one is to come
+    is_expected = newest.is_planned and not is_paused
+    planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned] if is_expected else []
+    interval = _usual_interval(planned)
+    expected_at = interval and newest.ended_at + interval
     return {
-        "dag_id": series.dag_id,
-        "task_id": series.task_id,
-        "map_index": series.map_index,
-        "asset": {"name": asset.name, "uri": asset.uri},
+        "is_paused": is_paused,
         "webcollect_conn_id": newest.event.webcollect_conn_id,
-        "collection_task_id": ", ".join(newest.event.tasks()) or None,
         "lotno": newest.event.lotno or None,
+        "sources": newest.event.sources(),
         "destination": newest.event.destination,
-        "usual_seconds": interval,
-        "is_stale": interval is not None and silence > ODD_FACTOR * interval,
-        "runs": [_run(landing, landings[:index]) for index, landing in enumerate(landings)],
+        "manifests": newest.event.all_manifests(),
+        "marks": _marks(runs, _is_late(planned, now)),
+        "usual_seconds": interval and interval.total_seconds(),
+        "expected_at": expected_at and expected_at.isoformat(),
+        "landed_at": newest.ended_at.isoformat(),
+        "runs": [_run(run, newest.event) for run in runs],
     }
 
 
-def _run(landing: _Landing, earlier: Sequence[_Landing]) -> dict[str, Any]:
-    event = landing.event
-    usual = usual_count([each.event.rows for each in earlier])
-    return {
-        "run_id": landing.run_id,
-        "landed_at": landing.timestamp.isoformat(),
-        "rows": event.rows,
-        "bytes": event.bytes,
-        "total_rows": None if event.total_rows is UNSET else event.total_rows,
-        "duration": event.duration,
-        "manifests": event.all_manifests(),
-        "usual_rows": usual,
-        "is_odd": is_odd(event.rows, usual),
+def _set_usual_rows(runs: Sequence[_Run]) -> None:
+    """Set what is usual for each run: the median of the rows of those before it that had rows."""
+    counts: list[int] = []
+    for run in runs:
+        latest = counts[-USUAL_RUNS:]
+        run.usual_rows = statistics.median(latest) if len(latest) >= FEWEST_RUNS else None
+        if run.event and run.event.rows:
+            counts.append(run.event.rows)
+
+
+def _usual_interval(moments: Sequence[datetime.datetime]) -> datetime.timedelta | None:
+    """Return the median of the times between the latest moments; None if there are too few."""
+    latest = moments[-USUAL_RUNS - 1 :]
+    if len(latest) <= FEWEST_RUNS:
+        return None
+    seconds = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(latest)]
+    return datetime.timedelta(seconds=statistics.median(seconds))
+
+
+def _is_late(moments: Sequence[datetime.datetime], now: datetime.datetime) -> bool:
+    """Return whether the next landing after these should have come."""
+    interval = _usual_interval(moments)
+    return interval is not None and now > moments[-1] + ODD_FACTOR * interval
+
+
+def _marks(runs: Sequence[_Run], is_late: bool) -> list[str]:
+    """Return what is wrong with the newest run, the gravest first."""
+    newest = runs[-1]
+    earlier = [run.state for run in runs[:-1] if run.event][-USUAL_RUNS:]
+    holds = {
+        "failed": newest.state == "failed",
+        "late": is_late,
+        "odd": newest.is_odd,
+        # where no rows are common, a quiet day is nothing to look at
+        "empty": newest.state == "empty" and len(earlier) >= FEWEST_RUNS and "empty" not in earlier,
     }
+    return [mark for mark in MARKS if holds[mark]]
 
 
-def usual_count(earlier: Sequence[float]) -> float | None:
-    """Return the median of the latest counts; None if there are too few."""
-    return statistics.median(earlier[-USUAL_RUNS:]) if len(earlier) >= FEWEST_RUNS else None
-
-
-def is_odd(count: float, usual: float | None) -> bool:
-    """Return whether a count is far from the usual one; nothing is if that is 0, or not known."""
-    return bool(usual) and not usual / ODD_FACTOR <= count <= usual * ODD_FACTOR  # type: ignore[operator]
-
-
-def _usual_interval(landings: Sequence[_Landing]) -> float | None:
-    """Return the median of the seconds between the latest landings; None if there are too few."""
-    pairs = itertools.pairwise(landing.timestamp for landing in landings)
-    return usual_count([(later - earlier).total_seconds() for earlier, later in pairs])
-
-
-#: How far back failures are shown.
-FAILURE_HOURS = 24
-#: How many tasks at work, and how many failures, are shown.
-MOST_TASKS = 200
-
-AT_WORK = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
-FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
-#: The arguments that name collection tasks.
-_IDS = ("collection_task_id", "collection_task_ids", "tasks", "sources")
-
-
-def read_activity(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> dict[str, Any]:
-    """Return the tasks at work and the failures of the last day for the page.
-
-    :param session: of Airflow's database.
-    :param dag_ids: the DAGs whose tasks are returned.
-    """
-    day = now - datetime.timedelta(hours=FAILURE_HOURS)
-    at_work = _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
-    failed = and_(TaskInstance.state.in_(FAILED), TaskInstance.end_date >= day)
-    failures = _tasks(session, dag_ids, failed, TaskInstance.end_date)
-    return {
-        "read_at": now.isoformat(),
-        "left_out": max(0, len(at_work) - MOST_TASKS) + max(0, len(failures) - MOST_TASKS),
-        "running": [
-            {
-                **_task_facts(ti, fields),
-                "since": _text(ti.start_date),
-                "timeout_at": _text(ti.trigger_timeout),
-                "way": _way(ti),
-            }
-            for ti, fields in at_work[:MOST_TASKS]
-        ],
-        "failures": [
-            {**_task_facts(ti, fields), "ended_at": _text(ti.end_date)}
-            for ti, fields in failures[:MOST_TASKS]
-        ],
+def _run(run: _Run, newest: LandingEvent) -> dict[str, Any]:
+    event = run.event
+    facts: dict[str, Any] = {
+        "run_id": run.run_id,
+        "logical_date": run.logical_date and run.logical_date.isoformat(),
+        "ended_at": run.ended_at.isoformat(),
+        "state": run.state,
+        "rows": event and event.rows,
+        "total_rows": None if event is None or event.total_rows is UNSET else event.total_rows,
+        "bytes": event and event.bytes,
+        "duration": event and event.duration,
+        "usual_rows": run.usual_rows,
+        "is_odd": run.is_odd,
     }
-
-
-def _tasks(
-    session: Session, dag_ids: Collection[str], condition: ColumnElement[bool], moment: Any
-) -> Sequence[tuple[TaskInstance, dict[str, Any] | None]]:
-    """Return the provider's task instances with their rendered arguments, the latest first."""
-    rendered = RenderedTaskInstanceFields
-    is_same = [
-        getattr(rendered, name) == getattr(TaskInstance, name)
-        for name in ("dag_id", "run_id", "task_id", "map_index")
-    ]
-    rows = session.execute(
-        select(TaskInstance, rendered.rendered_fields)
-        .outerjoin(rendered, and_(*is_same))
-        # operators of a DAG's author that extend the provider's are not found by their names
-        .where(TaskInstance.operator.startswith("WebCollect"), condition)
-        .order_by(moment.desc())
-    )
-    return [(ti, fields) for ti, fields in rows if ti.dag_id in dag_ids]
-
-
-def _task_facts(ti: TaskInstance, fields: dict[str, Any] | None) -> dict[str, Any]:
-    return {
-        "dag_id": ti.dag_id,
-        "run_id": ti.run_id,
-        "task_id": ti.task_id,
-        "map_index": ti.map_index,
-        "operator": ti.operator,
-        "state": ti.state,
-        "try_number": ti.try_number,
-        "collection_task_ids": _ids(fields or {}),
-    }
-
-
-def _ids(fields: dict[str, Any]) -> list[str]:
-    """Return the collection tasks that the arguments of a task name."""
-    found: list[str] = []
-    for name in _IDS:
-        value = fields.get(name)
-        for entry in value if isinstance(value, list) else [value]:
-            task_id = entry.get("collection_task_id") if isinstance(entry, dict) else entry
-            if isinstance(task_id, str | int) and str(task_id) not in found:
-                found.append(str(task_id))
-    return found
-
-
-def _way(ti: TaskInstance) -> str:
-    """Return where a task is at work."""
-    if ti.state == TaskInstanceState.UP_FOR_RESCHEDULE:
-        return "between two queries, without a worker"
-    if ti.state == TaskInstanceState.RUNNING:
-        return "on a worker"
-    # a host is recorded once a worker has run the task
-    return "in the triggerer" if ti.hostname else "in the triggerer from the start"
-
-
-def _text(moment: datetime.datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
+    if event and event.all_manifests() != newest.all_manifests():
+        facts["manifests"] = event.all_manifests()
+    return facts

@@ -9,42 +9,44 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from airflow.models import Connection
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_provider_webcollect.assets import LandingEvent, stored_tasks
+from airflow_provider_webcollect.assets import stored_tasks
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, AnalyticsRow, TaskState
 from airflow_provider_webcollect.service.pages import all_analytics
-from airflow_provider_webcollect.ui.landings import newest_events
-from airflow_provider_webcollect.waiting.conditions import all_task_statuses
+from airflow_provider_webcollect.ui.activity import waited_for
+from airflow_provider_webcollect.ui.landings import newest_landings
+from airflow_provider_webcollect.waiting.conditions import SUBTASKS, all_task_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from sqlalchemy.orm import Session
 
-    from airflow_provider_webcollect.service.models import TaskStatus
+    from airflow_provider_webcollect.service.models import SubTask, TaskStatus
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a value is read again; analytics change slowly.
-LIFETIME, ANALYTICS_LIFETIME = 30.0, 3600.0
-#: Seconds for which an answer of the service is awaited by default.
-PATIENCE = 1.5
+#: Seconds after which a value is read again; one that could not be read; analytics change slowly.
+LIFETIME, RETRY_AFTER, ANALYTICS_LIFETIME = 30.0, 5.0, 3600.0
+#: Seconds for which a response of the service is awaited by default; after that, the page says so.
+PATIENCE = 2.0
 #: The days of analytics that are shown.
 DAYS = 30
 #: The share of successful runs below which a day is marked.
 SUCCEEDED_LOW = 0.9
 #: A day is marked if its rows are this many times the usual, or the usual this many times them; or its cost.
 ODD_FACTOR = 2
-#: How many tasks are shown.
-MOST_TASKS = 500
+#: How many tasks are shown, and of how many that run the sub-tasks are counted.
+MOST_TASKS, MOST_COUNTED = 500, 20
 
 T = TypeVar("T")
 
@@ -56,18 +58,24 @@ class Known(Generic[T]):
     :ivar value: None if it has never been read.
     :ivar read_at: when that was.
     :ivar problem: why the last attempt to read it has failed; None if it has not.
+    :ivar unanswered_since: since when the service is being asked for it; None if it is not.
     """
 
     value: T | None = None
     read_at: datetime.datetime | None = None
     problem: str | None = None
+    unanswered_since: datetime.datetime | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it for the page."""
+    def as_json(self, value: Callable[[T], Any]) -> dict[str, Any]:
+        """Return it for the page.
+
+        :param value: returns what the page is given of the value.
+        """
         return {
-            "value": self.value,
+            "value": None if self.value is None else value(self.value),
             "read_at": self.read_at and self.read_at.isoformat(),
             "problem": self.problem,
+            "unanswered_since": self.unanswered_since and self.unanswered_since.isoformat(),
         }
 
 
@@ -75,7 +83,7 @@ class LastKnown(Generic[T]):
     """A value that a thread reads again when somebody asks for it and it is old.
 
     :param read: reads it.
-    :param lifetime: seconds until it is old; one that could not be read is old after :data:`LIFETIME`.
+    :param lifetime: seconds until it is old; after a failure it is so after :data:`RETRY_AFTER`.
     """
 
     def __init__(self, read: Callable[[], T], lifetime: float = LIFETIME) -> None:
@@ -90,6 +98,8 @@ class LastKnown(Generic[T]):
         """Begin to read the value if it is old and nobody reads it yet."""
         with self._lock:
             if self._reading is None and time.monotonic() >= self._old_at:
+                since = self._known.unanswered_since or datetime.datetime.now(datetime.UTC)
+                self._known = replace(self._known, unanswered_since=since)
                 # a daemon, so that the API server can end while the service does not answer
                 self._reading = threading.Thread(target=self._read_again, daemon=True)
                 self._reading.start()
@@ -108,14 +118,25 @@ class LastKnown(Generic[T]):
             known = Known(self._read(), datetime.datetime.now(datetime.UTC))
             lifetime = self._lifetime
         except WebCollectError as error:
-            known, lifetime = replace(self._known, problem=str(error)), LIFETIME
+            known, lifetime = replace(self._known, problem=str(error)), RETRY_AFTER
         except Exception as error:
             # of a secrets backend, for example; its text may tell more than a reader of the page may know
             log.exception("Data for the page cannot be read")
             problem = f"{type(error).__name__}; the API server's log says more"
-            known, lifetime = replace(self._known, problem=problem), LIFETIME
+            known, lifetime = replace(self._known, problem=problem), RETRY_AFTER
         with self._lock:
             self._known, self._old_at, self._reading = known, time.monotonic() + lifetime, None
+
+
+class Reader(NamedTuple):
+    """Who looks at the page.
+
+    :ivar dag_ids: the DAGs that the person may read.
+    :ivar sees_all: whether these are all: then the account's tasks are shown, else those of these DAGs.
+    """
+
+    dag_ids: Collection[str]
+    sees_all: bool = False
 
 
 class ServiceView:
@@ -135,16 +156,37 @@ class ServiceView:
             "token": LastKnown(self._token),
             "capacity": LastKnown(self._capacity),
             "tasks": LastKnown(self._tasks),
-            "days": LastKnown(self._days, ANALYTICS_LIFETIME),
+            "days": LastKnown(self._analytics, ANALYTICS_LIFETIME),
         }
 
-    def read(self) -> dict[str, Any]:
-        """Return all of it for the page, after as long as its patience lasts."""
+    def read(self, reader: Reader) -> dict[str, Any]:
+        """Return all of it that a person may see, after as long as its patience lasts."""
         until = time.monotonic() + self._patience
         for part in self._parts.values():
             part.refresh()
-        known = {name: part.get(until - time.monotonic()).as_json() for name, part in self._parts.items()}
-        return {"connection_id": self._conn_id, **known}
+        known = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
+        with create_session() as session:
+            # the page shows fewer tasks than the service is asked about only if the person sees fewer DAGs
+            ids = _task_ids(session, self._conn_id, reader)
+
+        def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
+            return [row for row in rows if reader.sees_all or row.task_id in ids]
+
+        tasks, days = known["tasks"], known["days"]
+        return {
+            "connection_id": self._conn_id,
+            "sees_all": reader.sees_all,
+            "names": {row.task_id: row.task_name for row in shown(days.value or ()) if row.task_name},
+            "token": known["token"].as_json(dict),
+            "capacity": known["capacity"].as_json(dict),
+            "tasks": tasks.as_json(
+                lambda value: {
+                    "left_out": max(0, len(ids) - MOST_TASKS),
+                    "tasks": [task for task in value if task["task"] in ids],
+                }
+            ),
+            "days": days.as_json(lambda rows: _per_day(shown(rows))),
+        }
 
     def _token(self) -> dict[str, Any] | None:
         connection = WebCollectHook(self._conn_id).connection
@@ -164,28 +206,20 @@ class ServiceView:
 
     def _tasks(self) -> list[dict[str, Any]]:
         with create_session() as session:
-            ids = sorted(_known_tasks(session, self._conn_id))[:MOST_TASKS]
+            ids = _task_ids(session, self._conn_id)[:MOST_TASKS]
         hook = WebCollectHook(self._conn_id)
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
             found: dict[str, TaskStatus] = all_task_statuses(client, ids, size)
-        return [
-            {"task": task_id, **{name: _plain(value) for name, value in found[task_id].overview().items()}}
-            if task_id in found
-            else {"task": task_id, "status": "unknown to the service"}
-            for task_id in ids
-        ]
+            extracting = [task_id for task_id in ids if task_id in found and _is_extracting(found[task_id])]
+            subtasks = SUBTASKS.ask(client, extracting[:MOST_COUNTED])
+        return [_task(task_id, found.get(task_id), subtasks.get(task_id)) for task_id in ids]
 
-    def _days(self) -> dict[str, Any]:
+    def _analytics(self) -> list[AnalyticsRow]:
         today = datetime.datetime.now(datetime.UTC).date()
         start = today - datetime.timedelta(days=DAYS)
         with WebCollectHook(self._conn_id).reading_client() as client:
-            rows = all_analytics(client, start=start, end=today, time_granularity="Day")
-        by_day = defaultdict(list)
-        for row in rows:
-            by_day[row.day_key].append(row)
-        days = [{"day": day, **by_day[day][0].total(by_day[day])} for day in sorted(by_day)]
-        return {"days": days, "thresholds": _thresholds(days)}
+            return all_analytics(client, start=start, end=today, time_granularity="Day")
 
 
 def known_connections(session: Session) -> list[str]:
@@ -196,21 +230,45 @@ def known_connections(session: Session) -> list[str]:
     stored = session.scalars(
         select(Connection.conn_id).where(Connection.conn_type == WebCollectHook.conn_type)
     )
-    return sorted({*stored, *stored_tasks(session), *(conn_id for conn_id, _ in _landed_tasks(session))})
+    landed = {landing.webcollect_conn_id for _, landing in newest_landings(session)}
+    return sorted({*stored, *stored_tasks(session), *landed})
 
 
-def _known_tasks(session: Session, conn_id: str) -> set[str]:
-    """Return the collection tasks of a connection that assets or landings name."""
-    landed = (task_id for each, task_id in _landed_tasks(session) if each == conn_id)
-    return {*stored_tasks(session).get(conn_id, []), *landed}
+def _task_ids(session: Session, conn_id: str, reader: Reader | None = None) -> list[str]:
+    """Return the collection tasks of a connection: those that are waited for, landed, or named by assets.
+
+    :param reader: whose DAGs they are of; assets belong to no DAG. None for all.
+    """
+    dag_ids = None if reader is None or reader.sees_all else reader.dag_ids
+    landed = [
+        task_id
+        for dag_id, landing in newest_landings(session)
+        if landing.webcollect_conn_id == conn_id and (dag_ids is None or dag_id in dag_ids)
+        for task_id in landing.tasks()
+    ]
+    assets = stored_tasks(session).get(conn_id, []) if dag_ids is None else []
+    return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *sorted({*landed, *assets})]))
 
 
-def _landed_tasks(session: Session) -> Iterator[tuple[str, str]]:
-    """Yield the connections and collection tasks of the newest landings."""
-    for _, event in newest_events(session):
-        if landing := LandingEvent.of(event.extra):
-            for task_id in landing.tasks():
-                yield landing.webcollect_conn_id, task_id
+def _task(task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask] | None) -> dict[str, Any]:
+    if status is None:
+        return {"task": task_id, "status": "unknown to the service"}
+    done = None if subtasks is None else sum(each.status not in ACTIVE_SUBTASK_STATES for each in subtasks)
+    facts = {name: _plain(value) for name, value in status.overview().items()}
+    return {"task": task_id, **facts, "sub_tasks_done": done}
+
+
+def _is_extracting(status: TaskStatus) -> bool:
+    return status.status == TaskState.EXTRACTING
+
+
+def _per_day(rows: Iterable[AnalyticsRow]) -> dict[str, Any]:
+    """Return the metrics of each day, and beyond what a day is marked."""
+    by_day = defaultdict(list)
+    for row in rows:
+        by_day[row.day_key].append(row)
+    days = [{"day": day, **by_day[day][0].total(by_day[day])} for day in sorted(by_day)]
+    return {"days": days, "thresholds": _thresholds(days)}
 
 
 def _thresholds(days: Sequence[dict[str, Any]]) -> dict[str, float | None]:

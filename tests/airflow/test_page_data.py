@@ -5,15 +5,19 @@ from __future__ import annotations
 import datetime
 import itertools
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from airflow.utils.session import create_session
-from sqlalchemy import update
+from sqlalchemy import delete, insert, select, update
 
+from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
+from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.landings import make_transfer
 
@@ -27,11 +31,18 @@ if not AIRFLOW_V_3_1_PLUS:
     pytest.skip("the page is for Airflow 3.1 and later", allow_module_level=True)
 
 from airflow.models.asset import AssetEvent, AssetModel
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskreschedule import TaskReschedule
+from airflow.models.trigger import Trigger
 
 from airflow_provider_webcollect.ui import service
-from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, read_activity, read_landings
-from airflow_provider_webcollect.ui.service import ServiceView, known_connections
+from airflow_provider_webcollect.ui.activity import read_activity
+from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, read_landings
+from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 
@@ -39,6 +50,7 @@ NOW = datetime.datetime(2026, 6, 1, 12, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
 #: What is told of an account.
 PARTS = ("token", "capacity", "tasks", "days")
+EVERYTHING = Reader((), sees_all=True)
 COUNTS = "/cloudextraction/task/stats"
 TASK_ID = "a-task"
 _numbers = itertools.count(1)
@@ -89,14 +101,58 @@ class Events:
                 session.flush()
             session.add(AssetEvent(asset_id=asset.id, extra=extra, timestamp=at, **columns))
 
-    def read(self) -> list[dict[str, Any]]:
+    def add_run(
+        self,
+        run_id: str,
+        run_type: str = "scheduled",
+        logical_date: datetime.datetime | None = None,
+        failed_at: datetime.datetime | None = None,
+        task_id: str = "land",
+    ) -> None:
+        """Add a DAG run, in which the task has failed if a moment is given."""
+        run = {"dag_id": self.dag_id, "run_id": run_id}
+        when = {"logical_date": logical_date, "run_after": NOW}
+        task = {
+            "task_id": task_id,
+            "map_index": -1,
+            "state": "failed",
+            "end_date": failed_at,
+            "try_number": 1,
+        }
+        operator = {"operator": "WebCollectTransfer", "pool": "default_pool", "queue": "default"}
         with create_session() as session:
-            found: list[dict[str, Any]] = read_landings(session, {self.dag_id}, NOW)["series"]
+            session.execute(insert(DagRun.__table__).values(**run, **when, run_type=run_type))
+            if failed_at:
+                values = {"id": uuid.uuid4(), **run, **task, **operator}
+                session.execute(insert(TaskInstance.__table__).values(**values))
+
+    def pause(self) -> None:
+        """Make the DAG one that is paused."""
+        with create_session() as session:
+            session.merge(DagBundleModel(name="page"))
+            session.flush()
+            session.add(
+                DagModel(
+                    dag_id=self.dag_id,
+                    bundle_name="page",
+                    is_paused=True,
+                    max_active_tasks=1,
+                    max_consecutive_failed_dag_runs=0,
+                    has_task_concurrency_limits=False,
+                )
+            )
+
+    def read(self, search: str = "") -> list[dict[str, Any]]:
+        with create_session() as session:
+            found: list[dict[str, Any]] = read_landings(session, {self.dag_id}, NOW, search)["series"]
         return found
 
-    def runs(self) -> list[dict[str, Any]]:
+    def one(self) -> dict[str, Any]:
         (series,) = self.read()
-        runs: list[dict[str, Any]] = series["runs"]
+        return series
+
+    def runs(self) -> list[dict[str, Any]]:
+        runs: list[dict[str, Any]] = self.one()["runs"]
         return runs
 
 
@@ -118,19 +174,30 @@ class TestLandings:
         (shown,) = series["runs"]
 
         assert (series["webcollect_conn_id"], series["destination"]) == ("webcollect_default", destination)
-        assert (series["collection_task_id"], series["lotno"]) == (source["task_id"], None)
+        assert series["sources"] == [{"collection_task_id": source["task_id"], "rows": 400}]
+        assert series["lotno"] is None
         assert (series["dag_id"], series["task_id"], series["map_index"]) == (dag.dag_id, "land", -1)
-        assert shown["run_id"] == run.run_id
+        assert (shown["run_id"], shown["state"]) == (run.run_id, "landed")
         assert (shown["rows"], shown["bytes"]) == (400, run.xcoms["land"]["bytes"])
-        assert shown["manifests"] == [f"{destination}/_manifest.json"]
+        assert series["manifests"] == [f"{destination}/_manifest.json"]
+        assert series["marks"] == []
 
-    def test_runs_are_shown_oldest_first_and_not_more_than_a_chart_can_hold(self, events: Events) -> None:
-        # older ones than a month are not shown either
-        events.add(*range(1, 60), ended=NOW - DAY * 15)
-        assert [run["rows"] for run in events.runs()] == list(range(45, 60))
-        for count in range(MOST_RUNS):
-            events.add(100 + count, ended=NOW - datetime.timedelta(hours=MOST_RUNS - count))
-        assert [run["rows"] for run in events.runs()] == [100 + count for count in range(MOST_RUNS)]
+    def test_runs_are_shown_oldest_first_and_not_more_than_a_strip_can_hold(self, events: Events) -> None:
+        events.add(*range(MOST_RUNS + 5))
+        assert [run["rows"] for run in events.runs()] == list(range(5, MOST_RUNS + 5))
+
+    def test_a_landing_that_has_stopped_long_ago_stays(self, events: Events) -> None:
+        events.add(*range(5), ended=NOW - DAY * 400)
+        assert [run["rows"] for run in events.runs()] == list(range(5))
+        assert events.one()["marks"] == ["late"]
+
+    def test_events_of_others_on_the_asset_leave_its_landings(self, events: Events) -> None:
+        events.add(*range(1, MOST_RUNS + 1))
+        for _ in range(MOST_RUNS + 1):
+            events.add_event({"note": "of another operator"}, NOW, source_task_id="another")
+            events.add_event({"note": "of the same task"}, NOW)
+            events.add_event({}, NOW, source_dag_id=None, source_task_id=None, source_run_id=None)
+        assert [run["rows"] for run in events.runs()] == list(range(1, MOST_RUNS + 1))
 
     def test_each_task_each_index_and_each_asset_has_its_own_series(self, events: Events) -> None:
         events.add(1)
@@ -155,8 +222,7 @@ class TestLandings:
 
     def test_an_event_that_names_no_task_is_shown_without_one(self, events: Events) -> None:
         events.add(7)
-        (series,) = events.read()
-        assert (series["collection_task_id"], series["lotno"]) == (None, None)
+        assert (events.one()["sources"], events.one()["lotno"]) == ([], None)
 
     @pytest.mark.parametrize(
         "extra", [{}, {"rows": 1}, landed(rows="1"), landed(webcollect_conn_id=None), landed(manifests=[])]
@@ -167,13 +233,27 @@ class TestLandings:
         events.add_event(extra, NOW)
         assert events.read() == []
 
-    def test_the_most_recent_series_are_shown_and_the_others_counted(self, events: Events) -> None:
+    def test_of_too_many_series_those_in_trouble_and_the_newest_are_shown(self, events: Events) -> None:
         for count in range(MOST_SERIES + 2):
             events.add(count, source_map_index=count, ended=NOW - datetime.timedelta(minutes=count))
+        events.add(1, 1, 1, 1, 1, source_task_id="late", ended=NOW - DAY * 30)
+        events.add(1, source_task_id="land", ended=NOW - DAY * 30)
+        events.add_run("broken", failed_at=NOW)
         with create_session() as session:
             found = read_landings(session, {events.dag_id}, NOW)
-        assert found["left_out"] == 2
-        assert [series["runs"][0]["rows"] for series in found["series"]] == list(range(MOST_SERIES))
+        assert found["left_out"] == 4
+        assert found["counts"] == {"landings": MOST_SERIES, "failed": 1, "late": 1, "odd": 0, "empty": 0}
+        assert [series["map_index"] for series in found["series"]] == [*range(-1, MOST_SERIES - 2), -1]
+
+    @pytest.mark.parametrize(
+        ("search", "is_found"),
+        [("LANDS_", True), ("land", True), ("Rows_", True), ("://BUCKET", True), ("%", False)],
+    )
+    def test_a_search_finds_names_of_dag_task_and_asset(
+        self, events: Events, search: str, is_found: bool
+    ) -> None:
+        events.add(1)
+        assert bool(events.read(search)) is is_found
 
     @pytest.mark.parametrize(
         ("rows", "odd"),
@@ -182,10 +262,12 @@ class TestLandings:
             ((100, 100, 100, 100, 201), True),
             ((100, 100, 100, 100, 50), False),
             ((100, 100, 100, 100, 49), True),
-            ((100, 100, 100, 100, 0), True),
-            # too few to tell what is usual, and usually nothing new
+            # no rows are a state of their own
+            ((100, 100, 100, 100, 0), False),
+            # too few to tell what is usual; days without rows do not count
             ((100, 100, 100, 300), False),
             ((0, 0, 0, 0, 300), False),
+            ((0, 100, 0, 100, 0, 100, 0, 100, 0, 0, 0, 0, 0, 300), True),
             # one odd run does not make the next one odd
             ((100, 100, 100, 100, 900, 100), False),
         ],
@@ -195,21 +277,90 @@ class TestLandings:
     ) -> None:
         events.add(*rows)
         assert events.runs()[-1]["is_odd"] is odd
+        assert ("odd" in events.one()["marks"]) is odd
 
-    @pytest.mark.parametrize(("silence", "stale"), [(1.9, False), (2.1, True)])
-    def test_a_landing_is_stale_after_twice_its_usual_interval(
-        self, events: Events, silence: float, stale: bool
+    @pytest.mark.parametrize(
+        ("rows", "state", "marks"),
+        [
+            ((100, 100, 100, 100, 0), "empty", ["empty"]),
+            # a quiet day is not odd where there have been some
+            ((100, 0, 100, 100, 0), "empty", []),
+            ((100, 100, 100, 0), "empty", []),
+            ((100, 100, 100, 100, 100), "landed", []),
+        ],
+    )
+    def test_no_rows_are_worth_a_look_where_there_always_were_some(
+        self, events: Events, rows: tuple[int, ...], state: str, marks: list[str]
+    ) -> None:
+        events.add(*rows)
+        assert events.runs()[-1]["state"] == state
+        assert events.one()["marks"] == marks
+
+    def test_failed_runs_are_among_the_latest(self, events: Events) -> None:
+        events.add(1, source_run_id="first", ended=NOW - DAY)
+        events.add_run("broken", failed_at=NOW - DAY / 2)
+        events.add(3, source_run_id="third", ended=NOW - DAY / 4)
+        assert [(run["run_id"], run["state"], run["rows"]) for run in events.runs()] == [
+            ("first", "landed", 1),
+            ("broken", "failed", None),
+            ("third", "landed", 3),
+        ]
+        assert events.one()["marks"] == []
+        events.add_run("last", failed_at=NOW)
+        assert events.one()["marks"] == ["failed"]
+        assert events.one()["landed_at"] == events.runs()[-2]["ended_at"]
+
+    def test_a_run_that_was_cleared_and_failed_then_has_failed(self, events: Events) -> None:
+        events.add(1, source_run_id="cleared")
+        events.add_run("cleared", failed_at=NOW)
+        assert [run["state"] for run in events.runs()] == ["failed"]
+
+    def test_each_run_has_its_logical_date_and_manifests_that_differ(self, events: Events) -> None:
+        events.add_event(landed(manifest="s3://bucket/1/_manifest.json"), NOW - DAY, source_run_id="first")
+        events.add_run("first", logical_date=NOW)
+        events.add_event(landed(manifest="s3://bucket/2/_manifest.json"), NOW)
+        first, second = events.runs()
+        assert first["logical_date"] == NOW.isoformat()
+        assert first["manifests"] == ["s3://bucket/1/_manifest.json"]
+        assert second["logical_date"] is None
+        assert "manifests" not in second
+        assert events.one()["manifests"] == ["s3://bucket/2/_manifest.json"]
+
+    @pytest.mark.parametrize(("silence", "marks"), [(1.9, []), (2.1, ["late"])])
+    def test_a_landing_is_late_after_twice_its_usual_interval(
+        self, events: Events, silence: float, marks: list[str]
     ) -> None:
         events.add(1, 1, 1, 1, 1, ended=NOW - DAY * silence)
-        (series,) = events.read()
-        assert (series["usual_seconds"], series["is_stale"]) == (86_400.0, stale)
+        series = events.one()
+        assert (series["usual_seconds"], series["marks"]) == (86_400.0, marks)
+        expected = datetime.datetime.fromisoformat(series["landed_at"]) + DAY
+        assert series["expected_at"] == expected.isoformat()
 
-    def test_several_sources_are_shown_with_all_their_tasks(self, events: Events) -> None:
-        several = {"manifests": ["a/m", "b/m"], "collection_task_ids": ["a", "b"]}
+    def test_a_landing_of_a_paused_dag_is_never_late(self, events: Events) -> None:
+        events.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
+        events.pause()
+        series = events.one()
+        assert (series["is_paused"], series["expected_at"], series["marks"]) == (True, None, [])
+
+    @pytest.mark.parametrize("run_type", ["manual", "backfill"])
+    def test_runs_that_somebody_has_started_do_not_tell_when_the_next_is_to_come(
+        self, events: Events, run_type: str
+    ) -> None:
+        for index in range(6):
+            events.add(1, source_run_id=f"run {index}", ended=NOW - DAY * (15 - index))
+            events.add_run(f"run {index}", run_type)
+        assert (events.one()["expected_at"], events.one()["marks"]) == (None, [])
+
+    @pytest.mark.parametrize(("known", "rows"), [({"source_rows": [10, 20]}, [10, 20]), ({}, [None, None])])
+    def test_several_sources_are_shown_with_their_tasks_and_rows(
+        self, events: Events, known: dict[str, Any], rows: list[int | None]
+    ) -> None:
+        several = {"manifests": ["a/m", "b/m"], "collection_task_ids": ["a", "b"], **known}
         events.add_event(landed(**several), NOW)
-        (series,) = events.read()
-        assert series["collection_task_id"] == "a, b"
-        assert series["runs"][0]["manifests"] == ["a/m", "b/m"]
+        series = events.one()
+        assert [source["collection_task_id"] for source in series["sources"]] == ["a", "b"]
+        assert [source["rows"] for source in series["sources"]] == rows
+        assert series["manifests"] == ["a/m", "b/m"]
 
 
 @pytest.fixture(scope="module")
@@ -226,14 +377,22 @@ def dag_id(airflow_database: None) -> str:
     return dag.dag_id
 
 
+def change(dag_id: str, columns: dict[str, Any]) -> None:
+    """Change the task instance that has run, and none that :class:`Events` has added."""
+    has_run = TaskInstance.run_id.contains("__", autoescape=True)
+    with create_session() as session:
+        session.execute(
+            update(TaskInstance)
+            .where(TaskInstance.dag_id == dag_id, TaskInstance.task_id == "mark", has_run)
+            .values(columns)
+        )
+
+
 class TestActivity:
     def read(self, dag_id: str, now: datetime.datetime | None = None, **columns: Any) -> dict[str, Any]:
-        """Change the DAG's task instances and read what is told of them."""
-        usual = {"hostname": "worker", "trigger_timeout": None}
-        with create_session() as session:
-            session.execute(
-                update(TaskInstance).where(TaskInstance.dag_id == dag_id).values({**usual, **columns})
-            )
+        """Change the DAG's newest task instance and read what is told of its task."""
+        usual = {"hostname": "worker", "trigger_timeout": None, "operator": "WebCollectMarkExportedOperator"}
+        change(dag_id, {**usual, **columns})
         with create_session() as session:
             return read_activity(session, {dag_id}, now or datetime.datetime.now(datetime.UTC))
 
@@ -253,18 +412,44 @@ class TestActivity:
         found = self.read(dag_id, state=state, hostname=hostname, trigger_timeout=until)
         (shown,) = found["running"]
         assert (shown["task_id"], shown["state"], shown["way"]) == ("mark", state, way)
-        assert shown["collection_task_ids"] == [TASK_ID]
+        assert (shown["webcollect_conn_id"], shown["collection_task_ids"]) == ("not_there", [TASK_ID])
         assert datetime.datetime.fromisoformat(shown["timeout_at"]) == until
         assert shown["since"]
         assert found["failures"] == []
 
-    @pytest.mark.parametrize("state", ["failed", "up_for_retry"])
-    def test_failures_are_shown_for_a_day(self, dag_id: str, state: str) -> None:
-        now = datetime.datetime.now(datetime.UTC)
-        found = self.read(dag_id, state=state)
-        assert [(each["task_id"], each["state"]) for each in found["failures"]] == [("mark", state)]
+    @pytest.mark.parametrize(("left", "is_near"), [(0.09, True), (0.11, False)])
+    def test_a_wait_is_near_its_timeout_in_its_last_tenth(
+        self, dag_id: str, left: float, is_near: bool
+    ) -> None:
+        columns = {"start_date": NOW, "trigger_timeout": NOW + DAY}
+        found = self.read(dag_id, NOW + DAY * (1 - left), state="deferred", **columns)
+        assert [each["is_near_timeout"] for each in found["running"]] == [is_near]
+
+    def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, dag_id: str) -> None:
+        until = NOW + DAY
+        columns = {"operator": "WebCollectTaskStatusSensor", "trigger_timeout": until + GRACE}
+        found = self.read(dag_id, NOW, state="deferred", start_date=NOW, **columns)
+        assert [each["timeout_at"] for each in found["running"]] == [until.isoformat()]
+
+    @pytest.mark.parametrize(("state", "will_retry"), [("failed", False), ("up_for_retry", True)])
+    def test_failures_are_shown_for_a_week(self, dag_id: str, state: str, will_retry: bool) -> None:
+        found = self.read(dag_id, NOW, state=state, end_date=NOW - DAY * 6.9)
+        (failure,) = found["failures"]
+        assert (failure["task_id"], failure["state"], failure["will_retry"]) == ("mark", state, will_retry)
+        assert failure["recovered_at"] is None
         assert found["running"] == []
-        assert self.read(dag_id, now + DAY)["failures"] == []
+        assert self.read(dag_id, NOW, end_date=NOW - DAY * 7.1)["failures"] == []
+
+    def test_a_failure_that_a_later_run_has_made_good_is_shown_for_a_day(self, dag_id: str) -> None:
+        events = Events()
+        events.dag_id = dag_id
+        self.read(dag_id, NOW, state="success", end_date=NOW)
+        events.add_run("before", failed_at=NOW - DAY / 2, task_id="mark")
+        events.add_run("long before", failed_at=NOW - DAY * 2, task_id="mark")
+        (failure,) = self.read(dag_id, NOW)["failures"]
+        assert (failure["run_id"], failure["recovered_at"]) == ("before", NOW.isoformat())
+        (failure,) = self.read(dag_id, NOW, end_date=NOW - DAY)["failures"]
+        assert (failure["run_id"], failure["recovered_at"]) == ("before", None)
 
     def test_what_has_ended_well_is_not_shown(self, dag_id: str) -> None:
         found = self.read(dag_id, state="success")
@@ -274,6 +459,41 @@ class TestActivity:
         self.read(dag_id, state="running")
         with create_session() as session:
             assert read_activity(session, {"another"}, NOW)["running"] == []
+
+    def test_a_sensor_that_reschedules_waits_since_its_first_poke(self, connected: None) -> None:
+        with make_dag() as dag:
+            # it gives up after some pokes
+            WebCollectTaskStatusSensor(
+                task_id="mark",
+                collection_task_id="not there",
+                mode="reschedule",
+                poke_interval=0.2,
+                timeout=1.5,
+                missing_timeout=600,
+                deferrable=False,
+            )
+        run_dag(dag)
+        with create_session() as session:
+            ti = TaskReschedule.ti_id == TaskInstance.id
+            pokes = select(TaskReschedule.start_date).join(TaskInstance, ti)
+            began, *others = sorted(session.scalars(pokes.where(TaskInstance.dag_id == dag.dag_id)))
+        assert others
+        columns = {"operator": "WebCollectTaskStatusSensor", "start_date": NOW}
+        (shown,) = self.read(dag.dag_id, NOW, state="up_for_reschedule", **columns)["running"]
+        assert shown["since"] == began.isoformat()
+        assert shown["timeout_at"] == (began + datetime.timedelta(seconds=1.5)).isoformat()
+        assert shown["collection_task_ids"] == ["not there"]
+
+    def test_a_wait_without_a_worker_is_shown_by_the_arguments_of_its_trigger(self, dag_id: str) -> None:
+        with create_session() as session:
+            arguments = {"collection_task_id": "a", "collection_task_ids": "{{ params.ids }}", "timeout": 60}
+            session.add(trigger := Trigger("a.Trigger", arguments))
+            session.flush()
+            trigger_id = trigger.id
+            fields = RenderedTaskInstanceFields
+            session.execute(delete(fields).where(fields.dag_id == dag_id))
+        (shown,) = self.read(dag_id, state="deferred", trigger_id=trigger_id)["running"]
+        assert shown["collection_task_ids"] == ["a"]
 
 
 @pytest.fixture
@@ -302,11 +522,11 @@ class TestService:
         task = sandbox.control.add_task(lots=[30], subtasks=3)
         facts = {"webcollect_conn_id": "webcollect_default", "collection_task_id": task["task_id"]}
         events.add_event(landed(**facts), NOW)
-        found = view.read()
+        found = view.read(EVERYTHING)
 
         assert {found[name]["problem"] for name in PARTS} == {None}
         assert found["capacity"]["value"] == hook.get_running_counts().as_dict()
-        shown = {each["task"]: each for each in found["tasks"]["value"]}[task["task_id"]]
+        shown = {each["task"]: each for each in found["tasks"]["value"]["tasks"]}[task["task_id"]]
         (status,) = hook.get_task_statuses_v2([task["task_id"]])
         assert (shown["status"], shown["rows"]) == ("Finished", status.current_total_extract_count)
         assert (shown["sub_tasks"], shown["runs"]) == (3, 1)
@@ -316,14 +536,14 @@ class TestService:
         assert all(day["rows"] >= 0 for day in days)
 
     def test_the_token_is_shown_by_its_age_alone(self, view: ServiceView, sandbox: Sandbox) -> None:
-        token = view.read()["token"]["value"]
+        token = view.read(EVERYTHING)["token"]["value"]
         assert token.keys() == {"stored_at", "expires_at", "stored_by"}
         assert "sandbox-" not in str(token)
 
     def test_it_never_renews_the_token(self, view: ServiceView, sandbox: Sandbox) -> None:
         sandbox.control.expire_tokens()
         sandbox.control.clear_requests()
-        problems = [view.read()[name]["problem"] for name in ("capacity", "days")]
+        problems = [view.read(EVERYTHING)[name]["problem"] for name in ("capacity", "days")]
         assert all("the next task obtains one" in problem for problem in problems)
         assert sandbox.control.requests("/token") == []
 
@@ -334,26 +554,47 @@ class TestService:
             counts = [len(sandbox.control.requests(path)) for path in (COUNTS, "/taskanalytics/queries")]
             return counts[0], counts[1]
 
-        view.read()
+        view.read(EVERYTHING)
         first = asked()
-        view.read()
+        view.read(EVERYTHING)
         assert asked() == first
         clock(31.0)
-        view.read()
+        view.read(EVERYTHING)
         assert asked() == (first[0] + 1, first[1])
         clock(3600.0)
-        view.read()
+        view.read(EVERYTHING)
         assert asked() == (first[0] + 2, first[1] + 1)
 
     def test_a_service_in_trouble_leaves_what_is_known(
         self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None]
     ) -> None:
-        known = view.read()["capacity"]
+        known = view.read(EVERYTHING)["capacity"]
         sandbox.control.fail(COUNTS, status=403, code="PermissionDenied")
         clock(31.0)
-        found = view.read()["capacity"]
+        found = view.read(EVERYTHING)["capacity"]
         assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
         assert "403" in found["problem"]
+
+    @pytest.mark.parametrize("fault", [{"status": 503, "times": 100}, {"kind": "drop", "times": 100}])
+    def test_a_service_that_is_down_is_told_with_what_was_last_known(
+        self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None], fault: dict[str, Any]
+    ) -> None:
+        known = view.read(EVERYTHING)["capacity"]
+        sandbox.control.fail(COUNTS, **fault)
+        since = []
+        for _ in range(2):
+            clock(31.0)
+            found = view.read(EVERYTHING)["capacity"]
+            assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
+            assert found["problem"]
+            since.append(found["unanswered_since"])
+        assert since[0] == since[1] > known["read_at"]
+        # a few attempts, after which the page asks again
+        assert len(sandbox.control.requests(COUNTS)) == 5
+        sandbox.control.clear_faults()
+        clock(6.0)
+        found = view.read(EVERYTHING)["capacity"]
+        assert (found["problem"], found["unanswered_since"]) == (None, None)
 
     def test_a_service_that_does_not_answer_holds_nobody_up(
         self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
@@ -361,15 +602,57 @@ class TestService:
         answered = threading.Event()
         monkeypatch.setattr(ServiceView, "_capacity", lambda view: answered.wait(60))
         view = ServiceView("webcollect_default", patience=0.1)
-        found = view.read()["capacity"]
-        assert found == {"value": None, "read_at": None, "problem": None}
+        found = view.read(EVERYTHING)["capacity"]
+        assert (found["value"], found["read_at"], found["problem"]) == (None, None, None)
+        assert found["unanswered_since"]
         answered.set()
+
+    def test_what_is_waited_for_is_shown_with_its_progress(
+        self, view: ServiceView, sandbox: Sandbox, dag_id: str
+    ) -> None:
+        task = sandbox.control.add_task(subtasks=3, state="Extracting")["task_id"]
+        with create_session() as session:
+            fields = {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"}
+            session.execute(
+                update(RenderedTaskInstanceFields)
+                .where(RenderedTaskInstanceFields.dag_id == dag_id)
+                .values(rendered_fields=fields)
+            )
+        change(dag_id, {"state": "deferred"})
+        shown = {each["task"]: each for each in view.read(EVERYTHING)["tasks"]["value"]["tasks"]}[task]
+        assert (shown["status"], shown["sub_tasks"]) == ("Extracting", 3)
+        assert shown["sub_tasks_done"] in range(4)
+
+    def test_landings_of_mapped_tasks_for_one_asset_are_all_shown(
+        self, view: ServiceView, sandbox: Sandbox, events: Events
+    ) -> None:
+        tasks = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(3)]
+        for index, task in enumerate(tasks):
+            events.add_event(landed(collection_task_id=task), NOW, source_map_index=index)
+        shown = [each["task"] for each in view.read(EVERYTHING)["tasks"]["value"]["tasks"]]
+        assert set(tasks) <= set(shown)
+
+    def test_who_may_read_some_dags_sees_the_tasks_of_these_alone(
+        self, view: ServiceView, sandbox: Sandbox, events: Events
+    ) -> None:
+        own = sandbox.control.add_task(lots=[5])["task_id"]
+        other = Events()
+        for each, task in ((events, own), (other, demo.TASK_ID)):
+            each.add_event(landed(collection_task_id=task), NOW)
+        found = view.read(Reader({events.dag_id}))
+        assert not found["sees_all"]
+        assert [each["task"] for each in found["tasks"]["value"]["tasks"]] == [own]
+        assert list(found["names"]) == [own]
+        everything = view.read(EVERYTHING)
+        assert {own, demo.TASK_ID} <= set(everything["names"])
+        rows = [each["days"]["value"]["days"][0]["rows"] for each in (found, everything)]
+        assert rows[0] < rows[1]
 
     def test_a_connection_that_cannot_be_used_is_said_to_be_so(
         self, set_connection: Callable[..., None]
     ) -> None:
         set_connection(extra={"read_timeout": "soon"})
-        found = ServiceView("webcollect_default", patience=60).read()
+        found = ServiceView("webcollect_default", patience=60).read(EVERYTHING)
         assert all("read_timeout" in found[name]["problem"] for name in PARTS)
 
     def test_the_connections_of_landings_are_known(self, events: Events) -> None:

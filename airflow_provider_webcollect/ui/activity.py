@@ -1,0 +1,207 @@
+"""What the provider's tasks are doing: those that run or wait, and those that have failed."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskreschedule import TaskReschedule
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import and_, func, select
+
+from airflow_provider_webcollect.common import GRACE, is_literal
+from airflow_provider_webcollect.ui.landings import IS_OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy.orm import Session
+    from sqlalchemy.sql.elements import ColumnElement
+
+#: How long failures are shown that no later run has made good, and those that one has.
+OPEN_DAYS, RECOVERED_HOURS = 7, 24
+#: How many tasks at work, and how many failures, are shown.
+MOST_TASKS = 200
+#: A wait is near its timeout when this share of it, or less, is left.
+NEAR_TIMEOUT = 0.1
+
+AT_WORK = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
+FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
+#: The arguments that name collection tasks.
+_IDS = ("collection_task_id", "collection_task_ids", "tasks", "sources")
+#: What identifies an Airflow task in all its runs.
+_TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
+
+
+def read_activity(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> dict[str, Any]:
+    """Return the tasks at work and the failures of the last days for the page.
+
+    :param session: of Airflow's database.
+    :param dag_ids: the DAGs whose tasks are returned.
+    """
+    running = _running(session, dag_ids, now)
+    failures = _failures(session, dag_ids, now)
+    return {
+        "read_at": now.isoformat(),
+        "running_left_out": max(0, len(running) - MOST_TASKS),
+        "failures_left_out": max(0, len(failures) - MOST_TASKS),
+        "running": running[:MOST_TASKS],
+        "failures": failures[:MOST_TASKS],
+    }
+
+
+def waited_for(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
+    """Return the collection tasks that tasks at work name, the latest first.
+
+    :param conn_id: the connection that they use.
+    :param dag_ids: only tasks of these DAGs; None for all.
+    """
+    return [
+        task_id
+        for ti, fields in _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
+        if fields.get("webcollect_conn_id") == conn_id
+        for task_id in _ids(fields)
+    ]
+
+
+def _running(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> list[dict[str, Any]]:
+    at_work = _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
+    # a sensor that gives its worker back between two pokes has started at its first one
+    pokes = (
+        select(TaskReschedule.ti_id, func.min(TaskReschedule.start_date).label("moment"))
+        .where(TaskReschedule.ti_id.in_([ti.id for ti, _ in at_work]))
+        .group_by(TaskReschedule.ti_id)
+    )
+    first_pokes = {row.ti_id: row.moment for row in session.execute(pokes)}
+    found = []
+    for ti, fields in at_work:
+        since = first_pokes.get(ti.id) or ti.start_date
+        timeout_at = _timeout_at(ti, fields, since)
+        found.append(
+            {
+                **_facts(ti, fields),
+                "since": _text(since),
+                "timeout_at": _text(timeout_at),
+                "is_near_timeout": bool(
+                    since and timeout_at and timeout_at - now <= NEAR_TIMEOUT * (timeout_at - since)
+                ),
+                "way": _way(ti),
+            }
+        )
+    return found
+
+
+def _timeout_at(
+    ti: TaskInstance, fields: dict[str, Any], since: datetime.datetime | None
+) -> datetime.datetime | None:
+    """Return when the wait of a task ends; None if nothing ends it, or it is not known."""
+    if ti.trigger_timeout:
+        # a sensor's trigger ends the wait itself; Airflow does so later, if the triggerer is down
+        is_sensor = (ti.operator or "").endswith("Sensor")
+        found: datetime.datetime = ti.trigger_timeout - GRACE if is_sensor else ti.trigger_timeout
+        return found
+    seconds = fields.get("timeout")
+    return since + datetime.timedelta(seconds=seconds) if since and isinstance(seconds, int | float) else None
+
+
+def _failures(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> list[dict[str, Any]]:
+    since = now - datetime.timedelta(days=OPEN_DAYS)
+    is_recent = and_(TaskInstance.state.in_(FAILED), TaskInstance.end_date >= since)
+    failed = _tasks(session, dag_ids, is_recent, TaskInstance.end_date)
+    last_success = {
+        tuple(task): ended_at
+        for *task, ended_at in session.execute(
+            select(*_TASK, func.max(TaskInstance.end_date))
+            .where(
+                IS_OURS,
+                TaskInstance.dag_id.in_({ti.dag_id for ti, _ in failed}),
+                TaskInstance.state == TaskInstanceState.SUCCESS,
+                TaskInstance.end_date >= since,
+            )
+            .group_by(*_TASK)
+        )
+    }
+    found = []
+    for ti, fields in failed:
+        ended_well = last_success.get((ti.dag_id, ti.task_id, ti.map_index))
+        ended_at = ti.end_date
+        assert ended_at
+        recovered_at = ended_well if ended_well and ended_well > ended_at else None
+        if recovered_at is None or ended_at >= now - datetime.timedelta(hours=RECOVERED_HOURS):
+            facts = {
+                "ended_at": _text(ended_at),
+                "will_retry": ti.state == TaskInstanceState.UP_FOR_RETRY,
+                "recovered_at": _text(recovered_at),
+            }
+            found.append({**_facts(ti, fields), **facts})
+    return found
+
+
+def _tasks(
+    session: Session, dag_ids: Collection[str] | None, condition: ColumnElement[bool], moment: Any
+) -> Sequence[tuple[TaskInstance, dict[str, Any]]]:
+    """Return the provider's task instances with their rendered arguments, the latest first."""
+    rendered = RenderedTaskInstanceFields
+    is_same = [
+        getattr(rendered, name) == getattr(TaskInstance, name)
+        for name in ("dag_id", "run_id", "task_id", "map_index")
+    ]
+    rows = session.execute(
+        select(TaskInstance, rendered.rendered_fields)
+        .outerjoin(rendered, and_(*is_same))
+        .where(IS_OURS, condition)
+        .order_by(moment.desc())
+    )
+    return [
+        (ti, fields or _trigger_arguments(ti))
+        for ti, fields in rows
+        if dag_ids is None or ti.dag_id in dag_ids
+    ]
+
+
+def _trigger_arguments(ti: TaskInstance) -> dict[str, Any]:
+    """Return the arguments of a wait that no worker has begun, so that none has rendered them."""
+    arguments: dict[str, Any] = ti.trigger.kwargs if ti.trigger else {}
+    return {name: value for name, value in arguments.items() if is_literal(value)}
+
+
+def _facts(ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dag_id": ti.dag_id,
+        "run_id": ti.run_id,
+        "task_id": ti.task_id,
+        "map_index": ti.map_index,
+        "operator": ti.operator,
+        "state": ti.state,
+        "try_number": ti.try_number,
+        "webcollect_conn_id": fields.get("webcollect_conn_id"),
+        "collection_task_ids": _ids(fields),
+    }
+
+
+def _ids(fields: dict[str, Any]) -> list[str]:
+    """Return the collection tasks that the arguments of a task name."""
+    found: list[str] = []
+    for name in _IDS:
+        value = fields.get(name)
+        for entry in value if isinstance(value, list) else [value]:
+            task_id = entry.get("collection_task_id") if isinstance(entry, dict) else entry
+            if isinstance(task_id, str | int) and str(task_id) not in found:
+                found.append(str(task_id))
+    return found
+
+
+def _way(ti: TaskInstance) -> str:
+    """Return where a task is at work."""
+    if ti.state == TaskInstanceState.UP_FOR_RESCHEDULE:
+        return "between two queries, without a worker"
+    if ti.state == TaskInstanceState.RUNNING:
+        return "on a worker"
+    # a host is recorded once a worker has run the task
+    return "in the triggerer" if ti.hostname else "in the triggerer from the start"
+
+
+def _text(moment: datetime.datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
