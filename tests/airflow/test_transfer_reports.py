@@ -252,6 +252,7 @@ class TestAssetEvents:
             "collection_task_ids": tasks,
             "destination": destination,
             "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
+            "source_rows": [5, 7],
             "rows": 12,
             "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
             "parts": 2,
