@@ -1,7 +1,8 @@
 """What the page in Airflow's web interface costs: ``python -m benchmarks.page [--events N]``.
 
-The data of its landings is read from asset events in an SQLite database: each time is the median of eleven
-readings, after one that is not counted. The plugin is imported in processes that have imported what a task's
+The data of its landings is read from asset events in an SQLite database, by one process, and by four at the
+same time, as those of an API server with four workers: each time is the median of eleven readings of each
+process, after one that is not counted. The plugin is imported in processes that have imported what a task's
 process has: Airflow's SDK, its plugin manager and this provider's operators; the median of eleven again.
 """
 
@@ -16,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 from benchmarks.report import machine, table
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
 TIMES = 11
 #: Assets, of which each second one gets landings, and how many Airflow tasks land to each of these.
 ASSETS, TASKS = 100, 2
+#: How many processes of an API server read at once.
+PROCESSES = (1, 4)
+READ = f"""
+import datetime, json, time
+from airflow.utils.session import create_session
+from airflow_provider_webcollect.ui.landings import read_landings
+dag_ids, seconds = {{f"dag_{{place}}" for place in range({ASSETS})}}, []
+for _ in range({TIMES} + 1):
+    with create_session() as session:
+        began = time.perf_counter()
+        assert read_landings(session, dag_ids, datetime.datetime.now(datetime.UTC))["series"]
+        seconds.append(time.perf_counter() - began)
+print(json.dumps(seconds[1:]))
+"""
 IMPORT = """
 import airflow.sdk, airflow.plugins_manager, json, sys, time
 import airflow_provider_webcollect.operators.webcollect
@@ -48,31 +62,31 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"AIRFLOW_HOME": home, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
-        table("Data of the page | Events | Series | ms | Slowest, ms", [read(events)])
+        make(events)
+        heads = "Data of the page | Events | Processes at once | ms | Slowest, ms"
+        table(heads, [("landings", f"{events:,}", count, *read(count)) for count in PROCESSES])
         table("Import of the plugin | CPU, ms | Slowest, ms | Modules", [load()])
 
 
-def read(events: int) -> tuple[object, ...]:
-    """Measure how long it takes to read the landings."""
+def make(events: int) -> None:
+    """Make the database."""
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
 
-    from airflow_provider_webcollect.ui.landings import read_landings
-
     initdb()
-    now = datetime.datetime.now(datetime.UTC)
     with create_session() as session:
-        dag_ids = fill(session, events, now)
-    seconds = []
-    for _ in range(TIMES + 1):
-        with create_session() as session:
-            began = time.perf_counter()
-            found = read_landings(session, dag_ids, now)
-            seconds.append(time.perf_counter() - began)
-    return "landings", f"{events:,}", len(found["series"]), *in_milliseconds(seconds[1:])
+        fill(session, events, datetime.datetime.now(datetime.UTC))
 
 
-def fill(session: Session, events: int, now: datetime.datetime) -> Collection[str]:
+def read(count: int) -> tuple[str, str]:
+    """Measure how long it takes to read the landings, in several processes at the same time."""
+    command = [sys.executable, "-c", READ]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+    printed = [process.communicate()[0] for process in processes]
+    return in_milliseconds([second for output in printed for second in json.loads(output.splitlines()[-1])])
+
+
+def fill(session: Session, events: int, now: datetime.datetime) -> None:
     """Put events of the last 30 days into the database; half of them are those of landings."""
     from airflow.models.asset import AssetEvent, AssetModel
     from sqlalchemy import insert
@@ -109,7 +123,6 @@ def fill(session: Session, events: int, now: datetime.datetime) -> Collection[st
             }
         )
     session.execute(insert(AssetEvent), rows)
-    return {f"dag_{place}" for place in range(ASSETS)}
 
 
 def load() -> tuple[object, ...]:
