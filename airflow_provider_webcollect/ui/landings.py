@@ -183,7 +183,7 @@ def _events(session: Session, ids: Sequence[int]) -> dict[int, _Run]:
 
 
 def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) -> dict[SeriesKey, list[_Run]]:
-    """Return the failed runs of each series since the oldest of its events that are shown."""
+    """Return the failed runs of each series since the oldest event that is shown of any."""
     if not places:
         return {}
     since = min(found[-1].timestamp for found in places.values())
@@ -198,10 +198,7 @@ def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) ->
         assert ended_at
         failed = _Run(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
         of_task.setdefault((dag_id, task_id, map_index), []).append(failed)
-    return {
-        key: [failed for failed in of_task.get(key[1:], ()) if failed.ended_at >= found[-1].timestamp]
-        for key, found in places.items()
-    }
+    return {key: of_task.get(key[1:], []) for key in places}
 
 
 def _assets(session: Session, ids: Collection[int]) -> dict[int, dict[str, str]]:

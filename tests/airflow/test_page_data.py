@@ -12,7 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import Asset
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from airflow.utils.session import create_session
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 
 from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
@@ -351,6 +351,13 @@ class TestLandings:
             events.add_run(f"run {index}", run_type)
         assert (events.one()["expected_at"], events.one()["marks"]) == (None, [])
 
+    def test_after_a_run_that_somebody_has_started_the_next_is_not_expected(self, events: Events) -> None:
+        events.add(1, 1, 1, 1, 1, 1, ended=NOW - DAY * 9)
+        assert events.one()["marks"] == ["late"]
+        events.add(1, source_run_id="by hand", ended=NOW - DAY * 8)
+        events.add_run("by hand", "manual")
+        assert (events.one()["expected_at"], events.one()["marks"]) == (None, [])
+
     @pytest.mark.parametrize(("known", "rows"), [({"source_rows": [10, 20]}, [10, 20]), ({}, [None, None])])
     def test_several_sources_are_shown_with_their_tasks_and_rows(
         self, events: Events, known: dict[str, Any], rows: list[int | None]
@@ -385,6 +392,16 @@ def change(dag_id: str, columns: dict[str, Any]) -> None:
             update(TaskInstance)
             .where(TaskInstance.dag_id == dag_id, TaskInstance.task_id == "mark", has_run)
             .values(columns)
+        )
+
+
+def set_arguments(dag_id: str, arguments: dict[str, Any]) -> None:
+    """Change the rendered arguments of the DAG's tasks."""
+    with create_session() as session:
+        session.execute(
+            update(RenderedTaskInstanceFields)
+            .where(RenderedTaskInstanceFields.dag_id == dag_id)
+            .values(rendered_fields=arguments)
         )
 
 
@@ -485,13 +502,12 @@ class TestActivity:
         assert shown["collection_task_ids"] == ["not there"]
 
     def test_a_wait_without_a_worker_is_shown_by_the_arguments_of_its_trigger(self, dag_id: str) -> None:
+        set_arguments(dag_id, {})
         with create_session() as session:
             arguments = {"collection_task_id": "a", "collection_task_ids": "{{ params.ids }}", "timeout": 60}
             session.add(trigger := Trigger("a.Trigger", arguments))
             session.flush()
             trigger_id = trigger.id
-            fields = RenderedTaskInstanceFields
-            session.execute(delete(fields).where(fields.dag_id == dag_id))
         (shown,) = self.read(dag_id, state="deferred", trigger_id=trigger_id)["running"]
         assert shown["collection_task_ids"] == ["a"]
 
@@ -610,14 +626,9 @@ class TestService:
     def test_what_is_waited_for_is_shown_with_its_progress(
         self, view: ServiceView, sandbox: Sandbox, dag_id: str
     ) -> None:
-        task = sandbox.control.add_task(subtasks=3, state="Extracting")["task_id"]
-        with create_session() as session:
-            fields = {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"}
-            session.execute(
-                update(RenderedTaskInstanceFields)
-                .where(RenderedTaskInstanceFields.dag_id == dag_id)
-                .values(rendered_fields=fields)
-            )
+        task = str(uuid.uuid4())  # no asset and no landing of another test names it
+        sandbox.control.add_task(task, subtasks=3, state="Extracting")
+        set_arguments(dag_id, {"collection_task_id": task, "webcollect_conn_id": "webcollect_default"})
         change(dag_id, {"state": "deferred"})
         shown = {each["task"]: each for each in view.read(EVERYTHING)["tasks"]["value"]["tasks"]}[task]
         assert (shown["status"], shown["sub_tasks"]) == ("Extracting", 3)
