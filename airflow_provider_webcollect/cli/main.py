@@ -14,9 +14,10 @@ import click
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
 from airflow_provider_webcollect.cli.rows import land, landing, read
+from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status, token
 from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError
-from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError, unknown_outcome
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -51,13 +52,16 @@ WRONG_USAGE, REFUSED, FAILED = 2, 3, 4
 @click.version_option(__version__, prog_name="webcollect")
 @click.option("-v", "--verbose", is_flag=True, help="Also log what is waited for and repeated.")
 def webcollect(verbose: bool) -> None:
-    """See, read and land what a web data collection service collects."""
+    """See, steer, read and land what a web data collection service collects."""
     logging.basicConfig(format="%(message)s")
     log_to_stderr()  # as `airflow webcollect`
     logging.getLogger("airflow_provider_webcollect").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
-for command in (status, follow, capacity, analytics, read, land, landing, token, sandbox):
+for command in (
+    *(status, follow, subtasks, capacity, analytics, task, group, app),
+    *(read, land, landing, token, sandbox),
+):
     webcollect.add_command(command)
 
 
@@ -80,8 +84,9 @@ def main(arguments: Sequence[str] | None = None, name: str = "webcollect") -> in
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        unknown = unknown_outcome(interrupt)
+        click.echo(f"Interrupted: {unknown}" if unknown else "Interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # what reads the output, such as `head`, has enough

@@ -112,7 +112,7 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
 @connection_options
 @output_option
 def capacity(conn_id: str | None, url: str | None, output: str) -> None:
-    """Count the running and waiting tasks and sub-tasks of the account."""
+    """Count the account's running and waiting tasks and sub-tasks."""
     with connect(conn_id, url).client() as client:
         counts = client.send(get_running_counts())
     show([counts.as_dict()], output, COUNTS)

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.errors import (
     OutcomeUnknown,
     unknown_outcome,
 )
-from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, SubTask, TaskState
+from airflow_provider_webcollect.service.models import SubTask, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pauses import Notice
 from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline, Ended, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waits import (
@@ -198,7 +198,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return True
 
     def _shows_begin(self, hook: WebCollectHook, start: _Start) -> bool:
-        active = _active(hook.get_all_subtasks(self.collection_task_id))
+        active = active_subtask_ids(hook.get_all_subtasks(self.collection_task_id))
         if any(subtask_id.lower() in active for subtask_id in start.result["started"]):
             return True
         statuses, before = hook.get_task_statuses_v2([self.collection_task_id]), start.after
@@ -217,7 +217,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         before = baselines(self.webcollect_conn_id, [self.collection_task_id])[self.collection_task_id]
         subtasks = hook.get_all_subtasks(self.collection_task_id)
         # a run that has ended since the status was read cannot be joined
-        goes_on = before.running and bool(_active(subtasks))
+        goes_on = before.running and bool(active_subtask_ids(subtasks))
         return msgspec.structs.replace(before, running=goes_on), subtasks
 
     def _start(self, hook: WebCollectHook, memory: _Memory) -> _Start:
@@ -228,7 +228,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             raise InvalidArgument(
                 "sub_task_ids", ALL, f"task {self.collection_task_id} has no sub-tasks to start"
             )
-        active = [subtask_id for subtask_id in wanted if subtask_id.lower() in _active(subtasks)]
+        active = [subtask_id for subtask_id in wanted if subtask_id.lower() in active_subtask_ids(subtasks)]
         idle = [subtask_id for subtask_id in wanted if subtask_id not in active]
         start = _Start(
             began=self.clock.time(),
@@ -281,11 +281,6 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             kwargs={"result": start.result},
             timeout=self.execution_timeout,
         )
-
-
-def _active(subtasks: Sequence[SubTask]) -> set[str]:
-    """Return the ids of the active sub-tasks in lower case: the service may use another case."""
-    return {subtask.sub_task_id.lower() for subtask in subtasks if subtask.status in ACTIVE_SUBTASK_STATES}
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from airflow_provider_webcollect.operators.landings import (
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.models import ActionType, CopyResult
+from airflow_provider_webcollect.service.models import ActionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -432,25 +432,21 @@ class WebCollectCopyTasksOperator(WebCollectOperator):
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         result = hook.client.send(self._call())
         self.log.info("%d of %d copies were made.", result.success_count, result.request_count)
-        if result.failed_tasks or result.success_count < result.request_count:
-            self._report_failures(result)
+        if result.shortfall:
+            self._report(result.shortfall)
         return {
             "request_count": result.request_count,
             "success_count": result.success_count,
             "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
         }
 
-    def _report_failures(self, result: CopyResult) -> None:
-        reasons = [f"{failed.task_id}: {failed.reason}" for failed in result.failed_tasks]
-        message = f"{result.success_count} of {result.request_count} copies were made; these were not: " + (
-            "; ".join(reasons) or "the service does not say which"
-        )
+    def _report(self, shortfall: str) -> None:
         match self.on_partial_failure:
             case "fail":
-                raise AirflowFailException(message)
+                raise AirflowFailException(shortfall)
             case "skip":
-                raise AirflowSkipException(message)
-        self.log.warning("%s", message)
+                raise AirflowSkipException(shortfall)
+        self.log.warning("%s", shortfall)
 
     def what_to_check(self) -> str:
         groups = ", ".join(map(str, self.task_group_ids))

@@ -204,6 +204,17 @@ class CopyResult(Record, frozen=True):
         named = tuple(failed for failed in self.failed_tasks if failed != FailedCopy())
         msgspec.structs.force_setattr(self, "failed_tasks", named)
 
+    @property
+    def shortfall(self) -> str | None:
+        """Which copies were not made, and why, in one line; None if all were made."""
+        if not self.failed_tasks and self.success_count >= self.request_count:
+            return None
+        reasons = "; ".join(f"{failed.task_id}: {failed.reason}" for failed in self.failed_tasks)
+        return (
+            f"{self.success_count} of {self.request_count} copies were made; these were not: "
+            f"{reasons or 'the service does not say which'}"
+        )
+
 
 class TaskStatus(Record, frozen=True):
     """State of a task's cloud extraction (contract.md, endpoints 12 and 13).
@@ -256,6 +267,11 @@ class SubTask(Record, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "status", SubTaskState.spelled(self.status))
+
+
+def active_subtask_ids(subtasks: Iterable[SubTask]) -> set[str]:
+    """Return the ids of the active sub-tasks in lower case: the service may use another case."""
+    return {subtask.sub_task_id.lower() for subtask in subtasks if subtask.status in ACTIVE_SUBTASK_STATES}
 
 
 class RunningCounts(Record, frozen=True):

@@ -1,0 +1,482 @@
+"""The commands that change tasks, task groups and data apps, and those that read what such a change needs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+import click
+
+from airflow_provider_webcollect.cli.connecting import connect, connection_options
+from airflow_provider_webcollect.cli.output import output_option, printable, show
+from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.models import (
+    Action,
+    ActionType,
+    CopyResult,
+    LoopType,
+    active_subtask_ids,
+)
+from airflow_provider_webcollect.service.pages import all_subtasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider_webcollect.service.endpoints import Call
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+CALL = ("endpoint", "method", "path", "body")
+COPIES = ("task", "copy", "name", "failure")
+ACTIONS = ("task", "action_id", "action_type", "name", "loop_type", "values", "properties")
+APP = ("app_name", "status", "namespace", "version", "missing_secrets")
+
+
+def _lines(data: bytes) -> list[str]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"it must be UTF-8 ({error.reason}).") from None
+    # not `splitlines`, for which form feeds and others end a line too
+    return [line.rstrip("\r\n") for line in io.StringIO(text)]
+
+
+def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[str]:
+    """Return ids, each once; ``-`` stands for those on standard input."""
+    ids: list[str] = []
+    for value in values:
+        ids += _lines(click.get_binary_stream("stdin").read()) if value == "-" else [value]
+    return list(dict.fromkeys(filter(None, map(str.strip, ids))))
+
+
+def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO | None) -> list[str]:
+    """Return the lines of a file."""
+    return _lines(file.read()) if file else []
+
+
+def _properties(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> list[dict[str, str]]:
+    pairs = []
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not (name and separator):
+            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE.")
+        pairs.append({"name": name, "value": text})
+    return pairs
+
+
+def _tasks_argument(command: F) -> F:
+    return click.argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_ids)(command)
+
+
+def _task_argument(command: F) -> F:
+    return click.argument("task_id", metavar="TASK")(command)
+
+
+def _action_argument(command: F) -> F:
+    return click.argument("action_id", metavar="ACTION")(command)
+
+
+def _sending_options(command: F) -> F:
+    """Add the options of a command that changes something; :func:`_send` takes their values."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Show what would be sent, and change nothing.")
+    return dry_run(connection_options(output_option(command)))
+
+
+def _yes_option(command: F) -> F:
+    return click.option("--yes", is_flag=True, help="Do not ask on the terminal.")(command)
+
+
+def _send(
+    call: Call[T],
+    output: str,
+    question: str = "",
+    *,
+    conn_id: str | None,
+    url: str | None,
+    dry_run: bool,
+    yes: bool = False,
+) -> T:
+    """Send a call and return its result.
+
+    :param question: asked on the terminal before, unless ``yes`` is set.
+    :raises Exit: if nothing is sent, since this is a dry run, or the answer is no.
+    :raises UsageError: if there is no terminal for the question.
+    """
+    if dry_run:
+        _show_call(call, output)
+        raise click.exceptions.Exit
+    if question and not yes:
+        _ask(question)
+    with connect(conn_id, url).client() as client:
+        return client.send(call)
+
+
+def _show_call(call: Call[Any], output: str) -> None:
+    file = {"file": f"{call.file.name}, {call.file.count:,} URLs"} if call.file else {}
+    body = call.body or {**call.form, **file} or None
+    row = {
+        "endpoint": call.endpoint.name,
+        "method": call.endpoint.method,
+        "path": call.target,
+        "body": body if output == "json" or body is None else json.dumps(body, ensure_ascii=False),
+    }
+    show([row], output, CALL)
+    click.echo("Nothing was changed.", err=True)
+
+
+def _ask(question: str) -> None:
+    if not click.get_text_stream("stdin").isatty():
+        raise click.UsageError(f"{question} Without a terminal to answer on, --yes is needed.")
+    if not click.confirm(printable(question), err=True):
+        click.echo("Nothing was changed.", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _counted(ids: Sequence[object], what: str) -> str:
+    return f"{len(ids):,} {what}{'' if len(ids) == 1 else 's'}"
+
+
+@click.command()
+@_tasks_argument
+@connection_options
+@output_option
+def subtasks(task_ids: list[str], conn_id: str | None, url: str | None, output: str) -> None:
+    """Show the sub-tasks of tasks and their states.
+
+    They are those of each task's latest batch. `-` as TASK: the ids on standard input, one a line.
+    """
+    with connect(conn_id, url).client() as client:
+        found = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
+    rows = [
+        {"task": task_id, "sub_task": each.sub_task_id, "status": each.status}
+        for task_id, batch in found.items()
+        for each in batch
+    ]
+    show(rows, output, ("task", "sub_task", "status"))
+
+
+@click.group()
+def task() -> None:
+    """Copy, move, set up, start and delete tasks.
+
+    `-` as TASK, where there may be several: the ids on standard input, one a line.
+
+    `copy`, `start` and `set-loop --append` may have been carried out although no response came; the error
+    then says what to check. The other commands can be repeated: the end is the same.
+    """
+
+
+@task.command()
+@_tasks_argument
+@click.option(
+    "--group",
+    "group_ids",
+    type=int,
+    metavar="ID",
+    multiple=True,
+    help="The group of the copy; by default the task's own. May be repeated.",
+)
+@_sending_options
+def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending: Any) -> int:
+    """Copy tasks.
+
+    Each of the tasks is copied to each of the groups, with one request. Only of a single copy does the
+    service say the id, in the column `copy`.
+
+    If no response comes, copies may have been made nevertheless: look before you repeat the command.
+
+    Exit code 1: some copies were not made; the column `failure` and standard error say which, and why.
+    """
+    if len(task_ids) == 1 and len(group_ids) < 2:
+        copied = _send(endpoints.copy_task(task_ids[0], *group_ids), output, **sending)
+        row = {"task": task_ids[0], "copy": copied.task_id, "name": copied.task_name, "failure": None}
+        show([row], output, COPIES)
+        return 0
+    if not group_ids:
+        raise click.UsageError("Several tasks can only be copied to a group: name it with --group.")
+    result = _send(endpoints.copy_tasks(task_ids, group_ids), output, **sending)
+    show(_copies(task_ids, result), output, COPIES)
+    if result.shortfall:
+        click.echo(printable(result.shortfall), err=True)
+    return int(bool(result.shortfall))
+
+
+def _copies(task_ids: Sequence[str], result: CopyResult) -> list[dict[str, Any]]:
+    reasons = defaultdict(set)
+    for failed in result.failed_tasks:
+        # the service may use another letter case
+        reasons[str(failed.task_id).lower()].add(failed.reason or "without a reason")
+    return [
+        dict.fromkeys(COPIES)
+        | {"task": task_id, "failure": " ".join(sorted(reasons[task_id.lower()])) or None}
+        for task_id in task_ids
+    ]
+
+
+@task.command()
+@_task_argument
+@click.option("--group", "group_id", type=int, metavar="ID", required=True, help="The group to move it to.")
+@_sending_options
+def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
+    """Move a task to a group.
+
+    Exit code 1: the service says that it did not move the task.
+    """
+    if not _send(endpoints.move_task(task_id, group_id), output, **sending).moved:
+        click.echo("The service did not move the task: it may be in that group already.", err=True)
+        return 1
+    show([{"task": task_id, "group": group_id}], output, ("task", "group"))
+    return 0
+
+
+@task.command()
+@_tasks_argument
+@_yes_option
+@_sending_options
+def delete(task_ids: list[str], output: str, **sending: Any) -> None:
+    """Delete tasks, after a question."""
+    _send(endpoints.delete_tasks(task_ids), output, f"Delete {_counted(task_ids, 'task')}?", **sending)
+    show([{"task": task_id} for task_id in task_ids], output, ("task",))
+
+
+@task.command()
+@_tasks_argument
+@click.option(
+    "--type",
+    "action_types",
+    type=click.Choice([*map(str, ActionType)]),
+    multiple=True,
+    help="Only steps of this type; may be repeated.",
+)
+@connection_options
+@output_option
+def actions(
+    task_ids: list[str], action_types: tuple[str, ...], conn_id: str | None, url: str | None, output: str
+) -> int:
+    """Show the steps of tasks and what they are set to.
+
+    A table and CSV have the number of a loop's values; JSON has the values.
+
+    Exit code 1: the service does not know one of the tasks.
+    """
+    call = endpoints.get_actions(task_ids, action_types or tuple(ActionType))
+    with connect(conn_id, url).client() as client:
+        found = {each.task_id: each.actions for each in client.send(call)}
+    is_json = output == "json"
+    rows = [
+        {"task": task_id, **_row(each), **(each.as_dict() if is_json else {})}
+        for task_id, steps in found.items()
+        for each in steps
+    ]
+    show(rows, output, ACTIONS)
+    known = {task_id.lower() for task_id in found}
+    unknown = [task_id for task_id in task_ids if task_id.lower() not in known]
+    if unknown:
+        click.echo(f"The service does not know {printable(', '.join(unknown))}.", err=True)
+    return int(bool(unknown))
+
+
+def _row(action: Action) -> dict[str, Any]:
+    pairs = [f"{each.name}={each.value or ''}" for each in action.properties or ()]
+    return {
+        "action_id": action.action_id,
+        "action_type": action.action_type,
+        "name": action.name,
+        "loop_type": action.loop_type,
+        "values": None if action.loop_items is None else len(action.loop_items),
+        "properties": ", ".join(pairs) or None,
+    }
+
+
+@task.command("set-loop")
+@_task_argument
+@_action_argument
+@click.option(
+    "--type",
+    "loop_type",
+    type=click.Choice([*map(str, LoopType)], case_sensitive=False),
+    required=True,
+    help="What the values are.",
+)
+@click.option("--item", "loop_items", metavar="VALUE", multiple=True, help="A value; may be repeated.")
+@click.option(
+    "--file",
+    type=click.File("rb"),
+    callback=_values,
+    metavar="FILE",
+    help="A text file with a value on each line, or - for standard input.",
+)
+@click.option("--append", "is_append", is_flag=True, help="Keep the values that are there.")
+@_yes_option
+@_sending_options
+def set_loop(
+    task_id: str,
+    action_id: str,
+    loop_type: str,
+    loop_items: tuple[str, ...],
+    file: list[str],
+    is_append: bool,
+    output: str,
+    **sending: Any,
+) -> None:
+    """Set the values of a loop step.
+
+    They replace those that are there, after a question; with --append they are added. `webcollect task
+    actions` shows the steps.
+
+    If no response to --append comes, the values may have been added nevertheless: look before you repeat the
+    command.
+    """
+    values = [*loop_items, *file]
+    call = endpoints.update_loop_items(task_id, action_id, loop_type, values, is_append)
+    question = f"Overwrite all values of step {action_id} with {_counted(values, 'value')}?"
+    message = _send(call, output, "" if is_append else question, **sending).message
+    row = {"task": task_id, "action_id": action_id, "values": len(values), "message": message}
+    show([row], output, tuple(row))
+
+
+@task.command("set-params")
+@_task_argument
+@_action_argument
+@click.argument("properties", metavar="NAME=VALUE...", nargs=-1, required=True, callback=_properties)
+@click.option(
+    "--type",
+    "action_type",
+    type=click.Choice([*map(str, ActionType)]),
+    default=str(ActionType.ENTER_TEXT),
+    help="The type of the step.",
+)
+@_sending_options
+def set_params(
+    task_id: str,
+    action_id: str,
+    properties: list[dict[str, str]],
+    action_type: str,
+    output: str,
+    **sending: Any,
+) -> None:
+    """Set parameters of a step.
+
+    For example TextToSet=shoes, the text of a step that enters text. `webcollect task actions` shows the
+    steps and their parameters.
+    """
+    step = {"action_type": action_type, "action_id": action_id, "properties": properties}
+    _send(endpoints.update_task_parameters(task_id, actions=[step]), output, **sending)
+    rows = [{"task": task_id, "action_id": action_id, "property": pair["name"]} for pair in properties]
+    show(rows, output, ("task", "action_id", "property"))
+
+
+@task.command("replace-urls")
+@_task_argument
+@click.argument("file")
+@_yes_option
+@_sending_options
+def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
+    """Replace a task's URLs by those of a file.
+
+    FILE has one http(s) URL on each line, and is checked before anything is sent; - is standard input.
+    """
+    from airflow_provider_webcollect.service.url_file import url_file
+
+    urls = url_file(io.BytesIO(click.get_binary_stream("stdin").read()) if file == "-" else file)
+    question = f"Overwrite all URLs of task {task_id} with {urls.count:,}?"
+    _send(endpoints.replace_urls(task_id, urls), output, question, **sending)
+    show([{"task": task_id, "urls": urls.count}], output, ("task", "urls"))
+
+
+@task.command()
+@_task_argument
+@click.option(
+    "--subtask",
+    "subtask_ids",
+    metavar="ID",
+    multiple=True,
+    callback=_ids,
+    help="Only this one; may be repeated. By default all of the latest batch.",
+)
+@_sending_options
+def start(
+    task_id: str, subtask_ids: list[str], dry_run: bool, conn_id: str | None, url: str | None, output: str
+) -> int:
+    """Start the sub-tasks of a task, and show which.
+
+    Those that are waiting or running are not started again; with an API key alone, which cannot ask for
+    their states, all of --subtask are.
+
+    If no response comes, they may have been started nevertheless: `webcollect status` shows it.
+
+    Exit code 1: there are no sub-tasks.
+    """
+    access = connect(conn_id, url)
+    with access.client() as client:
+        is_blind = subtask_ids and access.connection.credentials.key_only
+        found = [] if is_blind else all_subtasks(client, task_id)
+        wanted = subtask_ids or [each.sub_task_id for each in found]
+        active = active_subtask_ids(found)
+        idle = [subtask_id for subtask_id in wanted if subtask_id.lower() not in active]
+        if idle:
+            call = endpoints.start_subtasks(task_id, idle)
+            if dry_run:
+                _show_call(call, output)
+                return 0
+            client.send(call)
+    show([{"task": task_id, "sub_task": each} for each in idle], output, ("task", "sub_task"))
+    click.echo(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already", err=True)
+    return int(not wanted)
+
+
+@task.command("mark-exported")
+@_task_argument
+@_sending_options
+def mark_exported(task_id: str, output: str, **sending: Any) -> None:
+    """Confirm that a task's rows have been exported.
+
+    Whatever the task has collected then counts as exported, whether it was read or not.
+    """
+    _send(endpoints.mark_exported(task_id), output, **sending)
+    show([{"task": task_id}], output, ("task",))
+
+
+@click.group()
+def group() -> None:
+    """Delete task groups."""
+
+
+@group.command("delete")
+@click.argument("group_ids", metavar="GROUP...", nargs=-1, required=True, callback=_ids)
+@_yes_option
+@_sending_options
+def delete_groups(group_ids: list[Any], output: str, **sending: Any) -> None:
+    """Delete task groups, after a question.
+
+    `-` as GROUP: the ids on standard input, one a line.
+    """
+    question = f"Delete {_counted(group_ids, 'task group')}?"
+    _send(endpoints.delete_task_groups(group_ids), output, question, **sending)
+    show([{"group": group_id} for group_id in group_ids], output, ("group",))
+
+
+@click.group()
+def app() -> None:
+    """Deprecate a data app."""
+
+
+@app.command()
+@click.argument("app_id", metavar="APP")
+@_yes_option
+@_sending_options
+def deprecate(app_id: str, output: str, **sending: Any) -> None:
+    """Deprecate a data app, after a question.
+
+    The app leaves the marketplace's search, and takes no new releases. Only its author can do that, with the
+    data-app API key of the connection.
+    """
+    call = endpoints.deprecate_data_app(app_id)
+    deprecated = _send(call, output, f"Deprecate the data app {app_id}?", **sending)
+    missing = ", ".join(deprecated.missing_secrets or ()) or None
+    show([{**dict.fromkeys(APP), **deprecated.as_dict(), "missing_secrets": missing}], output, APP)
