@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -48,7 +49,7 @@ def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[st
     """Return ids, each once; ``-`` stands for those on standard input."""
     ids: list[str] = []
     for value in values:
-        ids += _lines(click.get_binary_stream("stdin").read()) if value == "-" else [value]
+        ids += _lines(sys.stdin.buffer.read()) if value == "-" else [value]
     return list(dict.fromkeys(filter(None, map(str.strip, ids))))
 
 
@@ -130,7 +131,7 @@ def _show_call(call: Call[Any], output: str) -> None:
 
 
 def _ask(question: str) -> None:
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Without a terminal to answer on, --yes is needed.")
     if not click.confirm(printable(question), err=True):
         click.echo("Nothing was changed.", err=True)
@@ -383,7 +384,7 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     """
     from airflow_provider_webcollect.service.url_file import url_file
 
-    urls = url_file(io.BytesIO(click.get_binary_stream("stdin").read()) if file == "-" else file)
+    urls = url_file(io.BytesIO(sys.stdin.buffer.read()) if file == "-" else file)
     question = f"Overwrite all URLs of task {task_id} with {urls.count:,}?"
     _send(endpoints.replace_urls(task_id, urls), output, question, **sending)
     show([{"task": task_id, "urls": urls.count}], output, ("task", "urls"))

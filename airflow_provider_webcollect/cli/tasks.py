@@ -122,14 +122,30 @@ def capacity(conn_id: str | None, url: str | None, output: str) -> None:
 @click.option("--from", "start", metavar="DATE", help="The first day; by default 30 days ago.")
 @click.option("--to", "end", metavar="DATE", help="The last day; by default today.")
 @click.option("--by", type=click.Choice(["day", "week", "month"]), help="A row for each; else one per task.")
-@click.option("--task", "tasks", metavar="TASK", multiple=True, help="Only this task; may be repeated.")
+@click.option("--task", "task_ids", metavar="TASK", multiple=True, help="Only this task; may be repeated.")
+@click.option(
+    "--member",
+    "member_names",
+    metavar="NAME",
+    multiple=True,
+    help="The tasks of this member of the team; may be repeated. By default your own.",
+)
+@click.option(
+    "--method",
+    "collection_method",
+    type=click.Choice(["cloud", "local", "all"]),
+    default="all",
+    help="Only what was collected there.",
+)
 @connection_options
 @output_option
 def analytics(
     start: str | None,
     end: str | None,
     by: str | None,
-    tasks: tuple[str, ...],
+    task_ids: tuple[str, ...],
+    member_names: tuple[str, ...],
+    collection_method: str,
     conn_id: str | None,
     url: str | None,
     output: str,
@@ -137,7 +153,7 @@ def analytics(
     """Show rows, runs, success and cost per task.
 
     `succeeded` is a share of the runs. A table has a row for each task, with bars of the rows per day, week
-    or month; JSON and CSV have a row for each task and day, week or month.
+    or month; JSON and CSV have a row for each task, user, method of collection, and day, week or month.
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
@@ -146,11 +162,17 @@ def analytics(
             client,
             first,
             end or today,
-            task_ids=list(tasks) or None,
+            task_ids=task_ids or None,
+            member_names=member_names,
+            collection_method=collection_method.capitalize(),
             time_granularity=by and by.capitalize(),
         )
     if by and output != "table":
-        show([{by: row.day_key} | _sum([row]) for row in rows], output, (by, "task", "name", *METRICS))
+        parts = [
+            {by: row.day_key, **_sum([row]), "user": row.user_id, "method": row.collection_method}
+            for row in rows
+        ]
+        show(parts, output, (by, "task", "name", "user", "method", *METRICS))
         return
     grouped = defaultdict(list)
     for row in rows:
@@ -173,7 +195,9 @@ def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
 
 def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:
     """Return a bar for the rows of each day, week or month; the highest is the most, a blank is no row."""
-    counts = {row.day_key: row.data_volume_metrics.total_collected or 0 for row in rows}
+    counts: defaultdict[str, float] = defaultdict(float)
+    for row in rows:  # several of a day, if tasks run in the cloud and elsewhere
+        counts[row.day_key] += row.data_volume_metrics.total_collected or 0
     most = max(counts.values()) or 1
     bars = {day: BARS[round(count / most * (len(BARS) - 1))] for day, count in counts.items()}
     return "".join(bars.get(day, " ") for day in days)
