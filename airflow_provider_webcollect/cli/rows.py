@@ -388,9 +388,10 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
 @storage_option
 @output_option
 def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None, output: str) -> None:
-    """List the landings that were replaced with --on-reset full; --yes puts one back.
+    """List the landings that were replaced; --yes puts one back.
 
-    They stay until they are cleaned up. What is landed now takes the place of the one that is put back.
+    Those that --on-reset full has replaced stay until they are cleaned up. What is landed now takes the place
+    of the one that is put back.
     """
     location = storage_location(path, storage_conn_id)
     if yes:

@@ -49,13 +49,21 @@ def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[st
     """Return ids, each once; ``-`` stands for those on standard input."""
     ids: list[str] = []
     for value in values:
-        ids += _lines(sys.stdin.buffer.read()) if value == "-" else [value]
-    return list(dict.fromkeys(filter(None, map(str.strip, ids))))
+        if value != "-":
+            ids.append(value.strip())
+        elif piped := [*filter(None, map(str.strip, _lines(sys.stdin.buffer.read())))]:
+            ids += piped
+        else:
+            raise click.BadParameter("there are no ids on standard input.")
+    return list(dict.fromkeys(ids))
 
 
 def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO | None) -> list[str]:
     """Return the lines of a file."""
-    return _lines(file.read()) if file else []
+    if file is None:
+        return []
+    with file:
+        return _lines(file.read())
 
 
 def _properties(

@@ -85,6 +85,10 @@ class Started:
         else:
             os.write(self._keyboard, b"\x03")
 
+    def type(self, text: str) -> None:
+        """Type on its terminal."""
+        os.write(self._keyboard, text.encode())
+
     def end(self) -> int:
         """Wait for its end, and return its exit code."""
         code = self.process.wait(PATIENCE)

@@ -1,0 +1,645 @@
+"""The commands that change tasks, task groups and data apps, and those that read what such a change needs."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from airflow_provider_webcollect.cli.main import commands, webcollect
+from airflow_provider_webcollect.sandbox import demo
+from tests.cli.conftest import shown
+from tests.interruption import until
+from tests.sandbox.plain_client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+    from tests.cli.processes import Started
+
+pytestmark = [
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+    pytest.mark.usefixtures("connected"),
+]
+
+URLS = ["https://shop.example/1", "https://shop.example/2"]
+LATER = "Check in the service whether it took effect before repeating it."
+
+
+@pytest.fixture(autouse=True)
+def data_apps(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sandbox is the data-app service too, and its key the author's."""
+    monkeypatch.setenv("WEBCOLLECT_DATAHUB_URL", sandbox.datahub_url)
+    monkeypatch.setenv("WEBCOLLECT_DATAHUB_API_KEY", sandbox.datahub_api_key)
+
+
+@pytest.fixture
+def idle(sandbox: Sandbox) -> str:
+    """A task with three sub-tasks, none of which runs."""
+    return str(sandbox.control.add_task(subtasks=3, name="Prices")["task_id"])
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> Path:
+    """A file of URLs."""
+    file = tmp_path / "urls.txt"
+    file.write_text("\n".join(URLS))
+    return file
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Gives the commands a text on standard input."""
+
+    def pipe(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return pipe
+
+
+def step(sandbox: Sandbox, task: str, kind: str) -> dict[str, Any]:
+    """Return the step of this type."""
+    steps: list[dict[str, Any]] = sandbox.control.task(task)["actions"]
+    return next(each for each in steps if each["action_type"] == kind)
+
+
+def is_there(sandbox: Sandbox, task: str) -> bool:
+    """Return whether the service has the task."""
+    return task in {each["task_id"] for each in sandbox.control.tasks()}
+
+
+def sent(sandbox: Sandbox) -> list[str]:
+    """Return the paths of the requests that can change something."""
+    return [each["endpoint"] for each in sandbox.control.requests() if each["method"] == "POST"]
+
+
+class TestCopy:
+    @pytest.mark.parametrize(("place", "group"), [([], 1), (["--group", 2], 2)])
+    def test_the_copy_s_id_is_shown(
+        self, run: Run, sandbox: Sandbox, idle: str, output: str, place: list[str], group: int
+    ) -> None:
+        ended = run("task", "copy", idle, *place, "-o", output)
+
+        [row] = shown(ended, output)
+        assert (ended.code, ended.err) == (0, "")
+        assert row["task"] == idle
+        copy = sandbox.control.task(row["copy"])
+        assert (copy["name"], copy["group_id"]) == (row["name"], group)
+        assert row["copy"] != idle
+
+    def test_several_tasks_are_copied_to_several_groups_with_one_request(
+        self, run: Run, sandbox: Sandbox, idle: str
+    ) -> None:
+        before = len(sandbox.control.tasks())
+
+        ended = run("task", "copy", idle, demo.TASK_ID, "--group", 2, "--group", 3, "-o", "json")
+
+        assert (ended.code, ended.err) == (0, "")
+        nothing = {"copy": None, "name": None, "failure": None}
+        assert ended.json == [{"task": idle, **nothing}, {"task": demo.TASK_ID, **nothing}]
+        assert len(sandbox.control.tasks()) == before + 4
+        assert sent(sandbox) == ["/task/copies"]
+
+    def test_copies_that_were_not_made_are_named_with_the_reason(
+        self, run: Run, idle: str, output: str
+    ) -> None:
+        ended = run("task", "copy", "unknown", idle, "--group", 2, "--group", 3, "-o", output)
+
+        assert ended.code == 1
+        assert ended.err == (
+            "2 of 4 copies were made; these were not: unknown: The task id is invalid.; "
+            "unknown: The task id is invalid.\n"
+        )
+        assert shown(ended, output) == [
+            {"task": "unknown", "failure": "The task id is invalid."},
+            {"task": idle},
+        ]
+
+    def test_several_tasks_need_a_group(self, run: Run, sandbox: Sandbox, idle: str) -> None:
+        ended = run("task", "copy", idle, demo.TASK_ID)
+
+        assert (ended.code, ended.out) == (2, "")
+        assert "--group" in ended.err
+        assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize(
+        ("place", "path"),
+        [([], "/task/copy"), (["--group", 2, "--group", 3], "/task/copies")],
+    )
+    def test_a_lost_response_is_said_to_leave_the_outcome_open(
+        self, run: Run, sandbox: Sandbox, idle: str, place: list[str], path: str
+    ) -> None:
+        sandbox.control.fail(path, kind="no_answer")
+
+        ended = run("task", "copy", idle, *place)
+
+        assert (ended.code, ended.out) == (3, "")
+        assert LATER in ended.err
+        assert sent(sandbox) == [path]
+
+    def test_an_interrupt_is_said_to_leave_the_outcome_open(
+        self, start: Callable[..., Started], sandbox: Sandbox, idle: str
+    ) -> None:
+        sandbox.control.fail("/task/copy", kind="drip", seconds=60)
+        copying = start("task", "copy", idle)
+        until(lambda: sandbox.control.counters().get("/task/copy"))
+
+        copying.interrupt()
+
+        assert copying.end() == 130
+        assert copying.err.startswith("Interrupted: copy_task: ")
+        assert LATER in copying.err
+
+
+class TestMove:
+    def test_a_task_is_moved_to_a_group(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
+        ended = run("task", "move", idle, "--group", 3, "-o", output)
+
+        assert shown(ended, output) == [{"task": idle, "group": "3"}]
+        assert sandbox.control.task(idle)["group_id"] == 3
+
+    @pytest.mark.beyond_the_contract
+    def test_a_task_that_the_service_does_not_move_is_the_answer_no(
+        self, run: Run, sandbox: Sandbox, idle: str
+    ) -> None:
+        answer = b'{"data": {"moved": false}, "requestId": "1"}'
+        sandbox.control.fail("/task/moveToGroup", kind="raw", body=answer)
+
+        ended = run("task", "move", idle, "--group", 3)
+
+        assert (ended.code, ended.out) == (1, "")
+        assert "did not move" in ended.err
+
+    def test_a_group_that_there_is_not_is_refused(self, run: Run, idle: str) -> None:
+        ended = run("task", "move", idle, "--group", 99)
+
+        assert (ended.code, ended.out) == (3, "")
+        assert "There is no task group 99" in ended.err
+
+
+class TestDelete:
+    def test_tasks_are_deleted_and_named(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
+        ended = run("task", "delete", idle, demo.TASK_ID, idle, "--yes", "-o", output)
+
+        assert (ended.code, ended.err) == (0, "")
+        assert shown(ended, output) == [{"task": idle}, {"task": demo.TASK_ID}]
+        assert not is_there(sandbox, idle)
+        assert not is_there(sandbox, demo.TASK_ID)
+
+    def test_the_ids_can_come_from_a_pipe(
+        self, run: Run, sandbox: Sandbox, idle: str, pipe: Callable[[str], None]
+    ) -> None:
+        pipe(f"{idle}\r\n\n  {demo.TASK_ID}\n")
+
+        assert run("task", "delete", "-", "--yes").code == 0
+
+        assert not is_there(sandbox, idle)
+        assert not is_there(sandbox, demo.TASK_ID)
+
+    def test_no_ids_in_a_pipe_are_none_to_delete(
+        self, run: Run, sandbox: Sandbox, pipe: Callable[[str], None]
+    ) -> None:
+        pipe("\n")
+
+        ended = run("task", "delete", "-", "--yes")
+
+        assert ended.code == 2
+        assert "'TASK...': there are no ids on standard input." in ended.err
+        assert sandbox.control.requests() == []
+
+    @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+    def test_it_is_asked_on_a_terminal(
+        self, start: Callable[..., Started], sandbox: Sandbox, idle: str, answer: str, code: int
+    ) -> None:
+        deleting = start("task", "delete", idle, demo.TASK_ID, "-o", "csv", terminal=True)
+        until(lambda: "Delete 2 tasks? [y/N]" in deleting.err)
+
+        deleting.type(f"{answer}\n")
+
+        assert deleting.end() == code
+        assert is_there(sandbox, idle) is bool(code)
+        assert deleting.out == ("" if code else f"task\n{idle}\n{demo.TASK_ID}\n")
+        if code:
+            assert "Nothing was changed." in deleting.err
+            assert sandbox.control.requests() == []
+
+    def test_groups_are_deleted(self, run: Run, sandbox: Sandbox, output: str) -> None:
+        ended = run("group", "delete", 2, 3, "--yes", "-o", output)
+
+        assert shown(ended, output) == [{"group": "2"}, {"group": "3"}]
+        assert set(sandbox.control.groups()) == {1}
+
+
+class TestSteps:
+    def test_the_steps_of_tasks_are_shown_with_what_they_are_set_to(
+        self, run: Run, sandbox: Sandbox, idle: str, output: str
+    ) -> None:
+        text = step(sandbox, idle, "EnterTextAction")["action_id"]
+        assert run("task", "set-params", idle, text, "TextToSet=red shoes").code == 0
+
+        ended = run("task", "actions", idle, "-o", output)
+
+        loop, page, entry = shown(ended, output)
+        assert ended.code == 0
+        assert {row["task"] for row in (loop, page, entry)} == {idle}
+        assert (loop["action_type"], loop["loop_type"], loop["values"]) == ("LoopAction", "TextList", "5")
+        assert (page["action_type"], page["name"]) == ("NavigateAction", "Open page")
+        assert (entry["action_id"], entry["action_type"]) == (text, "EnterTextAction")
+        if output == "json":
+            loop, _, entry = ended.json
+            assert loop["loop_items"] == [*demo.LOOP_ITEMS]
+            assert entry["properties"] == [{"name": "TextToSet", "value": "red shoes"}]
+        else:
+            assert entry["properties"] == "TextToSet=red shoes"
+
+    def test_only_steps_of_a_type(self, run: Run, idle: str) -> None:
+        chosen = ("--type", "LoopAction", "--type", "EnterTextAction")
+
+        rows = run("task", "actions", idle, demo.TASK_ID, *chosen, "-o", "json").json
+
+        assert [row["action_type"] for row in rows] == ["LoopAction", "EnterTextAction"] * 2
+
+    def test_a_task_that_the_service_does_not_know_is_the_answer_no(self, run: Run, idle: str) -> None:
+        ended = run("task", "actions", "unknown", idle, "-o", "json")
+
+        assert (ended.code, ended.err) == (1, "The service does not know unknown.\n")
+        assert {row["task"] for row in ended.json} == {idle}
+
+    def test_the_values_of_a_loop_are_overwritten(
+        self, run: Run, sandbox: Sandbox, idle: str, output: str
+    ) -> None:
+        loop = step(sandbox, idle, "LoopAction")["action_id"]
+
+        ended = run(
+            *("task", "set-loop", idle, loop, "--type", "urllist", "--yes", "-o", output),
+            *("--item", URLS[0], "--item", URLS[1]),
+        )
+
+        [row] = shown(ended, output)
+        assert (ended.code, row["action_id"], row["values"]) == (0, loop, "2")
+        changed = step(sandbox, idle, "LoopAction")
+        assert (changed["loop_type"], changed["loop_items"]) == ("UrlList", URLS)
+
+    def test_values_of_a_file_are_added_without_a_question(
+        self, run: Run, sandbox: Sandbox, idle: str, tmp_path: Path
+    ) -> None:
+        loop = step(sandbox, idle, "LoopAction")["action_id"]
+        file = tmp_path / "words"
+        file.write_bytes("\ufeffred shoes\r\n\nbücher\n".encode())
+
+        ended = run("task", "set-loop", idle, loop, "--type", "TextList", "--file", file, "--append")
+
+        assert ended.code == 0, ended.err
+        # an empty value is a value
+        assert step(sandbox, idle, "LoopAction")["loop_items"] == [
+            *demo.LOOP_ITEMS,
+            *("red shoes", "", "bücher"),
+        ]
+
+    def test_a_lost_response_to_an_append_leaves_the_outcome_open(
+        self, run: Run, sandbox: Sandbox, idle: str
+    ) -> None:
+        loop = step(sandbox, idle, "LoopAction")["action_id"]
+        sandbox.control.fail("/task/updateLoopItems", kind="no_answer")
+
+        ended = run("task", "set-loop", idle, loop, "--type", "TextList", "--item", "red", "--append")
+
+        assert ended.code == 3
+        assert LATER in ended.err
+        assert len(sent(sandbox)) == 1
+
+    def test_parameters_of_a_step_are_set(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
+        text = step(sandbox, idle, "EnterTextAction")["action_id"]
+
+        ended = run("task", "set-params", idle, text, "TextToSet=a=b", "Delay=", "-o", output)
+
+        row = {"task": idle, "action_id": text}
+        assert shown(ended, output) == [{**row, "property": "TextToSet"}, {**row, "property": "Delay"}]
+        assert step(sandbox, idle, "EnterTextAction")["properties"] == {"TextToSet": "a=b", "Delay": ""}
+
+    @pytest.mark.parametrize("is_piped", [False, True])
+    def test_urls_are_replaced(
+        self,
+        run: Run,
+        sandbox: Sandbox,
+        idle: str,
+        urls: Path,
+        output: str,
+        is_piped: bool,
+        pipe: Callable[[str], None],
+    ) -> None:
+        pipe(urls.read_text())
+
+        ended = run("task", "replace-urls", idle, "-" if is_piped else urls, "--yes", "-o", output)
+
+        assert shown(ended, output) == [{"task": idle, "urls": "2"}]
+        assert sandbox.control.task(idle)["urls"] == URLS
+
+
+class TestStart:
+    def test_what_was_started_is_shown(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
+        ids = [each["subtask_id"] for each in sandbox.control.task(idle)["subtasks"]]
+
+        ended = run("task", "start", idle, "-o", output)
+
+        assert (ended.code, ended.err) == (0, "Started: 3; 0 ran already\n")
+        assert shown(ended, output) == [{"task": idle, "sub_task": each} for each in ids]
+        assert len(sandbox.control.task(idle)["runs"]) == 1
+
+    def test_what_runs_is_not_started_again(self, run: Run, sandbox: Sandbox, idle: str) -> None:
+        first, second, _ = [each["subtask_id"] for each in sandbox.control.task(idle)["subtasks"]]
+        assert run("task", "start", idle, "--subtask", first).code == 0
+        sandbox.control.clear_requests()
+
+        again = run("task", "start", idle, "--subtask", first, "--subtask", second, "-o", "json")
+        none = run("task", "start", idle, "--subtask", second.upper(), "-o", "json")
+
+        assert (again.code, again.err) == (0, "Started: 1; 1 ran already\n")
+        assert again.json == [{"task": idle, "sub_task": second}]
+        assert (none.code, none.err, none.json) == (0, "Started: 0; 1 ran already\n", [])
+        assert sent(sandbox) == ["/cloudextraction/subtasks:start"]
+
+    def test_an_api_key_alone_starts_what_is_named(
+        self, run: Run, sandbox: Sandbox, idle: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("WEBCOLLECT_ACCESS_TOKEN")
+        monkeypatch.setenv("WEBCOLLECT_API_KEY", sandbox.api_key)
+        first = sandbox.control.task(idle)["subtasks"][0]["subtask_id"]
+
+        assert run("task", "start", idle, "--subtask", first, "-o", "json").json == [
+            {"task": idle, "sub_task": first}
+        ]
+        assert run("task", "start", idle).code == 3
+
+    def test_a_task_without_sub_tasks_is_the_answer_no(self, run: Run, sandbox: Sandbox, idle: str) -> None:
+        answer = b'{"data": [], "requestId": "1"}'
+        sandbox.control.fail("/cloudextraction/task/subtasks", kind="raw", body=answer)
+
+        assert run("task", "start", idle).code == 1
+        assert sent(sandbox) == []
+
+    def test_a_lost_response_leaves_the_outcome_open(self, run: Run, sandbox: Sandbox, idle: str) -> None:
+        sandbox.control.fail("/cloudextraction/subtasks:start", kind="no_answer")
+
+        ended = run("task", "start", idle)
+
+        assert ended.code == 3
+        assert LATER in ended.err
+        assert len(sent(sandbox)) == 1
+
+
+def test_subtasks_are_shown_with_their_states(
+    run: Run, sandbox: Sandbox, output: str, pipe: Callable[[str], None]
+) -> None:
+    ids = [str(sandbox.control.add_task(subtasks=count)["task_id"]) for count in (2, 21)]
+    assert run("task", "start", ids[0]).code == 0
+    truth = [
+        {"task": task, "sub_task": each["subTaskId"], "status": each["status"]}
+        for task in ids
+        for page in (1, 2)
+        for each in Client(sandbox).subtasks(task, page)
+    ]
+    pipe("\n".join(ids))
+
+    ended = run("subtasks", "-", "-o", output)
+
+    assert ended.code == 0
+    assert shown(ended, output) == truth
+    assert len(truth) == 23
+
+
+def test_an_export_is_confirmed(run: Run, sandbox: Sandbox, task: str, output: str) -> None:
+    assert not sandbox.control.task(task)["exported"]
+
+    assert shown(run("task", "mark-exported", task, "-o", output), output) == [{"task": task}]
+
+    assert sandbox.control.task(task)["exported"]
+
+
+def test_a_data_app_is_deprecated(run: Run, output: str) -> None:
+    ended = run("app", "deprecate", demo.APP_ID, "--yes", "-o", output)
+
+    assert ended.code == 0, ended.err
+    [row] = shown(ended, output)
+    assert (row["app_name"], row["version"], row["missing_secrets"]) == ("Price watch", "1.2.0", "SHOP_TOKEN")
+    assert run("app", "deprecate", demo.OTHERS_APP_ID, "--yes").code == 3
+
+
+#: Commands that change something, with the operation; IDLE, LOOP, TEXT and URLS stand for what there is.
+CHANGES = {
+    ("task", "copy", "IDLE"): "copy_task",
+    ("task", "copy", "IDLE", "--group", "2", "--group", "3"): "copy_tasks",
+    ("task", "move", "IDLE", "--group", "2"): "move_task",
+    (
+        "task",
+        "set-loop",
+        "IDLE",
+        "LOOP",
+        "--type",
+        "TextList",
+        "--item",
+        "a",
+        "--append",
+    ): "update_loop_items",
+    ("task", "set-params", "IDLE", "TEXT", "TextToSet=a"): "update_task_parameters",
+    ("task", "start", "IDLE"): "start_subtasks",
+    ("task", "mark-exported", "IDLE"): "mark_exported",
+}
+#: Those that cannot be undone, with their question.
+FOR_EVER = {
+    ("task", "set-loop", "IDLE", "LOOP", "--type", "TextList", "--item", "a"): (
+        "update_loop_items",
+        "Overwrite all values of step LOOP with 1 value?",
+    ),
+    ("task", "replace-urls", "IDLE", "URLS"): ("replace_urls", "Overwrite all URLs of task IDLE with 2?"),
+    ("task", "delete", "IDLE"): ("delete_tasks", "Delete 1 task?"),
+    ("group", "delete", "2", "3"): ("delete_task_groups", "Delete 2 task groups?"),
+    ("app", "deprecate", demo.APP_ID): ("deprecate_data_app", f"Deprecate the data app {demo.APP_ID}?"),
+}
+
+
+@pytest.fixture
+def fill(sandbox: Sandbox, idle: str, urls: Path) -> Callable[[str], str]:
+    """Replaces the words in capitals by what they stand for."""
+    words = {
+        "IDLE": idle,
+        "LOOP": step(sandbox, idle, "LoopAction")["action_id"],
+        "TEXT": step(sandbox, idle, "EnterTextAction")["action_id"],
+        "URLS": str(urls),
+    }
+
+    def fill(text: str) -> str:
+        for word, meaning in words.items():
+            text = text.replace(word, meaning)
+        return text
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("command", "operation"),
+    [*CHANGES.items(), *((command, operation) for command, (operation, _) in FOR_EVER.items())],
+)
+def test_a_dry_run_shows_what_would_be_sent_and_changes_nothing(
+    run: Run,
+    sandbox: Sandbox,
+    fill: Callable[[str], str],
+    command: tuple[str, ...],
+    operation: str,
+    output: str,
+) -> None:
+    before = sandbox.control.tasks()
+
+    ended = run(*map(fill, command), "--dry-run", "-o", output)
+
+    assert (ended.code, ended.err) == (0, "Nothing was changed.\n")
+    [row] = shown(ended, output)
+    assert (row["endpoint"], row["method"]) == (operation, "POST")
+    assert sent(sandbox) == []
+    assert sandbox.control.tasks() == before
+    for secret in (sandbox.access_token, sandbox.datahub_api_key):
+        assert secret not in ended.out
+
+
+def test_a_dry_run_has_the_path_and_the_body_of_the_request(
+    run: Run, sandbox: Sandbox, fill: Callable[[str], str]
+) -> None:
+    setting = ("task", "set-loop", *map(fill, ("IDLE", "LOOP")), "--type", "TextList", "--item", "自行车")
+
+    [copy] = run("task", "copy", fill("IDLE"), "--group", 2, "--dry-run", "-o", "json").json
+    [loop] = run(*setting, "--dry-run", "-o", "json").json
+    [text] = run(*setting, "--dry-run", "-o", "csv").csv
+    [urls] = run("task", "replace-urls", *map(fill, ("IDLE", "URLS")), "--dry-run", "-o", "json").json
+
+    assert copy["path"] == f"/task/copy?taskId={fill('IDLE')}&taskGroupId=2"
+    assert copy["body"] is None
+    assert loop["body"] == {
+        "taskId": fill("IDLE"),
+        "actionId": fill("LOOP"),
+        "loopType": "TextList",
+        "loopItems": ["自行车"],
+        "isAppend": False,
+    }
+    assert json.loads(text["body"]) == loop["body"]
+    assert urls["body"] == {"taskId": fill("IDLE"), "file": "urls.txt, 2 URLs"}
+
+
+@pytest.mark.parametrize(("command", "question"), [(each, said) for each, (_, said) in FOR_EVER.items()])
+def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
+    run: Run,
+    sandbox: Sandbox,
+    fill: Callable[[str], str],
+    command: tuple[str, ...],
+    question: str,
+    pipe: Callable[[str], None],
+) -> None:
+    pipe("y\n")
+
+    ended = run(*map(fill, command))
+
+    assert (ended.code, ended.out) == (2, "")
+    assert fill(question) in ended.err
+    assert "--yes" in ended.err
+    assert sandbox.control.requests() == []
+    assert run(*map(fill, command), "--yes").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["task", "copy"], "TASK"),
+        (["task", "copy", " "], "task_id"),
+        (["task", "copy", "t", "--group", "shops"], "--group"),
+        (["task", "copy", "t", "--group", str(2**63)], str(2**63)),
+        (["task", "move", "t"], "--group"),
+        (["task", "move", "", "--group", "1"], "task_id"),
+        (["task", "actions", "t", "--type", "ClickAction"], "--type"),
+        (["task", "set-loop", "t", "a", "--item", "x"], "--type"),
+        (["task", "set-loop", "t", "a", "--item", "x", "--type", "Numbers"], "--type"),
+        (["task", "set-loop", "t", "a", "--type", "TextList"], "at least one"),
+        (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "nowhere"], "--file"),
+        (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "LATIN"], "--file"),
+        (["task", "set-params", "t", "a", "TextToSet"], "TextToSet"),
+        (["task", "set-params", "t", "a", "=x"], "=x"),
+        (["task", "set-params", "t", "a", "x=", "--type", "ClickAction"], "--type"),
+        (["task", "replace-urls", "t", "nowhere"], "nowhere"),
+        (["task", "replace-urls", "t", "WORDS"], "line 2"),
+        (["task", "start", " "], "task_id"),
+        (["task", "mark-exported", ""], "task_id"),
+        (["group", "delete", "shops"], "shops"),
+        (["app", "deprecate", ".."], "app_id"),
+        (["subtasks"], "TASK"),
+        (["analytics", "--method", "both"], "--method"),
+        (["analytics", "--member", ""], "member_names"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_argument_is_named_and_nothing_is_sent(
+    run: Run, sandbox: Sandbox, tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    (tmp_path / "LATIN").write_bytes("bücher".encode("latin-1"))
+    (tmp_path / "WORDS").write_text(f"{URLS[0]}\nshoes\n")
+
+    ended = run(*(str(tmp_path / each) if each.isupper() else each for each in arguments))
+
+    assert (ended.code, ended.out) == (2, "")
+    assert named in ended.err
+    assert sandbox.control.requests() == []
+
+
+def test_analytics_of_a_member_and_of_a_method_of_collection(run: Run) -> None:
+    assert {row["task"] for row in run("analytics", "--member", demo.COLLEAGUE, "-o", "json").json} == {
+        demo.COLLEAGUES_TASK_ID
+    }
+    assert run("analytics", "--member", demo.STRANGER).code == 3
+    by_method = {
+        method: run("analytics", "--by", "day", "--method", method, "-o", "csv").csv
+        for method in ("cloud", "local", "all")
+    }
+    assert {row["method"] for row in by_method["cloud"]} == {"Cloud"}
+    assert {row["method"] for row in by_method["local"]} == {"Local"}
+    assert len(by_method["all"]) == len(by_method["cloud"]) + len(by_method["local"])
+
+
+def groups(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each group of commands."""
+    if isinstance(command, click.Group):
+        yield path
+        for name, each in command.commands.items():
+            yield from groups(each, (*path, name))
+
+
+@pytest.mark.parametrize("group", [*groups(webcollect)], ids=" ".join)
+def test_no_line_of_a_list_of_commands_is_cut_at_80_columns(
+    run: Run, monkeypatch: pytest.MonkeyPatch, group: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    listed = run(*group, "--help").out.partition("Commands:\n")[2]
+
+    assert listed
+    assert "..." not in listed
+
+
+def test_airflow_has_the_same_commands(run: Run, sandbox: Sandbox, idle: str) -> None:
+    parser = argparse.ArgumentParser()
+    [whole] = commands()
+    [task] = [each for each in whole.subcommands if each.name == "task"]
+    [copy] = [each for each in task.subcommands if each.name == "copy"]
+    for argument in copy.args:
+        argument.add_to_parser(parser)
+
+    with pytest.raises(SystemExit) as ended:
+        copy.func(parser.parse_args([idle, demo.TASK_ID, "--group", "2", "--group", "3"]))
+
+    assert ended.value.code == 0
+    [request] = sandbox.control.requests("/task/copies")
+    assert json.loads(request["body"]) == {"taskIds": [idle, demo.TASK_ID], "groupIds": [2, 3]}
