@@ -15,8 +15,8 @@ PAGE = Path(__file__).parent / "reference" / "command-line.md"
 
 HEAD = """# The command line
 
-`webcollect` shows, reads and lands what the service collects. From Airflow 3.2 on, the same commands are
-`airflow webcollect …`, where the options of the sandbox follow `--`; Airflow before 3.2 has no commands of
+`webcollect` shows, steers, reads and lands what the service collects. From Airflow 3.2 on, the same commands
+are `airflow webcollect …`, where the options of the sandbox follow `--`; Airflow before 3.2 has no commands of
 providers. What needs no Airflow does not wait for it: everything with `--url`, and `landing` without
 `--storage-conn-id`.
 
@@ -33,6 +33,26 @@ A refresh token works once. Without Airflow, its successor is kept in `~/.local/
 `$XDG_STATE_HOME/webcollect`), in files that only you can read. Do not use the refresh token of an Airflow
 connection there: one of the two would be locked out.
 
+## Commands that change something
+
+`--dry-run` shows the request (`start` reads the sub-tasks for it) and changes nothing. What cannot be undone
+is preceded by a question on the terminal; without a terminal, or with ids from a pipe, it takes `--yes`. Where
+there may be several tasks, `-` reads their ids from standard input:
+
+<!--- skip: next "needs jq, and a group of the reader's" --->
+```shell
+webcollect status -o json | jq -r '.[] | select(.status == "Stopped").task' |
+  webcollect task copy - --group 7 --dry-run
+```
+
+If the response to a copy, a start or `set-loop --append` is lost, it may have been carried out. It is not sent
+again; the exit code is 3, with an [`OutcomeUnknown`](errors.md) that says what to check. All other commands
+can be repeated.
+
+[The endpoints](endpoints.md) name the command that calls each of them. Only version 1 of the status has none:
+it may be asked once in five seconds, and all that version 2 lacks of it is the task's name, which `analytics`
+and `status` without ids show.
+
 ## Output and exit codes
 
 `--output json` and `csv` are for programs. A table is for people: it leaves out columns without a value, and
@@ -41,11 +61,11 @@ its columns may change. What is said beside the result (progress, cursors, error
 | Exit code | Means |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: a landing is damaged, a followed run was stopped, a task or token is not there |
+| 1 | the answer is no: a landing is damaged, a run stopped, a copy not made, a task or token not there |
 | 2 | a wrong option or argument, or a missing extra; nothing was sent |
 | 3 | refused: it fails again until somebody acts |
 | 4 | failed: another try may help |
-| 130 | interrupted; what was begun goes on with the same command |
+| 130 | interrupted; the same command goes on, unless the message says that the outcome is not known |
 
 ## Commands
 """

@@ -35,6 +35,28 @@ USED_BY = {
     "mark_exported": "`WebCollectMarkExportedOperator`, `WebCollectToObjectStorageOperator`",
     "deprecate_data_app": "`WebCollectDeprecateDataAppOperator`",
 }
+#: The command that calls each endpoint.
+COMMANDS = {
+    "refresh_token": "token refresh",
+    "query_analytics": "analytics",
+    "update_loop_items": "task set-loop",
+    "update_task_parameters": "task set-params",
+    "get_actions": "task actions",
+    "replace_urls": "task replace-urls",
+    "copy_task": "task copy",
+    "copy_tasks": "task copy",
+    "move_task": "task move",
+    "delete_tasks": "task delete",
+    "delete_task_groups": "group delete",
+    "get_task_statuses_v2": "status",
+    "get_subtasks": "subtasks",
+    "start_subtasks": "task start",
+    "get_running_counts": "capacity",
+    "read_data": "read",
+    "read_batch_data": "read --lotno",
+    "mark_exported": "task mark-exported",
+    "deprecate_data_app": "app deprecate",
+}
 #: Endpoints of which only some uses are safe to repeat.
 APPENDING = {"update_loop_items", "update_task_parameters"}
 
@@ -45,10 +67,11 @@ Made from the declarations in `service/endpoints.py` by `make docs`.
 "Safe to repeat" says what the client does when an answer is lost (dropped connection, 5xx, a gateway's page):
 a safe call is tried again with growing waits; any other raises `OutcomeUnknown`, since it may have taken
 effect. What surely did not take effect (no connection, 429, 401) is tried again in either case. What
-each endpoint takes and gives: [the contract](contract.md#endpoints).
+each endpoint takes and gives: [the contract](contract.md#endpoints). The commands are those of
+[`webcollect`](command-line.md).
 
-| # | Endpoint | Hook method | Operator, sensor | Credential | Safe to repeat | Errors of its own | Plans |
-|---|---|---|---|---|---|---|---|
+| # | Endpoint | Hook method | Operator, sensor | Command | Credential | Safe to repeat | Own errors | Plans |
+|---|---|---|---|---|---|---|---|---|
 """
 
 CREDENTIALS = {
@@ -70,6 +93,7 @@ def _row(endpoint: Endpoint) -> str:
         f"`{endpoint.method} {endpoint.path}`",
         f"`{endpoint.name}`",
         USED_BY.get(endpoint.name, ""),
+        f"`{COMMANDS[endpoint.name]}`" if endpoint.name in COMMANDS else "",
         CREDENTIALS[endpoint.credential],
         _repeat(endpoint),
         ", ".join(f"`{code}`" for code in endpoint.errors),

@@ -8,9 +8,11 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 import pytest
 
+from airflow_provider_webcollect.cli.main import webcollect
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing import errors as landing_errors
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Progress
@@ -105,13 +107,26 @@ def test_every_endpoint_has_a_row_and_a_hook_method() -> None:
 
 @pytest.mark.parametrize("number", range(1, 21))
 def test_the_contract_tells_of_each_endpoint_what_its_declaration_says(number: int) -> None:
-    request, method, users, credential, safe, errors, plans = rows_of_endpoints()[number]
+    request, method, users, _, credential, safe, errors, plans = rows_of_endpoints()[number]
     section = sections(CONTRACT)[f"Endpoint {number}"]
     plans = {"all": "all plans", "not stated": "plans not stated"}.get(plans, plans)
     assert section.startswith(f"- {request} · {credential} · {plans} - Hook {method} · ")
     assert f"· safe to repeat: {safe} - " in section
     for name in re.findall(r"`[^`]+`", f"{users} {errors}"):
         assert name in section
+
+
+def test_every_endpoint_but_the_first_status_query_has_a_command() -> None:
+    named = {number: cells[3].strip("`").split() for number, cells in rows_of_endpoints().items()}
+
+    assert [number for number, words in named.items() if not words] == [12]
+    for words in named.values():
+        command: click.Command = webcollect
+        for word in words:
+            if isinstance(command, click.Group):
+                command = command.commands[word]
+            else:
+                assert word in {option for each in command.params for option in each.opts}
 
 
 def test_every_class_that_the_reference_names_exists() -> None:

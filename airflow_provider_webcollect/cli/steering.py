@@ -309,6 +309,7 @@ def _row(action: Action) -> dict[str, Any]:
     "--type",
     "loop_type",
     type=click.Choice([*map(str, LoopType)], case_sensitive=False),
+    metavar=f"[{'|'.join(LoopType)}]",
     required=True,
     help="What the values are.",
 )
