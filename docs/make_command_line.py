@@ -15,9 +15,9 @@ PAGE = Path(__file__).parent / "reference" / "command-line.md"
 
 HEAD = """# The command line
 
-`webcollect` shows, steers, reads and lands what the service collects. From Airflow 3.2 on, the same commands
-are `airflow webcollect …`, where the options of the sandbox follow `--`; Airflow before 3.2 has no commands of
-providers. What needs no Airflow does not wait for it: everything with `--url`, and `landing` without
+`webcollect` shows, steers, reads and lands what the service collects. From Airflow 3.2 on, the same
+commands are `airflow webcollect …`, where the options of the sandbox follow `--`; Airflow before 3.2 has no
+commands of providers. What needs no Airflow does not wait for it: everything with `--url`, and `landing` without
 `--storage-conn-id`.
 
 ## Connections
@@ -36,8 +36,8 @@ connection there: one of the two would be locked out.
 ## Commands that change something
 
 `--dry-run` shows the request (`start` reads the sub-tasks for it) and changes nothing. What cannot be undone
-is preceded by a question on the terminal; without a terminal, or with ids from a pipe, it takes `--yes`. Where
-there may be several tasks, `-` reads their ids from standard input:
+is preceded by a question on the terminal; without a terminal, or with ids from a pipe, it takes `--yes`.
+Where there may be several tasks, `-` reads their ids from standard input:
 
 <!--- skip: next "needs jq, and a group of the reader's" --->
 ```shell
@@ -46,8 +46,8 @@ webcollect status -o json | jq -r '.[] | select(.status == "Stopped").task' |
 ```
 
 If the response to a copy, a start or `set-loop --append` is lost, it may have been carried out. It is not sent
-again; the exit code is 3, with an [`OutcomeUnknown`](errors.md) that says what to check. All other commands
-can be repeated.
+again; the exit code is 3, with an [`OutcomeUnknown`](errors.md) that says what to check. All other
+commands can be repeated.
 
 [The endpoints](endpoints.md) name the command that calls each of them. Only version 1 of the status has none:
 it may be asked once in five seconds, and all that version 2 lacks of it is the task's name, which `analytics`
