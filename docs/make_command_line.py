@@ -17,8 +17,8 @@ HEAD = """# The command line
 
 `webcollect` shows, steers, reads and lands what the service collects. From Airflow 3.2 on, the same
 commands are `airflow webcollect …`, where the options of the sandbox follow `--`; Airflow before 3.2 has no
-commands of providers. What needs no Airflow does not wait for it: everything with `--url`, and `landing` without
-`--storage-conn-id`.
+commands of providers. What needs no Airflow does not wait for it: everything with `--url`, and `landing`
+without `--storage-conn-id`.
 
 ## Connections
 
@@ -45,8 +45,8 @@ webcollect status -o json | jq -r '.[] | select(.status == "Stopped").task' |
   webcollect task copy - --group 7 --dry-run
 ```
 
-If the response to a copy, a start or `set-loop --append` is lost, it may have been carried out. It is not sent
-again; the exit code is 3, with an [`OutcomeUnknown`](errors.md) that says what to check. All other
+If the response to a copy, a start or `set-loop --append` is lost, it may have been carried out. It is not
+sent again; the exit code is 3, with an [`OutcomeUnknown`](errors.md) that says what to check. All other
 commands can be repeated.
 
 [The endpoints](endpoints.md) name the command that calls each of them. Only version 1 of the status has none:
@@ -65,7 +65,7 @@ its columns may change. What is said beside the result (progress, cursors, error
 | 2 | a wrong option or argument, or a missing extra; nothing was sent |
 | 3 | refused: it fails again until somebody acts |
 | 4 | failed: another try may help |
-| 130 | interrupted; the same command goes on, unless the message says that the outcome is not known |
+| 130 | interrupted; the same command goes on, unless the message says that the outcome is unknown |
 
 ## Commands
 """

@@ -13,18 +13,22 @@ import click
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import output_option, printable, show
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
 from airflow_provider_webcollect.service.models import (
     Action,
     ActionType,
+    CopiedTask,
     CopyResult,
+    FailedCopy,
     LoopType,
     active_subtask_ids,
 )
 from airflow_provider_webcollect.service.pages import all_subtasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
 
 T = TypeVar("T")
@@ -100,8 +104,14 @@ def _yes_option(command: F) -> F:
     return click.option("--yes", is_flag=True, help="Do not ask on the terminal.")(command)
 
 
-def _send(
-    call: Call[T],
+def _send(call: Call[T], output: str, question: str = "", **sending: Any) -> T:
+    """Send a call and return its result; for the arguments see :func:`_client_for`."""
+    with _client_for([call], output, question, **sending) as client:
+        return client.send(call)
+
+
+def _client_for(
+    calls: Sequence[Call[Any]],
     output: str,
     question: str = "",
     *,
@@ -109,33 +119,35 @@ def _send(
     url: str | None,
     dry_run: bool,
     yes: bool = False,
-) -> T:
-    """Send a call and return its result.
+) -> Client:
+    """Return a client that is to send the calls.
 
     :param question: asked on the terminal before, unless ``yes`` is set.
-    :raises Exit: if nothing is sent, since this is a dry run, or the answer is no.
+    :raises Exit: if nothing is to be sent: the calls of a dry run were shown, or the answer is no.
     :raises UsageError: if there is no terminal for the question.
     """
     if dry_run:
-        _show_call(call, output)
+        _show_calls(calls, output)
         raise click.exceptions.Exit
     if question and not yes:
         _ask(question)
-    with connect(conn_id, url).client() as client:
-        return client.send(call)
+    return connect(conn_id, url).client()
 
 
-def _show_call(call: Call[Any], output: str) -> None:
+def _show_calls(calls: Sequence[Call[Any]], output: str) -> None:
+    show([_call_row(call, output) for call in calls], output, CALL)
+    click.echo("Nothing was changed.", err=True)
+
+
+def _call_row(call: Call[Any], output: str) -> dict[str, Any]:
     file = {"file": f"{call.file.name}, {call.file.count:,} URLs"} if call.file else {}
     body = call.body or {**call.form, **file} or None
-    row = {
+    return {
         "endpoint": call.endpoint.name,
         "method": call.endpoint.method,
         "path": call.target,
         "body": body if output == "json" or body is None else json.dumps(body, ensure_ascii=False),
     }
-    show([row], output, CALL)
-    click.echo("Nothing was changed.", err=True)
 
 
 def _ask(question: str) -> None:
@@ -194,25 +206,48 @@ def task() -> None:
 def copy(task_ids: list[str], group_ids: tuple[int, ...], output: str, **sending: Any) -> int:
     """Copy tasks.
 
-    Each of the tasks is copied to each of the groups, with one request. Only of a single copy does the
-    service say the id, in the column `copy`.
+    Each of the tasks is copied to each of the groups. To one group they are copied one after another, and the
+    column `copy` has the new ids. For several groups there is one request, and the service does not say the
+    ids.
 
     If no response comes, copies may have been made nevertheless: look before you repeat the command.
 
     Exit code 1: some copies were not made; the column `failure` and standard error say which, and why.
     """
-    if len(task_ids) == 1 and len(group_ids) < 2:
-        copied = _send(endpoints.copy_task(task_ids[0], *group_ids), output, **sending)
-        row = {"task": task_ids[0], "copy": copied.task_id, "name": copied.task_name, "failure": None}
-        show([row], output, COPIES)
-        return 0
-    if not group_ids:
-        raise click.UsageError("Several tasks can only be copied to a group: name it with --group.")
-    result = _send(endpoints.copy_tasks(task_ids, group_ids), output, **sending)
-    show(_copies(task_ids, result), output, COPIES)
+    if len(group_ids) > 1:
+        result = _send(endpoints.copy_tasks(task_ids, group_ids), output, **sending)
+        show(_copies(task_ids, result), output, COPIES)
+    else:
+        calls = {task_id: endpoints.copy_task(task_id, *group_ids) for task_id in task_ids}
+        with _client_for([*calls.values()], output, **sending) as client:
+            result = _copy_each(client, calls, output)
     if result.shortfall:
         click.echo(printable(result.shortfall), err=True)
     return int(bool(result.shortfall))
+
+
+def _copy_each(client: Client, calls: Mapping[str, Call[CopiedTask]], output: str) -> CopyResult:
+    """Copy tasks one after another and show the copies; what concerns one task alone does not stop it."""
+    rows: list[dict[str, Any]] = []
+    failed: list[FailedCopy] = []
+    try:
+        for task_id, call in calls.items():
+            row: dict[str, Any] = dict.fromkeys(COPIES) | {"task": task_id}
+            try:
+                copied = client.send(call)
+                row |= {"copy": copied.task_id, "name": copied.task_name}
+            except (NotFound, RequestRejected, TaskBusy) as error:
+                failed.append(FailedCopy(task_id=task_id, reason=error.message))
+                row["failure"] = error.message
+            rows.append(row)
+    finally:
+        # also if an error or an interrupt has ended it
+        if rows:
+            show(rows, output, COPIES)
+        if len(calls) > 1 and (left := [*calls][len(rows) :]):
+            click.echo(f"Stopped at task {printable(left[0])}; not tried: {len(left) - 1}", err=True)
+    made = len(rows) - len(failed)
+    return CopyResult(request_count=len(rows), success_count=made, failed_tasks=tuple(failed))
 
 
 def _copies(task_ids: Sequence[str], result: CopyResult) -> list[dict[str, Any]]:
@@ -432,7 +467,7 @@ def start(
         if idle:
             call = endpoints.start_subtasks(task_id, idle)
             if dry_run:
-                _show_call(call, output)
+                _show_calls([call], output)
                 return 0
             client.send(call)
     show([{"task": task_id, "sub_task": each} for each in idle], output, ("task", "sub_task"))

@@ -123,12 +123,31 @@ class TestCopy:
             {"task": idle},
         ]
 
-    def test_several_tasks_need_a_group(self, run: Run, sandbox: Sandbox, idle: str) -> None:
-        ended = run("task", "copy", idle, demo.TASK_ID)
+    def test_several_tasks_are_copied_one_after_another_and_each_new_id_is_shown(
+        self, run: Run, sandbox: Sandbox, idle: str, output: str, pipe: Callable[[str], None]
+    ) -> None:
+        pipe(f"{idle}\nunknown\n{demo.TASK_ID}\n")
 
-        assert (ended.code, ended.out) == (2, "")
-        assert "--group" in ended.err
-        assert sandbox.control.requests() == []
+        ended = run("task", "copy", "-", "-o", output)
+
+        reason = "The task id is invalid (asked for task unknown)"
+        assert ended.code == 1
+        assert ended.err == f"2 of 3 copies were made; these were not: unknown: {reason}\n"
+        first, failed, last = shown(ended, output)
+        assert failed == {"task": "unknown", "failure": reason}
+        assert [row["task"] for row in (first, last)] == [idle, demo.TASK_ID]
+        for row in (first, last):
+            assert sandbox.control.task(row["copy"])["name"] == row["name"]
+
+    def test_what_is_copied_before_an_error_is_shown(self, run: Run, sandbox: Sandbox, idle: str) -> None:
+        sandbox.control.fail("/task/copy", kind="no_answer", after=1)
+
+        ended = run("task", "copy", idle, demo.TASK_ID, demo.FINISHED_TASK_ID, "--group", 2, "-o", "json")
+
+        assert ended.code == 3
+        assert [row["task"] for row in ended.json] == [idle]
+        assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: " in ended.err
+        assert LATER in ended.err
 
     @pytest.mark.parametrize(
         ("place", "path"),
