@@ -12,7 +12,7 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import output_option, printable, show
-from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
 from airflow_provider_webcollect.service.models import (
     Action,
@@ -171,8 +171,9 @@ def subtasks(task_ids: list[str], conn_id: str | None, url: str | None, output: 
 
     They are those of each task's latest batch. `-` as TASK: the ids on standard input, one a line.
     """
+    ids = validation.texts("task_ids", task_ids)
     with connect(conn_id, url).client() as client:
-        found = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
+        found = {task_id: all_subtasks(client, task_id) for task_id in ids}
     rows = [
         {"task": task_id, "sub_task": each.sub_task_id, "status": each.status}
         for task_id, batch in found.items()
@@ -457,6 +458,8 @@ def start(
 
     Exit code 1: there are no sub-tasks.
     """
+    validation.text("task_id", task_id)
+    validation.texts("subtask_ids", subtask_ids, may_be_empty=True)
     access = connect(conn_id, url)
     with access.client() as client:
         is_blind = subtask_ids and access.connection.credentials.key_only
