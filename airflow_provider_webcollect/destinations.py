@@ -87,8 +87,13 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath:
             found = storage_path(path, conn_id)
             folder_at(found)
     except Exception as error:  # of Airflow or of the storage's own package
-        raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {error}") from error
+        raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {_in_a_line(error)}") from error
     return found
+
+
+def _in_a_line(error: Exception) -> str:
+    # those of Airflow's database have many
+    return str(error).partition("\n")[0]
 
 
 @contextlib.contextmanager

@@ -3,3 +3,24 @@
 The modules import neither Airflow nor what sends requests until a command needs it, so that help and what
 reads landings start at once.
 """
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def run() -> int:
+    """Run this process's command line and return its exit code.
+
+    An interrupt while the modules are imported ends the process without a traceback, as later ones do.
+    """
+    # an interrupt that is ignored, as in a shell's background, stays so
+    by_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if by_default:
+        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
+    from airflow_provider_webcollect.cli.main import main
+
+    if by_default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return main()

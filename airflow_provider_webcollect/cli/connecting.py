@@ -12,9 +12,10 @@ import click
 from click.core import ParameterSource
 
 from airflow_provider_webcollect.cli.output import log_to_stderr
+from airflow_provider_webcollect.cli.wording import PREFIX, WITHOUT_AIRFLOW
 from airflow_provider_webcollect.hooks.connection import WebCollectConnection, read_connection
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-from airflow_provider_webcollect.landing.options import connection_of
+from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 DEFAULT_CONN_ID = "webcollect_default"
-#: The environment variables of a connection without Airflow begin with this, before an extra's name.
-PREFIX = "WEBCOLLECT_"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
 PATIENCE = 2.0
 
@@ -92,10 +91,13 @@ def storage_option(command: F) -> F:
 def storage_location(path: str, storage_conn_id: str | None) -> Any:
     """Return a landing's path as the functions of ``landing/`` take it.
 
+    :param path: may also begin with ``./`` or ``../``.
     :param storage_conn_id: the Airflow connection of the storage; None for the one in ``path``. Without
         either, Airflow is not needed.
     :raises InvalidArgument: if Airflow cannot reach the path with this connection.
     """
+    if path.split("/")[0] in {".", ".."}:
+        path = str(Path(path).resolve())
     connection = connection_of(path, storage_conn_id)
     if connection is None:
         return path
@@ -105,18 +107,32 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
     return connected_path(path, connection)
 
 
+def shown_place(location: Any) -> str:
+    """Return the place of a landing as ``landing verify`` and ``read_landing`` take it.
+
+    :param location: what :func:`storage_location` has returned.
+    """
+    place = str(location)
+    return locate(location).path if check_location("path", place) in {"file", "local"} else place
+
+
 def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:
     """Return the way to the service that the options of a command name.
 
     :param patient: whether the command goes on for long, and does not give up soon if the service cannot be
         reached.
-    :raises UsageError: if both are on the command line.
+    :raises UsageError: if both are on the command line, the URL has no scheme, or Airflow is not installed.
     :raises ConnectionIncomplete: if Airflow has no such connection, or it has no host.
     :raises InvalidArgument: naming the field, if a field of the connection is invalid.
     """
-    is_option = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    context = click.get_current_context()
+    is_option = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
     if conn_id is None and url is not None:
-        access = _without_airflow(url, "--url" if is_option else f"the environment variable {PREFIX}URL")
+        origin = "--url" if is_option else f"the environment variable {PREFIX}URL"
+        if "://" not in url:  # it may hold a password, so it is not shown
+            raise click.UsageError(f"{origin} must begin with https:// or http://")
+        context.meta[WITHOUT_AIRFLOW] = True
+        access = _without_airflow(url, origin)
     elif is_option:
         raise click.UsageError(f"the connection {conn_id} and --url cannot both be given")
     else:
@@ -130,9 +146,24 @@ def use_airflow() -> None:
     Without the variable, Airflow takes this process for a task's, and looks in neither.
     """
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
-    import airflow.settings  # noqa: F401  # configures logging
-
+    try:
+        import airflow.settings  # noqa: F401  # configures logging
+    except ImportError as error:
+        raise click.UsageError(
+            f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url goes "
+            "without it, as do credentials of the storage in the environment"
+        ) from error
     log_to_stderr()
+
+
+def said_by_airflow(error: Exception) -> str:
+    """Return what an error of Airflow says, in one line: those of its database have many."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    if isinstance(error, SQLAlchemyError):
+        return f"its database cannot be read, `airflow db migrate` sets it up ({said})"
+    return said
 
 
 def _through_airflow(conn_id: str) -> ServiceAccess:
@@ -147,8 +178,8 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
-            f"Airflow gives no connection {conn_id}: {error}. Name another with --conn-id, or go without "
-            f"Airflow with --url"
+            f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another with --conn-id, "
+            "or go without Airflow with --url"
         ) from error
     return ServiceAccess(connection, hook.client.context, make_token_store(conn_id), hook)
 

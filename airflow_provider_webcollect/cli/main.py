@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -16,7 +16,8 @@ from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
 from airflow_provider_webcollect.cli.rows import land, landing, read
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status, token
-from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError
+from airflow_provider_webcollect.cli.wording import in_options
+from airflow_provider_webcollect.landing.errors import ExtraMissing, LandingError, NothingLanded
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError, unknown_outcome
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def sandbox(options: tuple[str, ...]) -> int:
     return main(options, make_parser("webcollect sandbox"))
 
 
-#: Exit codes besides 0, 1 and that of an interrupt; click's own code for wrong usage is 2 too.
-WRONG_USAGE, REFUSED, FAILED = 2, 3, 4
+#: Exit codes besides 0 and that of an interrupt; click's own code for wrong usage is 2 too.
+NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 
 
 @click.group(
@@ -75,10 +76,26 @@ def main(arguments: Sequence[str] | None = None, name: str = "webcollect") -> in
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        # not click's own main(), for which a reader that has enough is a failure
-        with webcollect.make_context(name, list(sys.argv[1:] if arguments is None else arguments)) as context:
-            code = webcollect.invoke(context)
+        code = _run(name, list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
+    except BrokenPipeError:
+        # what reads the output, such as `head`, has enough
+        _drop(sys.stdout, sys.stderr)
+        return 0
+    except OSError as error:  # for example a full disk under the output
+        click.echo(f"Error: {error}", err=True)
+        _drop(sys.stdout)
+        return FAILED
+    return code
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    """Run a command and return its exit code; an output that cannot be written raises ``OSError``."""
+    context = None
+    try:
+        # not click's own main(), for which a reader that has enough is a failure
+        with webcollect.make_context(name, list(arguments)) as context:
+            code = webcollect.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
@@ -88,30 +105,34 @@ def main(arguments: Sequence[str] | None = None, name: str = "webcollect") -> in
         unknown = unknown_outcome(interrupt)
         click.echo(f"Interrupted: {unknown}" if unknown else "Interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        # what reads the output, such as `head`, has enough
-        _drop_output()
-        return 0
-    except OSError as error:  # for example a full disk under the output
-        click.echo(f"Error: {error}", err=True)
-        _drop_output()
-        return FAILED
     except Exception as error:
-        if (found := _exit_code(error)) is None:
+        if context is None or (found := _exit_code(error)) is None:
             raise
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {in_options(error, context, _called(arguments))}", err=True)
         return found
     return code if isinstance(code, int) else 0
 
 
-def _drop_output() -> None:
+def _called(words: Sequence[str]) -> click.Command:
+    """Return the command that the words of a command line call; its groups have no options with values."""
+    found: click.Command = webcollect
+    for word in words:
+        if isinstance(found, click.Group):
+            found = found.commands.get(word, found)
+    return found
+
+
+def _drop(*streams: TextIO) -> None:
     """Drop what is still to be written, so that writing it does not fail again at the exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:
     """Return the exit code for an error that a user can do something about; None for any other."""
     match error:
+        case NothingLanded():
+            return NO
         case InvalidArgument() | ExtraMissing():
             return WRONG_USAGE
         case WebCollectError() | LandingError():

@@ -7,8 +7,9 @@ import datetime
 import json
 import logging
 import math
+import re
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 #: The exit code after an interrupt (Ctrl-C).
 INTERRUPTED = 130
+#: Characters between two columns of a table.
+_GAP = 2
+#: The columns of texts that may be broken between words, and the width that they have at least.
+_WRAPPED = {"name"}
+_NARROW_TEXT = 20
+#: The columns of numbers that are shares of 1.
+_SHARES = {"succeeded"}
+#: What a text may have besides letters and signs that are printable everywhere.
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -44,39 +54,82 @@ def show(
     """
     if output == "json":
         plain = [{name: _json(value) for name, value in row.items()} for row in rows]
-        click.echo(json.dumps(plain, default=_text, indent=2))
+        click.echo(_as_json(plain))
     elif output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([_text(row[name]) for name in columns] for row in rows)
     else:
-        _print_table(rows, columns, exactly)
+        shown = [each for each in columns if exactly or not rows or any(row[each] is not None for row in rows)]
+        if len(rows) == 1 and sys.stdout.isatty():
+            _print_record(rows[0], shown, exactly)
+        elif shown:
+            _print_table(rows, shown, exactly)
+
+
+def _as_json(value: Any) -> str:
+    """Return JSON with escapes only for what is not printable, or what the output cannot encode."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, default=_text, indent=2, ensure_ascii=not is_unicode)
+    return _UNUSUAL.sub(lambda each: each[0] if each[0].isprintable() else json.dumps(each[0])[1:-1], text)
+
+
+def _print_record(row: Mapping[str, Any], columns: Sequence[str], exactly: bool) -> None:
+    names = [_heading(name, exactly) for name in columns]
+    width = max(map(len, names), default=0) + 1
+    for name, column in zip(names, columns, strict=True):
+        click.echo(f"{f'{name}:':{width}} {_shown(column, row[column], exactly)}")
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exactly: bool) -> None:
+    """Print a table whose lines fit into the terminal; columns without room are left out, the last first."""
+    from rich.cells import cell_len
     from rich.table import Table
 
+    to = console()
+    texts = {
+        name: [_heading(name, exactly), *(_shown(name, row[name], exactly) for row in rows)]
+        for name in columns
+    }
+    whole = {name: max(map(cell_len, found)) for name, found in texts.items()}
+    widths: dict[str, int] = {}
+    room: float = to.width + _GAP if sys.stdout.isatty() else math.inf
+    for name in columns:
+        least = whole[name]
+        if exactly or name in _WRAPPED:
+            words = [cell_len(word) for text in texts[name] for word in text.split()]
+            least = min(least, max(_NARROW_TEXT, *words, 0))
+        if least + _GAP <= room or not widths:  # an id in two lines could not be copied
+            widths[name] = least
+            room -= least + _GAP
+    for name in widths:
+        more = int(min(whole[name] - widths[name], max(room, 0)))
+        widths[name] += more
+        room -= more
     table = Table(box=None, pad_edge=False)
-    shown = [name for name in columns if exactly or not rows or any(row[name] is not None for row in rows)]
-    for name in shown:
+    for name, width in widths.items():
         numeric = all(isinstance(row[name], int | float | None) for row in rows)
-        table.add_column(
-            name if exactly else name.replace("_", " "),
-            justify="right" if numeric else "left",
-            overflow="fold",
-        )
-    if shown:
-        table.columns[0].no_wrap = True  # an id in two lines cannot be copied
-    for row in rows:
-        table.add_row(*(_shown(row[name]) for name in shown))
-    console().print(table)
+        table.add_column(texts[name][0], justify="right" if numeric else "left", width=width, overflow="fold")
+    for index in range(1, len(rows) + 1):
+        table.add_row(*(texts[name][index] for name in widths))
+    shown_in, to.width = to.width, max(to.width, sum(widths.values()) + _GAP * len(widths))
+    to.print(table)
+    if left_out := [texts[name][0] for name in columns if name not in widths]:
+        names = ", ".join(left_out)
+        click.echo(f"Left out in {shown_in} columns: {names}; --output json has all", err=True)
+
+
+def _raise_broken_pipe() -> NoReturn:
+    # rich's own ends the process with exit code 1
+    raise BrokenPipeError
 
 
 def console(stderr: bool = False) -> Any:
     """Return rich's console; what is not a terminal gets whole lines, however long."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    made: Any = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    made.on_broken_pipe = _raise_broken_pipe
     if not made.is_terminal:
         made.width = 1000
     return made
@@ -105,10 +158,23 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
-def _shown(value: object) -> str:
+def _heading(name: str, exactly: bool) -> str:
+    return printable(name) if exactly else name.replace("_", " ")
+
+
+def _shown(name: str, value: object, exactly: bool) -> str:
     if value is None:
         return "–"
-    return f"{value:,}" if isinstance(value, int | float) else printable(_text(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return printable(str(_text(value)))
+    if name in _SHARES and not exactly:
+        return f"{value * 100:.4g} %"
+    return f"{value:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words, such as ``1 part`` and ``1,200 parts``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _json(value: Any) -> Any:

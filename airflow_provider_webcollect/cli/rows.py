@@ -19,15 +19,16 @@ import click
 from airflow_provider_webcollect.cli.connecting import (
     connect,
     connection_options,
+    shown_place,
     storage_location,
     storage_option,
 )
-from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_option, show, write
+from airflow_provider_webcollect.cli.output import INTERRUPTED, console, counted, output_option, show, write
 from airflow_provider_webcollect.landing import cleaning
-from airflow_provider_webcollect.landing.errors import LandingDamaged
+from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed, Observer
-from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.run import land as land_rows
@@ -78,9 +79,9 @@ def read(
                     sys.stdout.buffer.flush()
                     count, left, cursor = count + len(page.rows), page.rest_total, page.offset
     except KeyboardInterrupt:
-        click.echo(f"{count:,} rows; go on with --offset {cursor}", err=True)
+        click.echo(f"{counted(count, 'row')}; go on with --offset {cursor}", err=True)
         raise
-    click.echo(f"{count:,} rows, {left:,} are left; go on with --offset {cursor}", err=True)
+    click.echo(f"{counted(count, 'row')}, {left:,} are left; go on with --offset {cursor}", err=True)
 
 
 @contextlib.contextmanager
@@ -178,9 +179,9 @@ def land(
 ) -> None:
     """Land a task's rows in a folder, exactly once.
 
-    DESTINATION is on disk, or on object storage, such as s3://bucket/prices. The same landing as that of
-    WebCollectToObjectStorageOperator: interrupt it, and the same command goes on after the last finished
-    part. The rows count once _manifest.json is there, which is written last.
+    DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
+    s3://bucket/prices. Interrupt it, and the same command goes on after the last finished part. The rows
+    count once _manifest.json is there, which is written last.
     """
     stop = Stop()
     location = storage_location(destination, options.pop("storage_conn_id"))
@@ -189,7 +190,7 @@ def land(
         landed = _until_interrupted(landing, stop)
     manifest = landed.manifest
     row = {
-        "folder": folder.root,
+        "folder": shown_place(location),
         "new_rows": sum(part.rows for part in landed.new),
         "new_parts": len(landed.new),
         "rows": manifest.rows,
@@ -217,16 +218,24 @@ def _landing(
 ) -> tuple[Callable[[], Landed], Folder]:
     """Return what lands, and where."""
 
+    folder = Folder(*locate(location))
+
     class Bar(Observer):
         def on_progress(self, rows: int, total: int) -> None:
             on_progress(rows, total)
 
+        def on_watch(self, owner: str, seconds: float) -> None:
+            at_work = f"Another landing is at work in {shown_place(location)} ({owner})"
+            click.echo(f"{at_work}; watching it for {seconds:.0f} s", err=True)
+
+        def on_settle(self, seconds: float) -> None:
+            click.echo(f"Waiting {seconds:.0f} s for late rows (--settle)", err=True)
+
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    folder = Folder(*locate(location))
     landing = functools.partial(
         land_rows,
         client,
-        Source(collection_task_id=validation.text("TASK", task), lotno=lotno or None),
+        Source(collection_task_id=validation.text("task", task), lotno=lotno or None),
         folder,
         Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
         make_options(
@@ -294,10 +303,11 @@ def landing() -> None:
 def verify(path: str, storage_conn_id: str | None, output: str) -> int:
     """Compare all parts with the manifest, and show its facts.
 
-    Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged; what
-    is wrong is on standard error.
+    Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
+    nothing has landed there; what is wrong is on standard error.
     """
-    landed = _landed(path, storage_conn_id)
+    location = storage_location(path, storage_conn_id)
+    landed = read_landing(location)
     try:
         landed.verify()
     except LandingDamaged as error:
@@ -305,7 +315,7 @@ def verify(path: str, storage_conn_id: str | None, output: str) -> int:
         return 1
     manifest, run = landed.manifest, landed.manifest.run
     row = {
-        "folder": landed.uri,
+        "folder": shown_place(location),
         "rows": manifest.rows,
         "parts": len(manifest.parts),
         "bytes": manifest.bytes,
@@ -341,9 +351,9 @@ def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, outp
     The table `landing` has exactly the rows of the parts in the manifest. For example "select city, count(*)
     from landing group by city". The rows must fit into memory.
     """
+    relation = _landed(path, storage_conn_id).to_duckdb(new_only=new_only)
     import duckdb
 
-    relation = _landed(path, storage_conn_id).to_duckdb(new_only=new_only)
     try:
         found = relation.query("landing", query)
         columns, rows = (found.columns, found.fetchall()) if found is not None else ([], [])
@@ -376,9 +386,15 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
 
     Interrupted landings leave such files; the next landing removes most of them itself.
     """
-    found = cleaning.clean(storage_location(path, storage_conn_id), older_than=older_than, dry_run=not yes)
-    show([file._asdict() for file in found], output, LEFTOVERS)
-    click.echo(f"Removed: {len(found)}" if yes else f"Found: {len(found)}; --yes removes them", err=True)
+    location = storage_location(path, storage_conn_id)
+    found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
+    if not found:
+        _require_landing(location, also=PROGRESS)
+    if found or output != "table":
+        show([file._asdict() for file in found], output, LEFTOVERS)
+    files = counted(len(found), "file")
+    said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
+    click.echo(said, err=True)
 
 
 @landing.command()
@@ -388,16 +404,13 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
 @storage_option
 @output_option
 def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None, output: str) -> None:
-    """List the landings that were replaced; --yes puts one back.
+    """List replaced landings; --yes puts one back.
 
-    Those that --on-reset full has replaced stay until they are cleaned up. What is landed now takes the place
-    of the one that is put back.
+    Those that `land --on-reset full` has replaced stay until they are cleaned up. What is landed now takes
+    the place of the one that is put back.
     """
     location = storage_location(path, storage_conn_id)
-    if yes:
-        manifest = cleaning.restore(location, name)
-        click.echo(f"Restored: {manifest.rows:,} rows in {len(manifest.parts)} parts", err=True)
-        return
+    _require_landing(location)
     rows = [
         {
             "name": each.name,
@@ -406,9 +419,25 @@ def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None,
             "finished_at": each.manifest.finished_at,
         }
         for each in cleaning.replaced_landings(location)
+        if not yes or name in (None, each.name)
     ]
-    show(rows, output, REPLACED)
-    click.echo(f"Found: {len(rows)}; --yes puts back the latest, or the one of --name", err=True)
+    if yes:
+        cleaning.restore(location, name)
+        rows = rows[:1]
+    if rows or output != "table":
+        show(rows, output, REPLACED)
+    listed = f"{counted(len(rows), 'landing')}; --yes puts back the latest, or the one of --name"
+    click.echo("Put back" if yes else listed if rows else "No landing was replaced here", err=True)
+
+
+def _require_landing(location: Any, also: str = MANIFEST) -> None:
+    """Raise :class:`NothingLanded` if a folder has no manifest.
+
+    :param also: another file that will do.
+    """
+    folder = Folder(*locate(location))
+    if folder.read(MANIFEST) is None and folder.read(also) is None:
+        raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
 
 
 def _landed(path: str, storage_conn_id: str | None) -> LandedData:

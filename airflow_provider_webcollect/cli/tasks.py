@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from airflow_provider_webcollect.cli.connecting import ServiceAccess, connect, connection_options, url_option
-from airflow_provider_webcollect.cli.output import console, output_option, printable, show
+from airflow_provider_webcollect.cli.connecting import (
+    ServiceAccess,
+    connect,
+    connection_options,
+    said_by_airflow,
+    url_option,
+)
+from airflow_provider_webcollect.cli.output import console, counted, output_option, printable, show
+from airflow_provider_webcollect.cli.wording import in_options
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
@@ -29,6 +36,7 @@ from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.waiting.conditions import (
     SUBTASKS,
     Baseline,
+    Ended,
     Outcome,
     TaskStates,
     Wait,
@@ -36,13 +44,14 @@ from airflow_provider_webcollect.waiting.conditions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 
 #: The days of analytics in which `status` looks for the account's tasks.
 RECENT_DAYS = 30
-STATUS = ("task", "name", "status", "rows", "sub_tasks", "runs", "started", "ended", "next_run")
+#: The most important first: a table leaves out the last ones where it has no room.
+STATUS = ("task", "name", "status", "collected", "started", "ended", "sub_tasks", "runs", "next_run")
 COUNTS = (
     "extracting_count",
     "waiting_count",
@@ -50,7 +59,7 @@ COUNTS = (
     "waiting_sub_task_count",
     "executing_sub_task_count",
 )
-METRICS = ("rows", "rows_without_duplicates", "runs", "succeeded", "seconds_per_run", "cost")
+METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds_per_run", "cost")
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -61,7 +70,7 @@ BARS = "▁▂▃▄▅▆▇█"
 def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output: str) -> int:
     """Show the state of tasks.
 
-    Rows, sub-tasks, start and end are those of the latest run. Without ids: the tasks that the account's
+    Collected rows (duplicates count), start, end and sub-tasks are those of the latest run. Without ids: the tasks that the account's
     analytics name for the last 30 days, and, through Airflow, those of its webcollect assets of the
     connection.
 
@@ -80,8 +89,13 @@ def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output:
 
 def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
     """Return the row of a task for :data:`STATUS`; without a status all but the id and the name is None."""
-    known = status.overview() if status else {}
+    known = _collected(status.overview()) if status else {}
     return dict.fromkeys(STATUS) | {"task": task_id, "name": name} | known
+
+
+def _collected(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with the rows under a name that says that duplicates count."""
+    return {"collected" if name == "rows" else name: value for name, value in facts.items()}
 
 
 def _recent_tasks(client: Any) -> dict[str, str | None]:
@@ -104,7 +118,7 @@ def _tasks_of_assets(access: ServiceAccess) -> list[str]:
         with create_session() as session:
             return stored_tasks(session).get(access.hook.webcollect_conn_id, [])
     except SQLAlchemyError as error:  # for example of a database that is not set up
-        click.echo(f"Without Airflow's assets: {error}", err=True)
+        click.echo(f"Without the tasks of Airflow's assets: {said_by_airflow(error)}", err=True)
         return []
 
 
@@ -152,8 +166,9 @@ def analytics(
 ) -> None:
     """Show rows, runs, success and cost per task.
 
-    `succeeded` is a share of the runs. A table has a row for each task, with bars of the rows per day, week
-    or month; JSON and CSV have a row for each task, user, method of collection, and day, week or month.
+    `collected` counts duplicates, `succeeded` is a share of the runs. A table has a row for each task, with
+    bars of the rows per day, week or month; JSON and CSV have a row for each task, user, method of
+    collection, and day, week or month.
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
@@ -177,7 +192,7 @@ def analytics(
     grouped = defaultdict(list)
     for row in rows:
         grouped[row.task_id].append(row)
-    chart = (f"rows per {by}",) if by else ()
+    chart = (f"collected per {by}",) if by else ()
     days = sorted({row.day_key for row in rows})
     sums = [_sum(group) | {each: _bars(group, days) for each in chart} for group in grouped.values()]
     show(sums, output, ("task", "name", *METRICS, *chart))
@@ -190,7 +205,7 @@ def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[Analytic
 
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
     """Return the metrics of a task's rows together."""
-    return {"task": rows[0].task_id, "name": rows[0].task_name, **rows[0].total(rows)}
+    return {"task": rows[0].task_id, "name": rows[0].task_name, **_collected(rows[0].total(rows))}
 
 
 def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:
@@ -224,33 +239,62 @@ def follow(
 ) -> int:
     """Follow runs until they end, and show their last state.
 
-    On a terminal each task has a bar of its sub-tasks, with its rows; elsewhere each change is a line. One
-    status query is for all tasks. Errors of the service that may pass are said, and do not end it. A run that
-    was started in the last minute may not be shown yet: --next waits for it.
+    On a terminal each task has a bar of its sub-tasks, with its rows (duplicates count); elsewhere each
+    change is a line. One status query is for all tasks. Errors of the service that may pass are said, and do
+    not end it. A run that was started in the last minute may not be shown yet: --next waits for it.
 
-    Exit code 1: a run was stopped, or a task is not known, or not started, for a minute.
+    Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; the reason is said.
     """
     access = connect(conn_id, url)
     ids = list(dict.fromkeys(tasks))
     seen: dict[str, TaskStatus] = {}
-    outcomes: dict[str, Outcome] = {}
+    ends: dict[str, Ended] = {}
+    said: set[str] = set()
     with Client(access.context) as client, _Display(ids) as display:
         waits: dict[str, Wait] = {}
-        while left := [task_id for task_id in ids if task_id not in outcomes]:
+        while left := [task_id for task_id in ids if task_id not in ends]:
             with _errors_that_may_pass(display):
                 client.reach()
                 found = all_task_statuses(client, left, access.connection.status_batch_size)
                 seen |= found
                 waits = waits or _waits(ids, found, is_next)
                 for task_id in left:
-                    ended = waits[task_id].judge({task_id: found.get(task_id)})
-                    if ended:
-                        outcomes[task_id] = ended.outcome
+                    awaited = _awaited(task_id, found.get(task_id), is_next)
+                    if awaited and awaited not in said:
+                        said.add(awaited)
+                        display.say(awaited)
+                    if ended := waits[task_id].judge({task_id: found.get(task_id)}):
+                        ends[task_id] = ended
                     display.show(task_id, found.get(task_id), _subtasks(client, task_id, found.get(task_id)))
-            if len(outcomes) < len(ids):
+            if len(ends) < len(ids):
                 time.sleep(every)
     show([status_row(task_id, seen.get(task_id)) for task_id in ids], output, STATUS)
-    return int(any(outcome is not Outcome.DONE for outcome in outcomes.values()))
+    failed = {task_id: ended for task_id, ended in ends.items() if ended.outcome is not Outcome.DONE}
+    for task_id, ended in failed.items():
+        click.echo(_why(task_id, seen[task_id] if ended.records else None), err=True)
+    return int(bool(failed))
+
+
+def _awaited(task_id: str, status: TaskStatus | None, is_next: bool) -> str | None:
+    """Return what is waited for before a task has a run; None if it has one."""
+    until = "--next waits until it does" if is_next else f"waiting {MISSING_TIMEOUT:.0f} s for that"
+    if status is None:
+        return f"The service does not show task {printable(task_id)} yet; {until}."
+    if status.status == TaskState.UNEXECUTED:
+        return f"Task {printable(task_id)} has never run yet; {until}."
+    return None
+
+
+def _why(task_id: str, status: TaskStatus | None) -> str:
+    """Return why following a task has ended without a finished run.
+
+    :param status: None if the service left it out.
+    """
+    if status is None:
+        return f"The service did not show task {printable(task_id)} for {MISSING_TIMEOUT:.0f} s; is its id right?"
+    if status.status == TaskState.UNEXECUTED:
+        return f"Task {printable(task_id)} was not started within {MISSING_TIMEOUT:.0f} s."
+    return f"The run of task {printable(task_id)} was stopped."
 
 
 def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> dict[str, Wait]:
@@ -276,7 +320,8 @@ def _errors_that_may_pass(display: _Display) -> Iterator[None]:
     except WebCollectError as error:
         if error.permanent:
             raise
-        display.say(f"Trying again: {error}")
+        context = click.get_current_context()
+        display.say(f"Trying again: {in_options(error, context, context.command)}")
 
 
 def _subtasks(client: Client, task_id: str, status: TaskStatus | None) -> list[SubTask]:
@@ -320,8 +365,8 @@ class _Display:
         """Show the state of a task; None if the service left it out."""
         done = sum(subtask.status not in ACTIVE_SUBTASK_STATES for subtask in subtasks)
         rows = (status and status.current_total_extract_count) or 0
-        counts = f"{done}/{len(subtasks)} sub-tasks, {rows:,} rows"
-        shown = printable(status.status) if status else "unknown"
+        counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
+        shown = printable(status.status) if status else "not shown yet"
         # not rich's own clock, which stops at a full bar: the run before the next one has one
         elapsed = datetime.timedelta(seconds=round(time.monotonic() - self._began))
         self._progress.update(
@@ -332,7 +377,7 @@ class _Display:
             counts=f"{counts} {elapsed}",
         )
         line = f"{printable(task_id)} {shown}, {counts}"
-        if not self._is_live and self._lines.get(task_id) != line:
+        if status and not self._is_live and self._lines.get(task_id) != line:
             self._lines[task_id] = line
             self.say(line)
 

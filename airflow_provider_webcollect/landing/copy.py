@@ -162,6 +162,7 @@ class SourceReader:
             Notice(log).give(
                 wait, "Waiting %.0f s for rows that a run which has just finished may still add.", wait
             )
+            self._job.observer.on_settle(wait)
             self._wait(wait)
             yield from self._to_the_end(iter(()), late=True)
         self.no_late_rows = self.count.rows == before
@@ -265,7 +266,9 @@ class SourceReader:
 
     def _waits(self, purpose: str) -> Iterator[float]:
         notice, rest = Notice(log), self._job.options.settle
-        for wait in intervals(rest, SETTLE_INTERVAL):
+        for index, wait in enumerate(intervals(rest, SETTLE_INTERVAL)):
+            if not index:
+                self._job.observer.on_settle(rest)
             notice.give(rest, "Waiting up to %.0f s for %s.", rest, purpose)
             yield wait
             rest -= wait

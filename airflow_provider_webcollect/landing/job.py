@@ -49,6 +49,15 @@ class Observer:
         :param total: how many the service announces.
         """
 
+    def on_watch(self, owner: str, seconds: float) -> None:
+        """Another landing holds the folder; it is watched for that long, to see whether it is alive.
+
+        :param owner: its attempt and run.
+        """
+
+    def on_settle(self, seconds: float) -> None:
+        """It is waited for rows that the source may not show yet, for at most that many seconds."""
+
     def on_commit(self, landed: Landed) -> None:
         """The rows are committed, and not marked yet.
 

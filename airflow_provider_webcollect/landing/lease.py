@@ -63,6 +63,7 @@ def wait_until_free(job: Job, found: FolderState) -> None:
     limit = job.timing.abandoned_after
     if limit:
         log.info("%s has %s; it is watched for %.0f s.", _who(progress), job.folder.root, limit)
+        job.observer.on_watch(_who(progress), limit)
     for wait in intervals(limit, job.timing.watch_interval):
         job.stop.sleep(wait)
         stored = job.folder.read(PROGRESS)

@@ -114,8 +114,8 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
     if job.options.mode == "full" and job.options.if_exists == "fail":
         raise DestinationTaken(
             f"{job.folder.root} holds what {committed.run} landed; land with mode='incremental', which adds "
-            "what is new, or give every run its own destination (with {{ run_id }} in it, say), or set "
-            "if_exists to 'skip' or 'overwrite'"
+            "what is new, or give every run its own destination (with {{ run_id }} in it, say), or "
+            "if_exists='skip' or if_exists='overwrite'"
         )
     return job.options.mode == "full" and job.options.if_exists == "skip"
 
@@ -225,10 +225,14 @@ def encoding_of(file_format: FileFormat) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in encoding.items()}
 
 
+def _in_words(option: Any) -> str:
+    return "not set" if option is None else ", ".join(option) if isinstance(option, list) else str(option)
+
+
 def _refuse_another_format(job: Job, found: dict[str, Any]) -> None:
     wanted = encoding_of(job.options.file_format)
     differing = [
-        f"{name} is {wanted.get(name)!r} and was {found.get(name)!r}"
+        f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(found.get(name))}"
         for name in {**wanted, **found}
         if wanted.get(name) != found.get(name)
     ]

@@ -192,7 +192,9 @@ class CredentialError(ServiceError):
 
     permanent = True
     unsent = True
-    advice = "Put a valid credential into the connection."
+    advice = (
+        "Put a valid `refresh_token`, `access_token` or `api_key`, or login and password, into the connection."
+    )
 
 
 class TokenRejected(CredentialError):
@@ -203,7 +205,7 @@ class GrantRejected(CredentialError):
     """The refresh token, or login and password, was refused: already used, revoked, or wrong."""
 
     advice = (
-        "A refresh token works once. Put a new one (or login and password) into the connection; "
+        "A refresh token works once. Put a new `refresh_token` (or login and password) into the connection; "
         "what is stored of the old one is then dropped by itself."
     )
 
@@ -211,7 +213,7 @@ class GrantRejected(CredentialError):
 class LoginRejected(GrantRejected):
     """Login and password were refused."""
 
-    advice = "Put the right login and password into the connection, or a refresh token instead."
+    advice = "Put the right login and password into the connection, or a `refresh_token` instead."
 
 
 class TokenUnavailable(WebCollectError):

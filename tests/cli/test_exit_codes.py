@@ -68,28 +68,36 @@ def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> N
         (["status", "--output", "xml"], "--output"),
         (["nothing"], "nothing"),
         (["read"], "TASK"),
-        (["read", ""], "task_id"),
+        (["read", ""], "TASK"),
         (["read", "t", "-n", "0"], "--rows"),
         (["read", "t", "--offset", "-1"], "--offset"),
-        (["read", "t", "--lotno", ""], "lotno"),
-        (["capacity", "--url", "ftp://host"], "ftp://host"),
+        (["read", "t", "--lotno", ""], "--lotno"),
+        (["capacity", "--url", "ftp://host"], "--url is 'ftp://host'"),
+        (["capacity", "--url", "localhost:8155"], "--url must begin with https:// or http://"),
+        (["status", ""], "TASK"),
         (["analytics", "--from", "yesterday"], "yesterday"),
         (["analytics", "--by", "year"], "--by"),
         (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "2026-01-05"),
         (["land", "t"], "DESTINATION"),
         (["land", "t", "FOLDER", "--format", "xml"], "--format"),
-        (["land", "t", "FOLDER", "--format", "csv", "--compression", "snappy"], "compression"),
-        (["land", "t", "FOLDER", "--mode", "incremental", "--if-exists", "skip"], "if_exists"),
-        (["land", "t", "FOLDER", "--on-reset", "full"], "on_reset"),
-        (["land", "t", "FOLDER", "--partition", "today"], "partition"),
+        (["land", "t", "FOLDER", "--format", "csv", "--compression", "snappy"], "--compression is 'snappy'"),
+        (
+            ["land", "t", "FOLDER", "--mode", "incremental", "--if-exists", "skip"],
+            "--if-exists is 'skip'; it goes with --mode full alone",
+        ),
+        (["land", "t", "FOLDER", "--on-reset", "full"], "--on-reset is 'full'; it goes with --mode incremental"),
+        (["land", "t", "FOLDER", "--partition", "today"], "--partition"),
         (["land", "t", "FOLDER", "--page-size", "1001"], "--page-size"),
         (["land", "t", "FOLDER", "--max-part-bytes", "0"], "--max-part-bytes"),
         (["land", "t", "FOLDER", "--settle", "-1"], "--settle"),
         (["land", "t", "nowhere://there"], "nowhere"),
-        (["land", "t", ""], "path"),
+        (["land", "t", ""], "DESTINATION"),
         (["land", "t", "my-bucket/prices"], "a scheme"),
         (["land", "t", "my-bucket/prices", "--storage-conn-id", "any"], "a scheme"),
-        (["landing", "verify", "my-bucket/prices"], "a scheme"),
+        (["land", "t", "FOLDER", "--column", "a", "--column", "a"], "--column is 'a'"),
+        (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "--to is"),
+        (["analytics", "--task", ""], "--task"),
+        (["landing", "verify", "my-bucket/prices"], "PATH is 'my-bucket/prices'; it needs a scheme"),
         (["landing", "clean", "my-bucket/prices"], "a scheme"),
         (["landing", "verify", "nowhere://there"], "nowhere"),
         (["landing", "cat", "FOLDER", "-n", "x"], "--rows"),
@@ -105,6 +113,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_sent(
 
     assert (ended.code, ended.out) == (2, "")
     assert named in ended.err
+    assert not re.search(r"`|\w=['\"]|\{\{|None", ended.err), "words of Python or of Jinja"
     assert sandbox.control.requests() == []
 
 
@@ -125,14 +134,14 @@ def test_a_wrong_variable_of_the_environment_is_named(
     ended = run("capacity")
 
     assert ended.code == 2
-    assert name.lower() in ended.err
+    assert f"WEBCOLLECT_{name} is" in ended.err
 
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
         ({"ACCESS_TOKEN": "wrong"}, "access token"),
-        ({"USERNAME": "demo", "PASSWORD": "wrong"}, "login and password were refused"),
+        ({"USERNAME": "demo", "PASSWORD": "wrong"}, "USERNAME and WEBCOLLECT_PASSWORD were refused"),
         ({"REFRESH_TOKEN": "wrong"}, "the refresh token was refused"),
         ({}, "no credential"),
     ],
@@ -151,6 +160,8 @@ def test_wrong_credentials_are_refused_and_named(
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.startswith("Error: ")
     assert named in ended.err
+    assert "WEBCOLLECT_REFRESH_TOKEN" in ended.err
+    assert not re.search("connection|`", ended.err)
 
 
 def test_the_advice_on_a_wrong_password_is_not_on_refresh_tokens(
@@ -162,7 +173,7 @@ def test_the_advice_on_a_wrong_password_is_not_on_refresh_tokens(
 
     ended = run("capacity")
 
-    assert "Put the right login and password into the connection" in ended.err
+    assert "Put the right WEBCOLLECT_USERNAME and WEBCOLLECT_PASSWORD into the environment" in ended.err
     assert "works once" not in ended.err
     assert "never-shown" not in ended.err
 

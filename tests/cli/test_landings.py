@@ -82,7 +82,7 @@ class TestVerify:
         assert row.pop("run").endswith(manifest["run"]["run_id"])
         assert task in row.pop("source")
         assert row == {
-            "folder": f"file://{landed}",
+            "folder": str(landed),
             "rows": "300",
             "parts": "3",
             "bytes": str(sum(part.stat().st_size for part in parts(landed))),
@@ -113,10 +113,18 @@ class TestVerify:
         assert run("landing", "verify", landed).code == 0
 
     def test_where_nothing_has_landed_is_said(self, run: Run, tmp_path: Path) -> None:
-        ended = run("landing", "verify", tmp_path / "nothing")
+        (tmp_path / "empty").mkdir()
+        for folder in (tmp_path / "nothing", tmp_path / "empty"):
+            for command in (["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"]):
+                query = ["select 1"] if command == ["sql"] else []
 
-        assert ended.code == 4
-        assert str(tmp_path / "nothing") in ended.err
+                ended = run("landing", *command, folder, *query)
+
+                assert (ended.code, ended.out) == (1, ""), command
+                assert ended.err.startswith("Error: ")
+                assert str(folder) in ended.err
+                assert "nothing has landed" in ended.err
+                assert len(ended.err.splitlines()) == 1
 
 
 class TestCat:
@@ -217,7 +225,10 @@ class TestClean:
         assert [row["name"] for row in ended.json] == [self.OLD]
         assert names(landed) == [name for name in before if name != self.OLD]
         assert run("landing", "verify", landed).code == 0
+        assert ended.err == "Removed 1 file\n"
         assert run("landing", "clean", landed, "--yes", "-o", "json").json == []
+        ended = run("landing", "clean", landed, "--yes")
+        assert (ended.code, ended.out, ended.err) == (0, "", "Nothing to remove\n")
 
     @pytest.mark.parametrize(
         ("age", "found"),
@@ -296,8 +307,8 @@ class TestRestore:
         for there, other in ((300, 120), (120, 300)):
             ended = run("landing", "restore", replaced, "--yes")
 
-            assert (ended.code, ended.out) == (0, "")
-            assert f"{there} rows" in ended.err
+            assert (ended.code, ended.err) == (0, "Put back\n")
+            assert f" {there} " in ended.out
             assert self.rows(run, replaced) == there
             [row] = run("landing", "restore", replaced, "-o", "json").json
             assert row["rows"] == other
@@ -322,7 +333,7 @@ class TestRestore:
 
         ended = run("landing", "restore", replaced, "--yes", "--name", "_manifest-0badcafe.json")
 
-        assert (ended.code, ended.out) == (4, "")
+        assert (ended.code, ended.out) == (1, "")
         assert "_manifest-0badcafe.json" in ended.err
         assert names(replaced) == before
         assert self.rows(run, replaced) == 120
@@ -333,7 +344,9 @@ class TestRestore:
         ended = run("landing", "restore", landed, "-o", "json")
         assert (ended.code, ended.json) == (0, [])
 
+        assert run("landing", "restore", landed).err == "No landing was replaced here\n"
+
         ended = run("landing", "restore", landed, "--yes")
-        assert ended.code == 4
+        assert ended.code == 1
         assert "no replaced landing" in ended.err
         assert self.rows(run, landed) == 300

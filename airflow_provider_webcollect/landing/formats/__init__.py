@@ -288,5 +288,5 @@ def require(package: str, extra: str, what: str) -> None:
     except ImportError as error:
         raise ExtraMissing(
             f"{what} needs the package {package}, which cannot be imported here ({error}); install "
-            f"airflow-provider-webcollect[{extra}] where the task runs"
+            f"airflow-provider-webcollect[{extra}]"
         ) from error

@@ -127,7 +127,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
     if _without_credentials(fs, error, answer):
         return StorageError(
             f"There are no credentials for {shown}; name an Airflow connection that has them "
-            f"(`object_storage_conn_id`), or give the worker some. ({said})",
+            f"(`object_storage_conn_id`), or give this machine some. ({said})",
             permanent=True,
         )
     if number in _NO_ACCESS or _denied(error, answer):
