@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
 from tests.cli.conftest import shown
 from tests.landing.storages import s3_server
@@ -116,6 +119,20 @@ class TestService:
         assert "forgotten" in ended.err
         assert "--conn-id" in ended.err
 
+    def test_that_airflow_is_not_installed_is_said(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "airflow.settings", None)
+
+        for command in (
+            ["capacity", "--conn-id", "any"],
+            ["status"],
+            ["token", "status"],
+            ["landing", "verify", "s3://any@bucket/folder"],
+        ):
+            ended = run(*command)
+
+            assert (ended.code, ended.out) == (2, "")
+            assert "apache-airflow, which cannot be imported here" in ended.err
+
     def test_a_connection_to_a_service_that_cannot_be_reached_is_named(
         self, run: Run, set_connection: Callable[..., None], no_pauses: list[float]
     ) -> None:
@@ -201,6 +218,30 @@ class TestService:
         assert shared["access_token"] not in ended.out
         assert len(sandbox.control.requests("/token")) == 1
 
+    def test_the_token_of_a_credential_that_was_replaced_is_said_and_the_code_is_1(
+        self, run: Run, sandbox: Sandbox, set_connection: Callable[..., None], no_pauses: list[float]
+    ) -> None:
+        from airflow.models import Variable
+
+        try:
+            for credential in (
+                {"extra": {"refresh_token": "another"}},
+                {"extra": {"access_token": "another"}},
+                {"extra": {"api_key": "another"}},
+                {"login": "another", "password": "secret", "extra": {}},
+            ):
+                set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
+                assert run("token", "refresh", CONN_ID).code == 0
+                set_connection(**credential)
+
+                ended = run("token", "status", CONN_ID)
+
+                assert (ended.code, ended.out) == (1, ""), credential
+                assert "another credential" in ended.err
+        finally:
+            for name in ("token", "renewal"):
+                Variable.delete(f"webcollect_{name}__{CONN_ID}")
+
     def test_a_connection_in_airflow_s_database_is_found_and_its_log_is_not_among_the_rows(
         self, start: Callable[..., Started], sandbox: Sandbox
     ) -> None:
@@ -238,14 +279,16 @@ class TestStorage:
 
         assert landed.code == 0, landed.err
         [row] = run("landing", "verify", *place, "-o", "json").json
-        assert (row["folder"], row["rows"]) == ("s3://landings/cli", 300)
+        assert (row["folder"], row["rows"]) == ("s3://my_storage@landings/cli", 300)
+        assert row["folder"] in landed.out
         assert run("landing", "cat", *place).lines == sandbox.control.true_rows(task)
         query = "select count(*) number from landing"
         assert run("landing", "sql", *place, query, "-o", "json").json == [{"number": 300}]
         assert run("landing", "clean", *place, "-o", "json").json == []
         assert run("land", task, *place).code == 3
 
-        in_url = "s3://my_storage@landings/cli"
+        in_url = row["folder"]
+        assert read_landing(in_url).manifest.rows == 300
         assert run("landing", "cat", in_url).lines == sandbox.control.true_rows(task)
         assert run("land", task, in_url).code == 3
 

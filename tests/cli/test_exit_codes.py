@@ -50,6 +50,16 @@ def test_every_command_explains_itself(run: Run, command: list[str], option: str
     assert ended.out.startswith(f"Usage: {' '.join(['webcollect', *command])}")
 
 
+@pytest.mark.parametrize("command", [[], ["landing"], ["token"], ["follow"], *COMMANDS], ids=" ".join)
+def test_no_help_is_cut_in_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    usage, _, text = run(*command, "--help").out.partition("\n\n")
+
+    assert "..." not in text
+    assert max(map(len, [*usage.splitlines(), *text.splitlines()])) <= 80
+
+
 def test_the_version_is_that_of_the_package(run: Run) -> None:
     assert __version__ in run("--version").out
 

@@ -72,6 +72,7 @@ def test_a_stopped_run_is_exit_code_1_after_the_others_have_ended(
 
     assert ended.code == 1
     assert [row["status"] for row in ended.json] == ["Stopped", "Finished"]
+    assert ended.err.endswith(f"\nThe run of task {stopped} was stopped.\n")
 
 
 def test_the_run_after_the_one_that_is_shown_is_followed(
@@ -121,18 +122,55 @@ def test_a_service_that_cannot_be_reached_is_said_within_seconds_and_does_not_en
     assert queries[0] < 5
 
 
-def test_a_task_that_is_not_known_ends_it_after_a_minute(
-    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("known", "waiting", "why"),
+    [
+        (
+            False,
+            "The service does not show task {} yet; waiting 60 s for that.",
+            "The service did not show task {} for 60 s; is its id right?",
+        ),
+        (True, "Task {} has never run yet; waiting 60 s for that.", "Task {} was not started within 60 s."),
+    ],
+)
+def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_minute(
+    run: Run,
+    sandbox: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    known: bool,
+    waiting: str,
+    why: str,
 ) -> None:
+    task = sandbox.control.add_task()["task_id"] if known else "00000000-0000-4000-8000-000000000000"
     now = time.time()
     pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    said_at_once = []
+
+    def sleep(seconds: float) -> None:
+        if not pauses:
+            said_at_once.append(capsys.readouterr().err)
+        pauses.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "time", lambda: now + sum(pauses))
 
-    ended = run("follow", "00000000-0000-4000-8000-000000000000", "--every", 5)
+    ended = run("follow", task, "--every", 5)
 
     assert ended.code == 1
     assert 60 <= sum(pauses) <= 70
+    assert waiting.format(task) in said_at_once[0].splitlines()
+    assert ended.err.splitlines()[-1] == why.format(task)
+    assert waiting.format(task) not in ended.err
+
+
+def test_a_run_that_next_waits_for_is_announced(
+    start: Callable[..., Started], sandbox: Sandbox
+) -> None:
+    following = start("follow", "--next", "00000000-0000-4000-8000-000000000000")
+
+    until(lambda: "The service does not show task" in following.err)
+    assert "--next waits until it does" in following.err
 
 
 def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], sandbox: Sandbox) -> None:

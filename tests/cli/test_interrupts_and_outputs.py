@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 import termios
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,77 @@ def test_nobody_taking_the_rows_any_more_is_no_failure(
 
     assert (reading.end(), reading.err) == (0, "")
     assert row == sandbox.control.true_rows(task)[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["status"],
+        ["status", "-o", "json"],
+        ["status", "-o", "csv"],
+        ["capacity"],
+        ["analytics"],
+        ["landing", "verify", "FOLDER"],
+        ["landing", "sql", "FOLDER", "from landing"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_ends_at_once_is_no_failure(
+    start: Callable[..., Started], run: Run, task: str, tmp_path: Path, command: list[str]
+) -> None:
+    run("land", task, tmp_path / "landed")
+    writing = start(*(str(tmp_path / "landed") if word == "FOLDER" else word for word in command), reading=False)
+
+    writing.stdout.close()
+
+    assert (writing.end(), writing.err) == (0, "")
+
+
+#: Runs what is installed as `webcollect`, and interrupts it when it first imports what is named.
+INTERRUPTED_AT = """
+import importlib.metadata, os, signal, sys
+
+class AtImport:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, AtImport())
+[entry] = importlib.metadata.entry_points(group="console_scripts", name="webcollect")
+sys.argv.append("capacity")
+sys.exit(entry.load()())
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "msgspec", "httpx"])
+def test_an_interrupt_while_modules_are_imported_gives_no_traceback(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_AT, module]
+    ended = subprocess.run(command, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr in {"", "Interrupted\n"}
+
+
+def test_json_has_letters_as_they_are_and_is_json_whatever_the_terminal_knows(
+    run: Run, sandbox: Sandbox
+) -> None:
+    name = "Prix d'été 价格 \x9b2J\u202e"
+    sandbox.control.add_task(lots=[30], name=name)
+
+    said = run("status", "-o", "json").out
+
+    assert "Prix d'été 价格 " in said
+    assert {character for character in said if not character.isprintable()} == {"\n"}
+    assert name in [row["name"] for row in json.loads(said)]
+    ended = subprocess.run(
+        [WEBCOLLECT, "status", "-o", "json"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert name in [row["name"] for row in json.loads(ended.stdout.decode("ascii"))]
 
 
 def test_a_read_that_is_interrupted_while_nobody_takes_its_rows_says_where_to_go_on(

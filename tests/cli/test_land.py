@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_webcollect.landing.reader import read_landing
 from tests.cli.conftest import shown
 from tests.interruption import until
 from tests.landing.conftest import offsets_asked
@@ -150,7 +151,9 @@ def test_an_incremental_landing_of_a_source_that_lost_rows_is_refused_unless_tol
     sandbox.control.grow(task, 20)
     before = rows(folder)
 
-    assert run(*incremental).code == 3
+    refused = run(*incremental)
+    assert refused.code == 3
+    assert "--on-reset full lands all of it again, and --on-reset append adds" in refused.err
     assert rows(folder) == before
     assert run(*incremental, "--on-reset", "full").code == 0
     assert rows(folder) == sandbox.control.true_rows(task)
@@ -173,6 +176,22 @@ def test_the_rows_of_a_source_that_begins_anew_are_added_to_what_is_there_on_req
         assert rows(folder) == before
 
 
+def test_refusals_name_the_options_that_help(run: Run, task: str, folder: Path) -> None:
+    run("land", task, folder, "--mode", "incremental", "--column", "id")
+
+    again = run("land", task, folder)
+    other = run("land", task, folder, "--mode", "incremental", "--format", "csv")
+    more = run("land", task, folder, "--mode", "incremental")
+
+    assert (again.code, other.code, more.code) == (3, 3, 3)
+    assert "land with --mode incremental, which adds what is new" in again.err
+    assert "or --if-exists skip or --if-exists overwrite" in again.err
+    assert "--format is csv and was jsonl" in other.err
+    assert "--column is not set and was id" in more.err
+    for refused in (again, other, more):
+        assert not re.search(r"`|\w=['\"]|\{\{|None", refused.err), "words of Python or of Jinja"
+
+
 def test_what_is_there_can_be_overwritten_or_left(
     run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
@@ -191,11 +210,47 @@ def test_late_rows_are_waited_for_as_long_as_told(
 ) -> None:
     incremental = ("land", task, folder, "--mode", "incremental")
     run(*incremental)
-    run(*incremental, "--settle", 77)
+    assert run(*incremental, "--settle", 77).err == "Waiting 77 s for late rows (--settle)\n"
     assert sum(no_pauses) == 77
     no_pauses.clear()
     run(*incremental)
     assert sum(no_pauses) == 15
+
+
+def test_a_landing_that_was_killed_is_watched_and_that_is_said(
+    run: Run, start: Callable[..., Started], sandbox: Sandbox, folder: Path, no_pauses: list[float]
+) -> None:
+    sandbox.control.fail("/data/all", kind="slow", seconds=60, times=None, after=3)
+    task = sandbox.control.add_task(lots=[2000])["task_id"]
+    killed = start("land", task, folder, "--page-size", 100, "--max-part-bytes", 1)
+    until(lambda: list(folder.glob("part-*3-*.jsonl")))
+    killed.kill()
+    sandbox.control.clear_faults()
+
+    ended = run("land", task, folder)
+
+    assert ended.code == 0
+    first = ended.err.splitlines()[0]
+    assert first.startswith(f"Another landing is at work in {folder} (attempt 1 of run ")
+    assert first.endswith("); watching it for 60 s")
+    assert sum(no_pauses) == 60
+
+
+@pytest.mark.parametrize(
+    "typed", ["FOLDER/landed", "FOLDER/one with blanks #1", "file://FOLDER/landed", "./landed", "../here/x"]
+)
+def test_the_folder_that_is_printed_is_what_other_commands_and_read_landing_take(
+    run: Run, sandbox: Sandbox, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    [landed] = run("land", task, typed.replace("FOLDER", str(tmp_path)), "-o", "json").json
+
+    monkeypatch.chdir("/")
+    [verified] = run("landing", "verify", landed["folder"], "-o", "json").json
+    assert (verified["folder"], verified["rows"]) == (landed["folder"], 400)
+    assert list(read_landing(landed["folder"]).iter_rows()) == sandbox.control.true_rows(task)
 
 
 def test_one_batch_lands_and_is_confirmed_as_exported_on_request(
