@@ -232,6 +232,10 @@ class TestService:
             ):
                 set_connection(login=demo.USERNAME, password=demo.PASSWORD, extra={})
                 assert run("token", "refresh", CONN_ID).code == 0
+                # a service may give no refresh token
+                name = f"webcollect_token__{CONN_ID}"
+                Variable.set(name, json.dumps(json.loads(Variable.get(name)) | {"refresh_token": None}))
+                assert run("token", "status", CONN_ID).code == 0
                 set_connection(**credential)
 
                 ended = run("token", "status", CONN_ID)

@@ -52,7 +52,8 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         The connection may hold any refresh token of the lineage: a person may have copied a later one.
         """
         begun = self.spent.index(self.lineage) if self.lineage in self.spent else 0
-        return lineage in {self.lineage, digest(self.refresh_token or ""), *self.spent[begun:]}
+        own = (digest(self.refresh_token),) if self.refresh_token else ()
+        return lineage in {self.lineage, *own, *self.spent[begun:]}
 
     def age_share(self, now: float) -> float:
         """Return the share of the token's lifetime that has passed; 1.0 if that is not known."""
