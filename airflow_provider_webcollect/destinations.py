@@ -87,7 +87,9 @@ def connected_path(path: str, conn_id: str) -> ObjectStoragePath:
             found = storage_path(path, conn_id)
             folder_at(found)
     except Exception as error:  # of Airflow or of the storage's own package
-        raise InvalidArgument("storage_conn_id", conn_id, f"{path} cannot be reached: {_in_a_line(error)}") from error
+        raise InvalidArgument(
+            "storage_conn_id", conn_id, f"{path} cannot be reached: {_in_a_line(error)}"
+        ) from error
     return found
 
 

@@ -24,10 +24,10 @@ without `--storage-conn-id`.
 
 - Through Airflow, `--conn-id`: any connection that Airflow finds, in its database, its secrets backends or
   the environment. Its token is shared with Airflow's tasks.
-- Without Airflow, `--url` or `WEBCOLLECT_URL`. The credentials are environment variables, so that no secret
-  is on a command line: `WEBCOLLECT_REFRESH_TOKEN`, `WEBCOLLECT_ACCESS_TOKEN`, `WEBCOLLECT_USERNAME` and
-  `WEBCOLLECT_PASSWORD`, `WEBCOLLECT_API_KEY`. The other [extras of a connection](connection.md) are set in
-  the same way, for example `WEBCOLLECT_TIMEZONE`.
+- Without Airflow, `--url` or `WEBCOLLECT_URL`, with `https://` or `http://`. The credentials are environment
+  variables, so that no secret is on a command line: `WEBCOLLECT_REFRESH_TOKEN`, `WEBCOLLECT_ACCESS_TOKEN`,
+  `WEBCOLLECT_USERNAME` and `WEBCOLLECT_PASSWORD`, `WEBCOLLECT_API_KEY`. The other [extras of a
+  connection](connection.md) are set in the same way, for example `WEBCOLLECT_TIMEZONE`.
 
 A refresh token works once. Without Airflow, its successor is kept in `~/.local/state/webcollect` (or
 `$XDG_STATE_HOME/webcollect`), in files that only you can read. Do not use the refresh token of an Airflow
@@ -56,12 +56,16 @@ and `status` without ids show.
 ## Output and exit codes
 
 `--output json` and `csv` are for programs. A table is for people: it leaves out columns without a value, and
-its columns may change. What is said beside the result (progress, cursors, errors) goes to standard error.
+its columns may change. On a terminal, one record is a line for each value, and columns without room are left
+out, which a line on standard error names. What is said beside the result (progress, waits, cursors, errors)
+goes to standard error. A reader of the output that ends early, such as `head`, is no failure.
+
+The folder that `land` and `landing verify` print is one that the other commands and `read_landing` take.
 
 | Exit code | Means |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: a landing is damaged, a run stopped, a copy not made, a task or token not there |
+| 1 | the answer is no: a landing is damaged or not there, a run stopped, a copy not made, no such task or token |
 | 2 | a wrong option or argument, or a missing extra; nothing was sent |
 | 3 | refused: it fails again until somebody acts |
 | 4 | failed: another try may help |

@@ -60,7 +60,9 @@ def show(
         writer.writerow(columns)
         writer.writerows([_text(row[name]) for name in columns] for row in rows)
     else:
-        shown = [each for each in columns if exactly or not rows or any(row[each] is not None for row in rows)]
+        shown = [
+            each for each in columns if exactly or not rows or any(row[each] is not None for row in rows)
+        ]
         if len(rows) == 1 and sys.stdout.isatty():
             _print_record(rows[0], shown, exactly)
         elif shown:

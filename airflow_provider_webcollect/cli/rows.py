@@ -186,7 +186,7 @@ def land(
     stop = Stop()
     location = storage_location(destination, options.pop("storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
-        landing, folder = _landing(client, task, location, on_progress, **options)
+        landing = _landing(client, task, location, on_progress, **options)
         landed = _until_interrupted(landing, stop)
     manifest = landed.manifest
     row = {
@@ -215,12 +215,10 @@ def _landing(
     columns: tuple[str, ...],
     max_part_bytes: int | None,
     **options: Any,
-) -> tuple[Callable[[], Landed], Folder]:
-    """Return what lands, and where."""
+) -> Callable[[], Landed]:
+    """Return what lands; it says on standard error what it waits for."""
 
-    folder = Folder(*locate(location))
-
-    class Bar(Observer):
+    class Shown(Observer):
         def on_progress(self, rows: int, total: int) -> None:
             on_progress(rows, total)
 
@@ -232,20 +230,19 @@ def _landing(
             click.echo(f"Waiting {seconds:.0f} s for late rows (--settle)", err=True)
 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    landing = functools.partial(
+    return functools.partial(
         land_rows,
         client,
         Source(collection_task_id=validation.text("task", task), lotno=lotno or None),
-        folder,
+        Folder(*locate(location)),
         Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
         make_options(
             make_format(file_format, compression, columns or None),
             max_part_bytes=max_part_bytes or MAX_PART_BYTES,
             **options,
         ),
-        observer=Bar(),
+        observer=Shown(),
     )
-    return landing, folder
 
 
 def _until_interrupted(land_rows: Callable[[], Landed], stop: Stop) -> Landed:

@@ -70,9 +70,9 @@ BARS = "▁▂▃▄▅▆▇█"
 def status(tasks: tuple[str, ...], conn_id: str | None, url: str | None, output: str) -> int:
     """Show the state of tasks.
 
-    Collected rows (duplicates count), start, end and sub-tasks are those of the latest run. Without ids: the tasks that the account's
-    analytics name for the last 30 days, and, through Airflow, those of its webcollect assets of the
-    connection.
+    What was collected (duplicates count), start, end and sub-tasks are those of the latest run. Without ids:
+    the tasks that the account's analytics name for the last 30 days, and, through Airflow, those of its
+    webcollect assets of the connection.
 
     Exit code 1: the service does not know one of the tasks.
     """
@@ -166,8 +166,8 @@ def analytics(
 ) -> None:
     """Show rows, runs, success and cost per task.
 
-    `collected` counts duplicates, `succeeded` is a share of the runs. A table has a row for each task, with
-    bars of the rows per day, week or month; JSON and CSV have a row for each task, user, method of
+    `collected` counts duplicates; `succeeded` is a share of the runs. A table has a row for each task, with
+    bars of what was collected per day, week or month; JSON and CSV have a row for each task, user, method of
     collection, and day, week or month.
     """
     today = datetime.datetime.now(datetime.UTC).date()
@@ -290,11 +290,12 @@ def _why(task_id: str, status: TaskStatus | None) -> str:
 
     :param status: None if the service left it out.
     """
+    task = printable(task_id)
     if status is None:
-        return f"The service did not show task {printable(task_id)} for {MISSING_TIMEOUT:.0f} s; is its id right?"
+        return f"The service did not show task {task} for {MISSING_TIMEOUT:.0f} s; is its id right?"
     if status.status == TaskState.UNEXECUTED:
-        return f"Task {printable(task_id)} was not started within {MISSING_TIMEOUT:.0f} s."
-    return f"The run of task {printable(task_id)} was stopped."
+        return f"Task {task} was not started within {MISSING_TIMEOUT:.0f} s."
+    return f"The run of task {task} was stopped."
 
 
 def _waits(ids: Sequence[str], found: dict[str, TaskStatus], is_next: bool) -> dict[str, Wait]:

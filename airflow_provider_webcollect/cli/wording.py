@@ -32,7 +32,7 @@ _SETTING = re.compile(r"\b(?P<name>[a-z_]+)=(?P<quote>['\"])(?P<value>[^'\"]*)(?
 _TEMPLATE = re.compile(r" \([^()]*\{\{.*?\}\}[^()]*\)")
 #: What an error says of an Airflow connection, and what it is without Airflow.
 _WITHOUT_AIRFLOW = (
-    (re.compile(r"\b(?:the )?(?:connection|its) extras?(?= `)"), "the environment variable"),
+    (re.compile(r"\b(?:the )?(?:connection|its) extras? (?=`)"), ""),
     (re.compile(r"\bthe connection's host\b"), "the URL (--url)"),
     (re.compile(r"\b(?:its )?login and password\b"), f"{PREFIX}USERNAME and {PREFIX}PASSWORD"),
     (re.compile(r"\b(in|into|to|with) the connection\b"), r"\1 the environment"),

@@ -144,7 +144,7 @@ class LandedData:
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         :raises ExtraMissing: if pyarrow (the extra ``parquet``) is not installed.
         """
-        require("pyarrow", "parquet", "`to_arrow`")
+        require("pyarrow", "parquet", "a table of Arrow")
         reader = self._reader()
         return reader.joined(self._tables(reader, new_only))
 
@@ -161,7 +161,7 @@ class LandedData:
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
-        require("duckdb", "duckdb", "`to_duckdb`")
+        require("duckdb", "duckdb", "a relation of DuckDB")
         import duckdb
 
         rows = self.to_arrow(new_only)

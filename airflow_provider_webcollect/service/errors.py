@@ -193,7 +193,8 @@ class CredentialError(ServiceError):
     permanent = True
     unsent = True
     advice = (
-        "Put a valid `refresh_token`, `access_token` or `api_key`, or login and password, into the connection."
+        "Put a valid `refresh_token`, `access_token` or `api_key`, or login and password, into the "
+        "connection."
     )
 
 

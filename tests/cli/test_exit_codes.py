@@ -95,7 +95,10 @@ def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> N
             ["land", "t", "FOLDER", "--mode", "incremental", "--if-exists", "skip"],
             "--if-exists is 'skip'; it goes with --mode full alone",
         ),
-        (["land", "t", "FOLDER", "--on-reset", "full"], "--on-reset is 'full'; it goes with --mode incremental"),
+        (
+            ["land", "t", "FOLDER", "--on-reset", "full"],
+            "--on-reset is 'full'; it goes with --mode incremental alone",
+        ),
         (["land", "t", "FOLDER", "--partition", "today"], "--partition"),
         (["land", "t", "FOLDER", "--page-size", "1001"], "--page-size"),
         (["land", "t", "FOLDER", "--max-part-bytes", "0"], "--max-part-bytes"),

@@ -164,9 +164,7 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
     assert waiting.format(task) not in ended.err
 
 
-def test_a_run_that_next_waits_for_is_announced(
-    start: Callable[..., Started], sandbox: Sandbox
-) -> None:
+def test_a_run_that_next_waits_for_is_announced(start: Callable[..., Started], sandbox: Sandbox) -> None:
     following = start("follow", "--next", "00000000-0000-4000-8000-000000000000")
 
     until(lambda: "The service does not show task" in following.err)

@@ -65,7 +65,8 @@ def test_a_reader_that_ends_at_once_is_no_failure(
     start: Callable[..., Started], run: Run, task: str, tmp_path: Path, command: list[str]
 ) -> None:
     run("land", task, tmp_path / "landed")
-    writing = start(*(str(tmp_path / "landed") if word == "FOLDER" else word for word in command), reading=False)
+    folder = str(tmp_path / "landed")
+    writing = start(*(folder if word == "FOLDER" else word for word in command), reading=False)
 
     writing.stdout.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,6 +186,16 @@ class TestSql:
 
         assert (ended.code, ended.out) == (2, "")
         assert query.split()[-1] in ended.err or "nothing" in ended.err
+
+    def test_that_duckdb_is_not_installed_is_said(
+        self, run: Run, landed: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "duckdb", None)
+
+        ended = run("landing", "sql", landed, "select 1")
+
+        assert (ended.code, ended.out) == (2, "")
+        assert "install airflow-provider-webcollect[duckdb]" in ended.err
 
     def test_a_query_without_a_row_shows_its_columns(self, run: Run, landed: Path) -> None:
         query = "select id, city from landing where false"

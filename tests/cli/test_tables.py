@@ -46,12 +46,15 @@ def test_what_has_no_room_is_left_out_and_named_and_the_rest_is_whole(
     assert all(len(line.rstrip()) <= columns for line in table)
     left_out = said.partition(": ")[2].partition(";")[0].split(", ") if said else []
     assert headings + left_out == ["task", "status", "collected", "started", "ended", "sub tasks", "runs"]
-    assert left_out == {
-        40: ["status", "collected", "started", "ended", "sub tasks", "runs"],
-        80: ["ended", "sub tasks", "runs"],
-        100: ["sub tasks", "runs"],
-        200: [],
-    }[columns]
+    assert (
+        left_out
+        == {
+            40: ["status", "collected", "started", "ended", "sub tasks", "runs"],
+            80: ["ended", "sub tasks", "runs"],
+            100: ["sub tasks", "runs"],
+            200: [],
+        }[columns]
+    )
     if columns > 40:
         assert {cells(line)[3].replace(" ", "T") for line in table[1:]} == times
     assert (f"Left out in {columns} columns: " in said) == (columns < 200)
