@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from readme_renderer import markdown
 
 import airflow_provider_webcollect
-from airflow_provider_webcollect.cli.main import main
+from airflow_provider_webcollect.cli import run
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.ui import WebCollectPlugin
 
@@ -63,7 +63,7 @@ def test_the_entry_points_are_the_provider_info_the_page_and_the_command_line() 
     assert {entry.group: entry.load() for entry in ours} == {
         "airflow.plugins": WebCollectPlugin,
         "apache_airflow_provider": get_provider_info,
-        "console_scripts": main,
+        "console_scripts": run,
     }
 
 

@@ -174,11 +174,6 @@ def _shown(name: str, value: object, exactly: bool) -> str:
     return f"{value:,}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things in words, such as ``1 part`` and ``1,200 parts``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _json(value: Any) -> Any:
     """Return a value for JSON, which has no infinity and no "not a number"."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -23,12 +23,12 @@ from airflow_provider_webcollect.cli.connecting import (
     storage_location,
     storage_option,
 )
-from airflow_provider_webcollect.cli.output import INTERRUPTED, console, counted, output_option, show, write
+from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_option, show, write
 from airflow_provider_webcollect.landing import cleaning
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed, Observer
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.run import land as land_rows

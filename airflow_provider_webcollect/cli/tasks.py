@@ -19,8 +19,9 @@ from airflow_provider_webcollect.cli.connecting import (
     said_by_airflow,
     url_option,
 )
-from airflow_provider_webcollect.cli.output import console, counted, output_option, printable, show
+from airflow_provider_webcollect.cli.output import console, output_option, printable, show
 from airflow_provider_webcollect.cli.wording import in_options
+from airflow_provider_webcollect.landing.manifest import counted
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
@@ -338,10 +339,13 @@ class _Display:
 
     def __init__(self, ids: Sequence[str]) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
-        texts = [TextColumn("{task.description}"), TextColumn("{task.fields[status]}")]
-        counts = [BarColumn(), TextColumn("{task.fields[counts]}")]
         to = console(stderr=True)
+        texts = [TextColumn("{task.description}"), TextColumn("{task.fields[status]}")]
+        # in a narrow terminal the counts get a second line: an id or a time that is cut is of no use
+        bar = BarColumn(bar_width=max(5, min(40, to.width - 90)))
+        counts = [bar, TextColumn("{task.fields[counts]}", table_column=Column(overflow="fold"))]
         self._is_live = to.is_terminal
         self._progress = Progress(*texts, *counts, console=to, transient=True)
         self._bars = {

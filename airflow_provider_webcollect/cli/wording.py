@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
-from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +58,8 @@ def in_options(error: Exception, context: click.Context, command: click.Command)
         subject = _renamed(f"`{error.argument}`", names)
         return f"{subject} is {error.value}; {_renamed(error.rule, names)}"
     said = str(error)
+    if isinstance(error, WebCollectError):  # the endpoint is named as the hook's method
+        said = said.removeprefix(f"{error.endpoint}: ")
     if not airflow:
         for pattern, words in _WITHOUT_AIRFLOW:
             said = pattern.sub(words, said)

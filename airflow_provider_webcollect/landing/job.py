@@ -53,10 +53,14 @@ class Observer:
         """Another landing holds the folder; it is watched for that long, to see whether it is alive.
 
         :param owner: its attempt and run.
+        :param seconds: how long.
         """
 
     def on_settle(self, seconds: float) -> None:
-        """It is waited for rows that the source may not show yet, for at most that many seconds."""
+        """It is waited for rows that the source may not show yet.
+
+        :param seconds: how long at most.
+        """
 
     def on_commit(self, landed: Landed) -> None:
         """The rows are committed, and not marked yet.

@@ -111,6 +111,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.run_id} of {self.dag_id}.{self.task_id}{mapped}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things for a message, such as ``1 part`` and ``1,200 parts``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def loader_manifest(run: Run, loader: str) -> str:
     """Return the name of the manifest with which a loader, such as Redshift's COPY, loads a run's parts.
 

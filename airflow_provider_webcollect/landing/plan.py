@@ -14,6 +14,7 @@ from airflow_provider_webcollect.landing.manifest import (
     Manifest,
     PageFingerprint,
     Progress,
+    counted,
     missing_part,
     now,
 )
@@ -115,7 +116,7 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
         raise DestinationTaken(
             f"{job.folder.root} holds what {committed.run} landed; land with mode='incremental', which adds "
             "what is new, or give every run its own destination (with {{ run_id }} in it, say), or "
-            "if_exists='skip' or if_exists='overwrite'"
+            "land with if_exists='skip' or if_exists='overwrite'"
         )
     return job.options.mode == "full" and job.options.if_exists == "skip"
 
@@ -212,7 +213,9 @@ def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progre
         log.warning("%s has vanished from the destination; its rows are read again.", missing.name)
         return None
     log.info(
-        "Going on after %d rows in %d parts.", progress.rows, progress.parts_before + len(progress.parts)
+        "Going on after %d rows in %s.",
+        progress.rows,
+        counted(progress.parts_before + len(progress.parts), "part"),
     )
     return progress
 

@@ -24,7 +24,7 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.base import Row
 from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
-from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, Part, decode_manifest
+from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, Part, counted, decode_manifest
 from airflow_provider_webcollect.landing.options import locate
 from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -84,7 +84,8 @@ class LandedData:
         self._folder = folder
 
     def __repr__(self) -> str:
-        return f"<LandedData {self.uri}: {self.manifest.rows} rows in {len(self.manifest.parts)} parts>"
+        parts = counted(len(self.manifest.parts), "part")
+        return f"<LandedData {self.uri}: {self.manifest.rows} rows in {parts}>"
 
     def uris(self, new_only: bool | str = False) -> list[str]:
         """Return the URIs of the parts, in the order of their rows: ``s3://bucket/prices/part-….jsonl``.

@@ -69,6 +69,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify the landing and return a summary of it."""
+        from airflow_provider_webcollect.landing.manifest import counted
         from airflow_provider_webcollect.landing.reader import read_landing
 
         with airflow_errors():
@@ -76,7 +77,9 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
             landed = read_landing(self._path())
             landed.verify()
         manifest = landed.manifest
-        self.log.info("%s has all %d rows in %d parts.", landed.uri, manifest.rows, len(manifest.parts))
+        self.log.info(
+            "%s has all %d rows in %s.", landed.uri, manifest.rows, counted(len(manifest.parts), "part")
+        )
         return {
             "destination": landed.uri,
             "rows": manifest.rows,

@@ -17,6 +17,7 @@ from airflow_provider_webcollect.landing.manifest import (
     Part,
     Run,
     Source,
+    counted,
     loader_manifest,
 )
 
@@ -111,10 +112,10 @@ class LandingReport(Observer):
             self._send_metrics()
         new = self.new_parts()
         self.log.info(
-            "%s: %d new rows in %d parts at %s, which has %d rows now",
+            "%s: %d new rows in %s at %s, which has %d rows now",
             self.place.source,
             sum(part.rows for part in new),
-            len(new),
+            counted(len(new), "part"),
             self.place.folder,
             self.manifest.rows,
         )

@@ -85,6 +85,9 @@ def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TERM", "xterm")
+    # commands tell Airflow of themselves, for their whole process
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
 

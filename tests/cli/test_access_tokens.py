@@ -227,5 +227,5 @@ def test_without_a_credential_to_renew_it_a_refresh_is_refused(
     ended = run("token", "refresh")
 
     assert ended.code == 3
-    assert "refresh_token" in ended.err
+    assert "set WEBCOLLECT_REFRESH_TOKEN" in ended.err
     assert renewals(sandbox) == 0

@@ -42,10 +42,8 @@ def airflow_database() -> None:
 
 @pytest.fixture
 def airflow(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Airflow with its usual token store; what commands tell it of themselves is forgotten."""
+    """An Airflow with its usual token store."""
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE", "variable")
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
-    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
 
 
 @pytest.fixture

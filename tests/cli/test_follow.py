@@ -183,6 +183,17 @@ def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], san
     assert following.out.count("Finished") == 2
 
 
+def test_a_narrow_terminal_cuts_no_id_and_no_time(start: Callable[..., Started], sandbox: Sandbox) -> None:
+    task_id = sandbox.control.add_task(state="Extracting")["task_id"]
+
+    following = start("follow", task_id, "--every", 1, columns=80)
+    until(lambda: f"{task_id} Extracting" in " ".join(following.err.split()))
+    sandbox.control.advance(LONG)
+
+    assert following.end() == 0
+    assert "…" not in following.err
+
+
 def test_ctrl_c_ends_it(start: Callable[..., Started], sandbox: Sandbox) -> None:
     task_id = sandbox.control.add_task(state="Extracting")["task_id"]
 

@@ -185,7 +185,7 @@ def test_refusals_name_the_options_that_help(run: Run, task: str, folder: Path) 
 
     assert (again.code, other.code, more.code) == (3, 3, 3)
     assert "land with --mode incremental, which adds what is new" in again.err
-    assert "or --if-exists skip or --if-exists overwrite" in again.err
+    assert "or land with --if-exists skip or --if-exists overwrite" in again.err
     assert "--format is csv and was jsonl" in other.err
     assert "--column is not set and was id" in more.err
     for refused in (again, other, more):

@@ -362,7 +362,7 @@ class TestMissingPackages:
     ) -> None:
         landing("t", fetch=listed(widening(1)))
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        with pytest.raises(ExtraMissing, match=r"to_arrow\(\) needs the package pyarrow.*\[parquet\]"):
+        with pytest.raises(ExtraMissing, match=r"a table of Arrow needs the package pyarrow.*\[parquet\]"):
             opened(folder).to_arrow()
         assert len(list(opened(folder).iter_rows())) == 2
 
@@ -371,7 +371,7 @@ class TestMissingPackages:
     ) -> None:
         landing("t", fetch=listed(widening(1)))
         monkeypatch.setitem(sys.modules, "duckdb", None)
-        with pytest.raises(ExtraMissing, match=r"to_duckdb\(\) needs the package duckdb.*\[duckdb\]"):
+        with pytest.raises(ExtraMissing, match=r"a relation of DuckDB needs the package duckdb.*\[duckdb\]"):
             opened(folder).to_duckdb()
 
     def test_zstd_is_an_extra(self, landing: Landed, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ class TestCredentials:
         self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
     ) -> None:
         client = connect_on_clock(credentials=Credentials(access_token=sandbox.access_token, api_key="wrong"))
-        with pytest.raises(errors.TokenRejected, match="Put a valid credential") as refusal:
+        with pytest.raises(errors.TokenRejected, match="Put a valid `refresh_token`") as refusal:
             client.send(endpoints.copy_task(demo.TASK_ID))
         assert refusal.value.status == 401
         assert len(sandbox.control.requests()) == 1

@@ -49,5 +49,5 @@ def test_a_process_that_dies_before_storing_leaves_an_explanation_and_no_hammeri
     for _ in range(4):
         with pytest.raises(GrantRejected, match="before the new one was stored") as error:
             connect(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)
-        assert "Put a new one" in str(error.value)
+        assert "Put a new `refresh_token`" in str(error.value)
     assert refreshes(sandbox) == [200, 400]
