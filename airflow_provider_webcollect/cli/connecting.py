@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import types
 from dataclasses import dataclass, replace
@@ -154,6 +155,8 @@ def use_airflow() -> None:
             "without it, as do credentials of the storage in the environment"
         ) from error
     log_to_stderr()
+    # it logs the traceback of a database that cannot be read; the command's own error says it in a sentence
+    logging.getLogger("airflow.models.variable").setLevel(logging.CRITICAL)
 
 
 def said_by_airflow(error: Exception) -> str:
@@ -169,7 +172,7 @@ def said_by_airflow(error: Exception) -> str:
 def _through_airflow(conn_id: str) -> ServiceAccess:
     use_airflow()
     try:
-        from airflow_provider_webcollect.hooks.token_store import make_token_store
+        from airflow_provider_webcollect.hooks.token_store import VariableTokenStore, make_token_store
         from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
         hook = WebCollectHook(conn_id)
@@ -181,7 +184,26 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
             f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another with --conn-id, "
             "or go without Airflow with --url"
         ) from error
-    return ServiceAccess(connection, hook.client.context, make_token_store(conn_id), hook)
+    store = make_token_store(conn_id)
+    if isinstance(store, VariableTokenStore) and connection.credentials.can_renew_tokens:
+        _require_database(conn_id)
+    return ServiceAccess(connection, hook.client.context, store, hook)
+
+
+def _require_database(conn_id: str) -> None:
+    """Raise :class:`ConnectionIncomplete` if Airflow's database, which keeps a token, cannot be read."""
+    from airflow.models import Variable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with create_session() as session:
+            session.scalar(select(Variable.id).limit(1))
+    except SQLAlchemyError as error:
+        raise ConnectionIncomplete(
+            f"Airflow keeps the token of the connection {conn_id}, but {said_by_airflow(error)}"
+        ) from error
 
 
 def _without_airflow(url: str, origin: str) -> ServiceAccess:

@@ -195,6 +195,32 @@ def test_a_status_without_airflow_s_database_gives_no_traceback(sandbox: Sandbox
     assert ended.returncode == 0
 
 
+@pytest.mark.parametrize("command", [["capacity", "--conn-id"], ["token", "status"], ["token", "refresh"]])
+def test_a_token_that_airflow_s_database_cannot_keep_is_said_in_a_sentence(
+    sandbox: Sandbox, tmp_path: Path, command: list[str]
+) -> None:
+    connection = {
+        "conn_type": "webcollect",
+        "host": sandbox.url,
+        "extra": {"refresh_token": sandbox.refresh_token},
+    }
+    environment = os.environ | {
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_CONN_MY_SERVICE": json.dumps(connection),
+        "AIRFLOW__WEBCOLLECT__TOKEN_STORE": "variable",
+    }
+    ended = subprocess.run(
+        [WEBCOLLECT, *command, "my_service"], env=environment, capture_output=True, text=True
+    )
+
+    assert (ended.returncode, ended.stdout) == (3, "")
+    [said] = [line for line in ended.stderr.splitlines() if "sqlite" in line or line.startswith("Error")]
+    assert said.startswith("Error: Airflow keeps the token of the connection my_service, but its database")
+    assert "`airflow db migrate` sets it up" in said
+    assert "Traceback" not in ended.stderr
+    assert sandbox.control.requests("/token") == []
+
+
 def test_a_table_of_a_query_has_the_columns_of_the_query(run: Run, task: str, tmp_path: Path) -> None:
     run("land", task, tmp_path / "landed")
     query = "select 1 as my_number, null as nothing"
