@@ -19,7 +19,7 @@ from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import ConnectionIncomplete, WebCollectError
+from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.tokens.store import FileTokenStore, TokenStore
 
@@ -95,10 +95,14 @@ def storage_location(path: str, storage_conn_id: str | None) -> Any:
     :param path: may also begin with ``./`` or ``../``.
     :param storage_conn_id: the Airflow connection of the storage; None for the one in ``path``. Without
         either, Airflow is not needed.
-    :raises InvalidArgument: if Airflow cannot reach the path with this connection.
+    :raises InvalidArgument: if it may be meant as a folder here or as a bucket, or Airflow cannot reach it
+        with this connection.
     """
     if path.split("/")[0] in {".", ".."}:
         path = str(Path(path).resolve())
+    elif path and not path.startswith("/") and ":" not in path:
+        rule = "it needs a scheme (s3://bucket/folder), or ./ in front for a folder here"
+        raise InvalidArgument("path", path, rule)
     connection = connection_of(path, storage_conn_id)
     if connection is None:
         return path

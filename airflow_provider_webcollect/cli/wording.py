@@ -55,7 +55,9 @@ def in_options(error: Exception, context: click.Context, command: click.Command)
         names = {field.name: f"{PREFIX}{field.name.upper()}" for field in FIELDS} | names
     if isinstance(error, InvalidArgument):
         # the value is the person's own
-        subject = _renamed(f"`{error.argument}`", names)
+        fields = {field.name: f"the connection's extra {field.name}" for field in FIELDS}
+        host = {"base_url": "the connection's host"} if airflow else {}
+        subject = _renamed(f"`{error.argument}`", fields | names | host)
         return f"{subject} is {error.value}; {_renamed(error.rule, names)}"
     said = str(error)
     if isinstance(error, WebCollectError):  # the endpoint is named as the hook's method

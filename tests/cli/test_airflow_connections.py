@@ -117,6 +117,24 @@ class TestService:
         assert "forgotten" in ended.err
         assert "--conn-id" in ended.err
 
+    @pytest.mark.parametrize(
+        ("fields", "named"),
+        [
+            ({"host": "ftp://host"}, "the connection's host is 'ftp://host'"),
+            ({"extra": {"timezone": "Mars"}}, "the connection's extra timezone is 'Mars'"),
+            ({"extra": {"requests_per_second": "many"}}, "the connection's extra requests_per_second is "),
+        ],
+    )
+    def test_a_wrong_field_of_a_connection_is_named(
+        self, run: Run, set_connection: Callable[..., None], fields: dict[str, Any], named: str
+    ) -> None:
+        set_connection(**fields)
+
+        ended = run("capacity", "--conn-id", CONN_ID)
+
+        assert ended.code == 2
+        assert f"Error: {named}" in ended.err
+
     def test_that_airflow_is_not_installed_is_said(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "airflow.settings", None)
 

@@ -110,7 +110,10 @@ def test_an_option_that_there_is_not_is_named(run: Run, command: list[str]) -> N
         (["land", "t", "FOLDER", "--column", "a", "--column", "a"], "--column is 'a'"),
         (["analytics", "--from", "2026-01-05", "--to", "2026-01-01"], "--to is"),
         (["analytics", "--task", ""], "--task"),
-        (["landing", "verify", "my-bucket/prices"], "PATH is 'my-bucket/prices'; it needs a scheme"),
+        (
+            ["landing", "verify", "my-bucket/prices"],
+            "PATH is 'my-bucket/prices'; it needs a scheme (s3://bucket/folder), or ./",
+        ),
         (["landing", "clean", "my-bucket/prices"], "a scheme"),
         (["landing", "verify", "nowhere://there"], "nowhere"),
         (["landing", "cat", "FOLDER", "-n", "x"], "--rows"),
