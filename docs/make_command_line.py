@@ -65,7 +65,7 @@ The folder that `land` and `landing verify` print is one that the other commands
 | Exit code | Means |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: a landing is damaged or not there, a run stopped, a copy not made, no such task or token |
+| 1 | the answer is no: a landing damaged or missing, a run stopped, a copy not made, no such task or token |
 | 2 | a wrong option or argument, or a missing extra; nothing was sent |
 | 3 | refused: it fails again until somebody acts |
 | 4 | failed: another try may help |

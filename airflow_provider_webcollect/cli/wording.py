@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 WITHOUT_AIRFLOW = "webcollect.without_airflow"
 #: The environment variables of a connection without Airflow begin with this, before an extra's name.
 PREFIX = "WEBCOLLECT_"
-#: Names that an error has for what a parameter of a command gives.
+#: Names that an error has for what a parameter of a command gives, and the names of such parameters.
 _PARAMETERS = {
-    "path": "destination",
-    "task_id": "task",
-    "task_ids": "tasks",
-    "object_storage_conn_id": "storage_conn_id",
-    "base_url": "url",
+    "path": ("destination",),
+    "task_id": ("task", "task_ids"),
+    "task_ids": ("tasks",),
+    "object_storage_conn_id": ("storage_conn_id",),
+    "base_url": ("url",),
 }
 #: `name` or `name[0]`, and name='value'.
 _NAME = re.compile(r"`(?:extra )?(?P<name>[a-z_]+)(?:\[\d+\])?`")
@@ -50,7 +50,9 @@ def in_options(error: Exception, context: click.Context, command: click.Command)
     """
     airflow = not context.meta.get(WITHOUT_AIRFLOW)
     names = {each.name: _typed(each) for each in command.params if each.name}
-    names |= {name: names[there] for name, there in _PARAMETERS.items() if there in names}
+    for name, parameters in _PARAMETERS.items():
+        for parameter in names.keys() & parameters:
+            names[name] = names[parameter]
     if not airflow:
         names = {field.name: f"{PREFIX}{field.name.upper()}" for field in FIELDS} | names
     if isinstance(error, InvalidArgument):

@@ -146,7 +146,7 @@ class TestCopy:
 
         assert ended.code == 3
         assert [row["task"] for row in ended.json] == [idle]
-        assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: " in ended.err
+        assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: sent, but " in ended.err
         assert LATER in ended.err
 
     @pytest.mark.parametrize(
@@ -575,15 +575,15 @@ def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
     ("arguments", "named"),
     [
         (["task", "copy"], "TASK"),
-        (["task", "copy", " "], "task_id"),
+        (["task", "copy", " "], "TASK is ''"),
         (["task", "copy", "t", "--group", "shops"], "--group"),
         (["task", "copy", "t", "--group", str(2**63)], str(2**63)),
         (["task", "move", "t"], "--group"),
-        (["task", "move", "", "--group", "1"], "task_id"),
+        (["task", "move", "", "--group", "1"], "TASK is ''"),
         (["task", "actions", "t", "--type", "ClickAction"], "--type"),
         (["task", "set-loop", "t", "a", "--item", "x"], "--type"),
         (["task", "set-loop", "t", "a", "--item", "x", "--type", "Numbers"], "--type"),
-        (["task", "set-loop", "t", "a", "--type", "TextList"], "at least one"),
+        (["task", "set-loop", "t", "a", "--type", "TextList"], "--item is []"),
         (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "nowhere"], "--file"),
         (["task", "set-loop", "t", "a", "--type", "TextList", "--file", "LATIN"], "--file"),
         (["task", "set-params", "t", "a", "TextToSet"], "TextToSet"),
@@ -591,15 +591,15 @@ def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
         (["task", "set-params", "t", "a", "x=", "--type", "ClickAction"], "--type"),
         (["task", "replace-urls", "t", "nowhere"], "nowhere"),
         (["task", "replace-urls", "t", "WORDS"], "line 2"),
-        (["task", "start", " "], "task_id"),
-        (["task", "mark-exported", ""], "task_id"),
+        (["task", "start", " "], "TASK is"),
+        (["task", "mark-exported", ""], "TASK is"),
         (["group", "delete", "shops"], "shops"),
-        (["app", "deprecate", ".."], "app_id"),
-        (["task", "start", "t", "--subtask", "s", "--subtask", " "], "subtask_ids[1]"),
+        (["app", "deprecate", ".."], "APP is"),
+        (["task", "start", "t", "--subtask", "s", "--subtask", " "], "--subtask is ''"),
         (["subtasks"], "TASK"),
-        (["subtasks", "t", ""], "task_ids[1]"),
+        (["subtasks", "t", ""], "TASK is ''"),
         (["analytics", "--method", "both"], "--method"),
-        (["analytics", "--member", ""], "member_names"),
+        (["analytics", "--member", ""], "--member is ''"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
