@@ -36,7 +36,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 CALL = ("endpoint", "method", "path", "body")
 COPIES = ("task", "copy", "name", "failure")
-ACTIONS = ("task", "action_id", "action_type", "name", "loop_type", "values", "properties")
+ACTIONS = ("action_id", "action_type", "name", "loop_type", "values", "properties", "task")
 APP = ("app_name", "status", "namespace", "version", "missing_secrets")
 
 
