@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 #: The files of the page, with their media types; no other file can be asked for.
 FILES = {
     "page.js": "text/javascript",
+    "sections.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "dom.js": "text/javascript",
+    "logic.js": "text/javascript",
     "page.css": "text/css",
-    "uPlot.esm.js": "text/javascript",
-    "uPlot.min.css": "text/css",
 }
 
 

@@ -1,0 +1,108 @@
+/** Bars of runs and of days, as SVG: its colours are those of the style sheet. */
+import { el, svg } from "./dom.js";
+import { cappedAxis, number, share } from "./logic.js";
+
+const STRIP = { height: 30, step: 6, width: 4.5, runs: 30 };
+const CHART = { width: 320, height: 96, foot: 4 };
+
+/** Return a bar for each run, the newest at the right: failed and empty ones, odd and cut ones differ in shape. */
+export function runStrip(label, runs, titleOf) {
+  const { height, step, width } = STRIP;
+  const { top, capped } = cappedAxis(runs.map((run) => run.rows));
+  const start = (STRIP.runs - runs.length) * step;
+  const marks = runs.map((run, index) => {
+    const x = start + index * step;
+    const name = run.is_odd ? "odd" : run.state;
+    const high = Math.max(2, (height - 7) * Math.min(1, (run.rows ?? 0) / (top || 1)));
+    const y = height - 1 - high;
+    const shapes = {
+      failed: [svg("path", { d: `M${x} ${height - 7}l5 5m0 -5l-5 5` })],
+      empty: [svg("rect", { x: x + 0.5, y: height - 5.5, width: width - 0.5, height: 4 })],
+      odd: [svg("rect", { x, y, width, height: high }), svg("path", { d: `M${x - 0.5} ${y - 1.5}l2.75 -4l2.75 4z` })],
+      landed: [svg("rect", { x, y, width, height: high })],
+    };
+    // a cut bar has a gap below its end
+    const gap = capped[index] ? svg("path", { class: "gap", d: `M${x - 0.5} ${y + 6}l5.5 -2.5v2l-5.5 2.5z` }) : null;
+    const area = svg("rect", { class: "area", x, y: 0, width: step, height });
+    const names = { class: `run ${name}`, "data-run-state": name, "data-capped": capped[index] };
+    return svg("g", names, area, shapes[name], gap, svg("title", {}, titleOf(run, capped[index])));
+  });
+  const size = { width: STRIP.runs * step, height, viewBox: `0 0 ${STRIP.runs * step} ${height}` };
+  const base = svg("path", { class: "base", d: `M${start} ${height - 0.5}H${STRIP.runs * step}` });
+  return svg("svg", { class: "strip", role: "img", "aria-label": label, ...size }, base, marks);
+}
+
+const FORMATS = { succeeded: share };
+/** By how many days a key goes. */
+const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+
+/** Return a chart of a value per day; the line below it tells the day that is pointed at, or chosen by arrow keys. */
+export function dayChart({ metric, title, low, high }, days, thresholds) {
+  const format = FORMATS[metric] ?? number;
+  const limits = [["low", thresholds[low]], ["high", thresholds[high]]].filter(([, limit]) => limit != null);
+  const isBeyond = (value) =>
+    value != null && limits.some(([name, limit]) => (name === "low" ? value < limit : value > limit));
+  const { width, height, foot } = CHART;
+  const values = days.map((day) => day[metric]);
+  const known = values.filter((value) => value != null);
+  if (!known.length) return el("p", { "data-chart": metric }, `${title}: not known for these days.`);
+  const { top: most, capped } = cappedAxis(values);
+  const top = Math.max(most, ...limits.map(([, limit]) => limit)) * 1.04 || 1;
+  const first = Date.parse(days[0].day);
+  // a day without a run leaves a gap
+  const places = days.map(({ day }, index) => Math.round((Date.parse(day) - first) / 86_400_000) || index);
+  const step = width / Math.max(12, places.at(-1) + 1);
+  const level = (value) => height - foot - (height - foot - 6) * Math.min(1, value / top);
+  const bars = days.map((day, index) => {
+    const [x, y] = [places[index] * step, level(values[index] ?? 0)];
+    const bar = { x: x + step * 0.1, y, width: step * 0.8, height: Math.max(1, height - foot - y) };
+    const area = svg("rect", { class: "area", x, y: 0, width: step, height });
+    const odd = isBeyond(values[index]);
+    const dot = odd && svg("circle", { cx: x + step / 2, cy: height - 1.5, r: 1.5 });
+    const gap = capped[index] && svg("path", { class: "gap", d: `M${x} ${y + 6}l${step} -3v2l${-step} 3z` });
+    const names = { class: odd ? "run odd" : "run landed", "data-day": day.day, "data-capped": capped[index] };
+    return svg("g", names, area, values[index] == null ? null : [svg("rect", bar), dot, gap]);
+  });
+  const lines = limits.map(([name, limit]) => {
+    const y = level(limit);
+    const text = `at ${name === "low" ? "least" : "most"} ${format(limit)}`;
+    const place = { class: "limit", x: width, y: name === "low" || y < 14 ? y + 11 : y - 3, "text-anchor": "end" };
+    return [svg("path", { class: "limit", d: `M0 ${y.toFixed(1)}H${width}` }), svg("text", place, text)];
+  });
+  const line = el("p", { class: "told" });
+  const names = {
+    class: "days",
+    // it chooses the day that the line tells
+    role: "slider",
+    tabindex: 0,
+    viewBox: `0 0 ${width} ${height}`,
+    "aria-label": title,
+    "aria-valuemin": 0,
+    "aria-valuemax": days.length - 1,
+    onkeydown: (event) => {
+      if (!(event.key in KEYS)) return;
+      event.preventDefault();
+      tell(chosen + KEYS[event.key]);
+    },
+  };
+  const drawing = svg("svg", names, bars, lines);
+  let chosen = days.length - 1;
+  const tell = (index) => {
+    chosen = Math.min(days.length - 1, Math.max(0, index));
+    const beyond = isBeyond(values[chosen]) ? ", beyond the limit" : "";
+    line.textContent = `${days[chosen].day}: ${format(values[chosen])}${beyond}`;
+    drawing.setAttribute("aria-valuenow", chosen);
+    drawing.setAttribute("aria-valuetext", line.textContent);
+    bars.forEach((bar, each) => bar.classList.toggle("chosen", each === chosen));
+  };
+  bars.forEach((bar, index) => bar.addEventListener("pointerenter", () => tell(index)));
+  tell(chosen);
+  return el(
+    "figure",
+    { "data-chart": metric },
+    el("figcaption", {}, title),
+    drawing,
+    el("div", { class: "range" }, el("span", {}, days[0].day), el("span", {}, days.at(-1).day)),
+    line,
+  );
+}

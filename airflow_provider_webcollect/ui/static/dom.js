@@ -1,0 +1,215 @@
+/** Elements of the page: how they are made, replaced and linked. Texts become text nodes, never HTML. */
+import { duration, exact, hasZone, isMapped, number, relative, taskName, UNKNOWN } from "./logic.js";
+
+const AIRFLOW = new URL("../../", import.meta.url);
+const SVG = "http://www.w3.org/2000/svg";
+const COPIED_MS = 2_000;
+
+/** How moments are told: the zone that the person has chosen, how far the server's clock is ahead, in ms. */
+export const told = { zone: "UTC", ahead: 0 };
+
+export function now() {
+  return Date.now() + told.ahead;
+}
+
+/** Make an element; attributes that are null or false are left out, `on…` adds a listener. */
+export function el(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value != null && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  return node;
+}
+
+export function button(text, onclick, attributes = {}) {
+  return el("button", { type: "button", onclick, ...attributes }, text);
+}
+
+function focusables(node) {
+  return [...node.querySelectorAll("a, button, select, [tabindex]")];
+}
+
+/**
+ * Give `parent` one child for each of `wanted`, which are `{ key, facts, draw }`.
+ *
+ * A child whose facts are the same as before stays, so that nothing flickers and selected text stays selected.
+ */
+export function place(parent, wanted) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const before = new Map([...parent.children].map((child) => [child.placed.key, child]));
+  const holder = focused && [...before.values()].find((child) => child.contains(focused));
+  const position = holder ? [holder, ...focusables(holder)].indexOf(focused) : -1;
+  const children = wanted.map(({ key, facts, draw }) => {
+    const text = JSON.stringify([facts]);
+    const child = before.get(key);
+    return child?.placed.text === text ? child : Object.assign(draw(), { placed: { key, text } });
+  });
+  for (const child of before.values()) if (!children.includes(child)) child.remove();
+  children.forEach((child, index) => {
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
+  });
+  if (position >= 0 && document.activeElement !== focused) {
+    const same = children.find((child) => child.placed.key === holder.placed.key);
+    const found = same ? [same, ...focusables(same)] : [];
+    (found[position] ?? found.at(-1))?.focus({ preventScroll: true });
+  }
+}
+
+/** Return a moment that is kept relative to now, its title is the exact time; one without a zone as it is. */
+export function time(moment, attributes = {}) {
+  if (!moment) return UNKNOWN;
+  if (!hasZone(moment)) return exact(moment);
+  const title = `${exact(moment, told.zone)} ${told.zone}`;
+  return tellAge(el("time", { datetime: moment, title, "data-told": "relative", ...attributes }));
+}
+
+/** Return how long ago a moment was, kept so, in the words of a duration. */
+export function elapsed(moment) {
+  return time(moment, { "data-told": "elapsed" });
+}
+
+function tellAge(each) {
+  const since = (now() - Date.parse(each.dateTime)) / 1000;
+  const isElapsed = each.dataset.told === "elapsed";
+  const text = isElapsed ? duration(Math.max(0, since)) : relative(each.dateTime, now());
+  if (each.textContent !== text) each.textContent = text;
+  return each;
+}
+
+/** Return the exact moment, its title is how long ago that was. */
+export function exactTime(moment) {
+  if (!moment) return UNKNOWN;
+  return el("time", { datetime: moment, title: relative(moment, now()) }, exact(moment, told.zone));
+}
+
+export function updateAges(root) {
+  root.querySelectorAll("time[data-told]").forEach(tellAge);
+}
+
+// ---- Links
+
+/** Return an address inside of Airflow; `parts` are the steps of its path. */
+export function airflowAddress(...parts) {
+  return new URL(parts.map(encodeURIComponent).join("/"), AIRFLOW);
+}
+
+export function airflowLink(text, ...parts) {
+  return el("a", { href: airflowAddress(...parts).href }, text);
+}
+
+/** Return a link to where one signs in, which leads back to this page. */
+export function signInLink(text) {
+  const url = new URL("api/v2/auth/login", AIRFLOW);
+  url.searchParams.set("next", location.pathname + location.search);
+  return el("a", { href: url.href }, text);
+}
+
+/** Return a link if the address is that of a web page, else the text alone. */
+export function outerLink(text, address) {
+  if (!/^https?:\/\//i.test(address)) return text;
+  return el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text);
+}
+
+export function runLink(each, text) {
+  return airflowLink(text, "dags", each.dag_id, "runs", each.run_id);
+}
+
+/** Return a link to the page of a task instance, which begins with its log; there it is cleared, too. */
+export function taskLink(each, text = taskName(each), tryNumber = null) {
+  const mapped = isMapped(each) ? ["mapped", each.map_index] : [];
+  const url = airflowAddress("dags", each.dag_id, "runs", each.run_id, "tasks", each.task_id, ...mapped);
+  if (tryNumber != null) url.searchParams.set("try_number", tryNumber);
+  return el("a", { href: url.href }, text);
+}
+
+/** Return the address of a task instance in Airflow's own API. */
+export function taskApi(each, ...rest) {
+  const parts = ["dags", each.dag_id, "dagRuns", each.run_id, "taskInstances", each.task_id, ...rest];
+  const url = new URL(`api/v2/${parts.map(encodeURIComponent).join("/")}`, AIRFLOW);
+  url.searchParams.set("map_index", each.map_index ?? -1);
+  return url;
+}
+
+// ---- Things of several sections
+
+const SHAPES = {
+  landed: "M2 7.5 5 10.5 12 3.5",
+  failed: "M3 3 11 11M11 3 3 11",
+  late: "M7 1.5a5.5 5.5 0 1 0 .01 0M7 4V7.5L9.5 9",
+  odd: "M7 2 12.5 12H1.5ZM7 5.5V8.5M7 10V10.6",
+  empty: "M7 2a5 5 0 1 0 .01 0M3.5 10.5 10.5 3.5",
+};
+SHAPES.failure = SHAPES.failed;
+SHAPES.timeout = SHAPES.late;
+
+/** Return a state as a shape and a word, which its colour repeats. */
+export function stateMark(kind, word = kind, title = null) {
+  const shape = svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, svg("path", { d: SHAPES[kind] }));
+  return el("span", { class: "state", "data-state": kind, title }, shape, word);
+}
+
+/** Return a button that copies a text; `shown` is selected where a page may not use the clipboard. */
+export function copyButton(text, name, shown, label = "Copy") {
+  const copy = async ({ currentTarget }) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // only pages of https have a clipboard
+      getSelection().selectAllChildren(shown);
+      document.execCommand("copy");
+    }
+    currentTarget.textContent = "Copied";
+    setTimeout(() => (currentTarget.textContent = label), COPIED_MS);
+  };
+  return button(label, copy, { "aria-label": `${label} ${name}`, class: "quiet" });
+}
+
+/** Return a text in the letters of code, or what stands for it, with a button that copies it. */
+export function copyable(text, name, content = text) {
+  const code = el("code", {}, content);
+  return el("span", { class: "copyable" }, code, copyButton(text, name, code));
+}
+
+/** A table whose rows are replaced one by one; a narrow page shows them as cards. */
+export class Table {
+  /** :param heads: texts; that of the column that names a row begins with `*`, those above numbers with `#`. */
+  constructor(label, heads) {
+    const classes = { "*": "name", "#": "number" };
+    this.heads = heads.map((head) => ({ text: head.replace(/^[*#]/, ""), class: classes[head[0]] }));
+    const columns = this.heads.map((head) => el("th", { scope: "col", class: head.class }, head.text));
+    this.body = el("tbody");
+    this.element = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, columns)), this.body);
+  }
+
+  show(wanted) {
+    place(this.body, wanted);
+    this.element.hidden = !wanted.length;
+  }
+
+  /** Return a row; what is no cell yet becomes one. */
+  row(attributes, ...contents) {
+    const cells = contents.map((content, index) => {
+      const known = { "data-head": this.heads[index].text, class: this.heads[index].class };
+      if (!(content instanceof HTMLTableCellElement)) return el("td", known, content);
+      return fill(content, known, []);
+    });
+    return el("tr", attributes, cells);
+  }
+}
+
+export function cell(attributes, ...contents) {
+  return el("td", attributes, contents);
+}
+
+export function numeric(value) {
+  return el("td", {}, number(value));
+}

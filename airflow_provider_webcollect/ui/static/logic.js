@@ -1,0 +1,388 @@
+/** What the page and the tile say, without the document: names, formats, states, filters. */
+
+export const UNKNOWN = "—";
+export const DAY = 86_400;
+
+// ---- Numbers and texts
+
+export function number(value, digits = 2) {
+  return value == null ? UNKNOWN : new Intl.NumberFormat("en", { maximumFractionDigits: digits }).format(value);
+}
+
+export function bytes(value) {
+  if (value == null) return UNKNOWN;
+  const power = value < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
+  return `${number(value / 1000 ** power, 1)} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
+export function share(value) {
+  return value == null ? UNKNOWN : `${number(value * 100, 0)} %`;
+}
+
+export function counted(count, one, several = `${one}s`) {
+  return `${number(count)} ${count === 1 ? one : several}`;
+}
+
+/** Return a number of seconds in the largest fitting unit. */
+export function duration(seconds, digits = 0) {
+  if (seconds == null) return UNKNOWN;
+  const units = [["d", DAY], ["h", 3_600], ["min", 60]];
+  const [unit, size] = units.find(([, length]) => seconds >= 1.5 * length) ?? ["s", 1];
+  return `${number(seconds / size, digits)} ${unit}`;
+}
+
+/** Return a text as a literal of Python; JSON's escapes are Python's, too. */
+export function pythonString(text) {
+  return JSON.stringify(text);
+}
+
+/** Return a text as one word of a POSIX shell. */
+export function shellWord(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+// ---- Moments
+
+export function hasZone(moment) {
+  return /(Z|[+-]\d\d:?\d\d)$/i.test(moment ?? "") && !Number.isNaN(Date.parse(moment));
+}
+
+/** Return the time zone that a person has chosen in Airflow, which keeps it as JSON; else the browser's. */
+export function chosenZone(stored) {
+  const browser = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+  try {
+    const name = JSON.parse(stored);
+    if (typeof name !== "string" || name === "local") return browser;
+    return new Intl.DateTimeFormat("en", { timeZone: name }).resolvedOptions().timeZone;
+  } catch {
+    return browser;
+  }
+}
+
+/** Return the difference to UTC that a zone has at a moment, `+02:00`. */
+export function offset(zone, now) {
+  const parts = new Intl.DateTimeFormat("en", { timeZone: zone, timeZoneName: "longOffset" }).formatToParts(now);
+  return parts.find((part) => part.type === "timeZoneName").value.replace("GMT", "") || "+00:00";
+}
+
+/** Return a moment as a date and a time of a zone; one without a zone, which the service sends, as it is. */
+export function exact(moment, zone) {
+  if (!moment) return UNKNOWN;
+  if (!hasZone(moment)) return String(moment).replace("T", " ").slice(0, 19);
+  return new Intl.DateTimeFormat("sv", { timeZone: zone, dateStyle: "short", timeStyle: "medium" }).format(
+    new Date(moment),
+  );
+}
+
+/** Return the same, without the date if that is today's. */
+export function clock(moment, zone, now) {
+  const [date, time] = exact(moment, zone).split(" ");
+  return date === exact(new Date(now).toISOString(), zone).split(" ")[0] ? time : `${date} ${time}`;
+}
+
+export function relative(moment, now) {
+  const seconds = (Date.parse(moment) - now) / 1000;
+  return seconds > 1 ? `in ${duration(seconds)}` : `${duration(Math.max(0, -seconds))} ago`;
+}
+
+// ---- What was read, and how old it is
+
+function isBefore(one, other) {
+  return (Date.parse(one ?? "") || 0) < (Date.parse(other ?? "") || 0);
+}
+
+/** Return whether a response is older than what is shown: each API server process has a cache of its own. */
+export function isStale(came, shown) {
+  return isBefore(came?.read_at, shown?.read_at);
+}
+
+/**
+ * Return what is known of a part of the service, from what is shown and what has come.
+ *
+ * That the service does not answer is known until something was read after it, or another problem is told.
+ */
+export function newestKnown(shown, came) {
+  const isOlder = isStale(came, shown);
+  const known = { ...(isOlder ? shown : came) };
+  const isOver = !isOlder && came.problem && !came.unanswered_since;
+  const waits = isOver ? [] : [shown, came].filter((each) => each?.unanswered_since);
+  const last = waits.find((each) => !isBefore(each.unanswered_since, known.read_at));
+  return { ...known, unanswered_since: last?.unanswered_since ?? null };
+}
+
+/** Return the oldest of the moments that are within a minute of the newest: the age of the page. */
+export function pageAge(moments) {
+  const known = moments.filter(Boolean).sort((one, other) => Date.parse(one) - Date.parse(other));
+  return known.find((moment) => !isMuchOlder(moment, known.at(-1))) ?? null;
+}
+
+export function isMuchOlder(moment, newest) {
+  return Date.parse(newest) - Date.parse(moment) > 60_000;
+}
+
+// ---- Names
+
+/** Return what identifies an Airflow task, or its landings of an asset. */
+export function identity(...parts) {
+  return parts.map((part) => part ?? "").join("/");
+}
+
+export function taskKey(each) {
+  return identity(each.dag_id, each.run_id, each.task_id, each.map_index ?? -1);
+}
+
+export function seriesKey(each) {
+  return identity(each.dag_id, each.task_id, each.map_index ?? -1, each.asset?.uri);
+}
+
+export function isMapped(each) {
+  return each.map_index != null && each.map_index >= 0;
+}
+
+export function taskName(each) {
+  return `${each.dag_id} · ${each.task_id}${isMapped(each) ? `[${each.map_index}]` : ""}`;
+}
+
+export function shortId(id) {
+  return /^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(id) ? `${id.slice(0, 8)}…` : id;
+}
+
+/** Return how collection tasks are called: by the service, else `another`, else by a short id. */
+export function collectionName(ids, names, another = null) {
+  if (ids.length > 1) return [another, counted(ids.length, "collection task")].filter(Boolean).join(" · ");
+  return names?.[ids[0]] ?? another ?? (ids.length ? shortId(ids[0]) : UNKNOWN);
+}
+
+export function landingName(series, names) {
+  const { name = "", uri = "" } = series.asset ?? {};
+  const ids = series.sources.map((source) => source.collection_task_id);
+  // the name of an asset is its URI unless somebody has given it another, which says more than many ids do
+  const isUsable = name && !name.startsWith("webcollect://") && (ids.length < 2 || name !== uri);
+  const batch = series.lotno ? `, batch ${series.lotno}` : "";
+  return collectionName(ids, names?.[series.webcollect_conn_id], isUsable ? name : null) + batch;
+}
+
+export function activityName(each, names) {
+  return collectionName(each.collection_task_ids ?? [], names?.[each.webcollect_conn_id]);
+}
+
+// ---- Landings
+
+export const STATES = ["failed", "late", "empty", "odd"];
+
+/** Return the gravest of the marks of a series, or that it has landed. */
+export function stateOf(series) {
+  return STATES.find((state) => series.marks.includes(state)) ?? "landed";
+}
+
+/** Return why a series has a mark. */
+export function reasonOf(series, mark, now) {
+  const newest = series.runs.at(-1) ?? {};
+  const usually = newest.usual_rows == null ? "" : `, usually ${number(newest.usual_rows)}`;
+  if (mark === "late") {
+    const last = series.landed_at ? `; the last landing was ${relative(series.landed_at, now)}` : "";
+    const expected = series.expected_at ? `expected ${relative(series.expected_at, now)}` : "nothing has landed";
+    return `${expected}, usually every ${duration(series.usual_seconds)}${last}`;
+  }
+  if (mark === "failed") return `the newest run has failed ${relative(newest.ended_at, now)}`;
+  return `${counted(newest.rows, "row")}${usually}`;
+}
+
+/** Return the marked series, the gravest first, then the others, each in the server's order. */
+export function inOrder(series) {
+  const rank = (each) => (STATES.indexOf(stateOf(each)) + STATES.length + 1) % (STATES.length + 1);
+  return series.toSorted((one, other) => rank(one) - rank(other));
+}
+
+/**
+ * Return how high a chart is, and which of its bars are higher: the first full load is far above all others,
+ * which would else be flat.
+ */
+export function cappedAxis(values, times = 3) {
+  const known = values.filter((value) => value > 0).sort((one, other) => one - other);
+  const highest = known.at(-1) ?? 0;
+  const limit = known.length > 2 ? times * known[Math.floor((known.length - 1) / 2)] : Infinity;
+  const top = Math.min(highest, limit);
+  return { top, capped: values.map((value) => value > top) };
+}
+
+/** Return the lines that read a landing, in Python and in a shell. */
+export function readingLines(path) {
+  const query = "select count(*) from landing";
+  return {
+    python: `read_landing(${pythonString(path)})`,
+    shell: `webcollect landing sql ${shellWord(path)} ${shellWord(query)}`,
+  };
+}
+
+// ---- What needs somebody
+
+export const NO_ERROR = "failed without an error in its log; open the log";
+
+/** Return the last error in the entries of a task's log; what was raised, not its cause, ended the task. */
+export function errorIn(content) {
+  const entries = (Array.isArray(content) ? content : []).filter((entry) => entry && typeof entry === "object");
+  const raised = entries.findLast((entry) => entry.error_detail?.length)?.error_detail[0];
+  if (raised) return `${raised.exc_type}: ${raised.exc_value}`;
+  const logged = entries.findLast((entry) => /^(error|critical)$/i.test(entry.level));
+  return logged?.event ?? NO_ERROR;
+}
+
+/**
+ * Return what needs somebody, the gravest first: `{ key, kind, failures | series | task, message }`.
+ *
+ * :param messageOf: gives the reason of a failure, null if it is not known yet; failures with the same reason
+ *     are one item.
+ */
+export function attention(series, activity, messageOf) {
+  const open = (activity?.failures ?? []).filter((failure) => !failure.recovered_at);
+  const groups = new Map();
+  for (const failure of open) {
+    const message = messageOf(failure);
+    const key = message ?? taskKey(failure);
+    if (!groups.has(key)) groups.set(key, { key: `failure ${taskKey(failure)}`, kind: "failure", message, failures: [] });
+    groups.get(key).failures.push(failure);
+  }
+  const told = new Set(open.map(taskKey));
+  const marked = (mark) =>
+    series
+      .filter((each) => each.marks.includes(mark))
+      .filter((each) => mark !== "failed" || !told.has(taskKey({ ...each, run_id: each.runs.at(-1)?.run_id })))
+      .map((each) => ({ key: `${mark} ${seriesKey(each)}`, kind: mark, series: each }));
+  const near = (activity?.running ?? [])
+    .filter((task) => task.is_near_timeout)
+    .map((task) => ({ key: `timeout ${taskKey(task)}`, kind: "timeout", task }));
+  return [...groups.values(), ...marked("failed"), ...marked("late"), ...near, ...marked("empty"), ...marked("odd")];
+}
+
+// ---- Running
+
+/** Return the sum of a count, null if none is known. */
+function sum(entries, name) {
+  const known = entries.map((entry) => entry[name]).filter((value) => value != null);
+  return known.length ? known.reduce((one, other) => one + other, 0) : null;
+}
+
+/** Return how far the collection tasks of an Airflow task are, by the service's tasks of its connection. */
+export function progress(task, serviceTasks) {
+  const ids = task.collection_task_ids ?? [];
+  const found = serviceTasks.filter((each) => ids.includes(each.task));
+  const states = Map.groupBy(found, (each) => each.status ?? UNKNOWN);
+  const words = [...states].map(([state, each]) => (found.length > 1 ? `${number(each.length)} ${state}` : state));
+  return {
+    state: words.join(", ") || null,
+    done: sum(found, "sub_tasks_done"),
+    of: sum(found, "sub_tasks"),
+    rows: sum(found, "rows"),
+  };
+}
+
+/** Return whether somebody wants to see a collection task at once: it runs, or has not ended well. */
+export function isActive(task) {
+  return !["Finished", "Unexecuted"].includes(task.status);
+}
+
+// ---- The service in sentences
+
+export function capacitySentence(counts) {
+  const said = (count, word) => (count == null ? null : `${number(count)} ${word}`);
+  const list = (...parts) => parts.filter(Boolean).join(", ");
+  const { extracting_count, waiting_count, finished_count, executing_sub_task_count, waiting_sub_task_count } =
+    counts ?? {};
+  const tasks = list(
+    said(extracting_count, "extracting"), said(waiting_count, "waiting"), said(finished_count, "finished"),
+  );
+  const parts = list(said(executing_sub_task_count, "extracting"), said(waiting_sub_task_count, "waiting"));
+  return [tasks && `Tasks: ${tasks}`, parts && `sub-tasks: ${parts}`].filter(Boolean).join("; ") || null;
+}
+
+/** Return since when the service does not answer, what was last known then, and other problems; each once. */
+export function serviceTrouble(parts) {
+  const known = Object.entries(parts).filter(([, part]) => part);
+  const first = (moments) => moments.filter(Boolean).sort((one, other) => Date.parse(one) - Date.parse(other));
+  const silent = known.filter(([, part]) => part.unanswered_since).map(([, part]) => part);
+  const problems = Map.groupBy(known.filter(([, part]) => part.problem), ([, part]) => part.problem);
+  return {
+    since: first(silent.map((part) => part.unanswered_since))[0] ?? null,
+    lastKnown: first(silent.map((part) => part.read_at)).at(-1) ?? null,
+    problems: [...problems].map(([problem, each]) => ({
+      problem,
+      names: each.length < known.length ? each.map(([name]) => name) : [],
+      lastKnown: first(each.map(([, part]) => part.read_at)).at(-1) ?? null,
+    })),
+  };
+}
+
+export function serviceState(known, zone, now) {
+  const { since, problems } = serviceTrouble(known);
+  const silence = since && `service not answering since ${clock(since, zone, now)}`;
+  if (since || problems.length) return { text: silence ?? "service in trouble", isTrouble: true };
+  if (!Object.values(known).some((part) => part?.read_at)) return { text: "service being asked …", isTrouble: false };
+  const ends = known.token?.value?.expires_at;
+  const left = ends ? (Date.parse(ends) - now) / 1000 : null;
+  const token = left == null ? "" : `, token ${left > 0 ? duration(left) : "expired"}`;
+  return { text: `service answering${token}`, isTrouble: left != null && left <= 0 };
+}
+
+// ---- The top line, filters and search
+
+/**
+ * Return the parts of the top line, in groups: `{ filter, text, isTrouble }`.
+ *
+ * :param service: what `serviceState` says; null if the person may not read it, or there is none.
+ */
+export function topLine(landings, activity, service = null) {
+  const groups = [];
+  if (landings) {
+    const { counts, left_out } = landings;
+    const marks = STATES.filter((state) => counts[state]);
+    groups.push([
+      { filter: "landings", text: counted(counts.landings + left_out, "landing"), isTrouble: false },
+      ...marks.map((state) => ({ filter: state, text: `${number(counts[state])} ${state}`, isTrouble: true })),
+    ]);
+  }
+  if (activity) {
+    const open = activity.failures.filter((failure) => !failure.recovered_at).length + activity.failures_left_out;
+    const running = activity.running.length + activity.running_left_out;
+    groups.push([{ filter: "running", text: `${number(running)} running`, isTrouble: false }]);
+    groups.push([{ filter: "failures", text: counted(open, "open failure"), isTrouble: open > 0 }]);
+  }
+  if (service) groups.push([{ filter: "service", ...service }]);
+  return groups;
+}
+
+/** Return whether the filter lets an item of the section be seen; `kind` is what `attention` says. */
+export function isShown(filter, section, kind = null) {
+  if (!filter) return true;
+  if (section !== "attention") return section === (STATES.includes(filter) ? "landings" : filter);
+  const kinds = { failures: ["failure"], landings: STATES, running: ["timeout"], service: [] };
+  return (kinds[filter] ?? [filter]).includes(kind);
+}
+
+/** Return whether each word of the search is in one of the texts. */
+export function matches(search, texts) {
+  const text = texts.flat(Infinity).filter((each) => each != null).join("\n").toLowerCase();
+  return search.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+export function seriesTexts(series, names) {
+  const ids = series.sources.map((source) => source.collection_task_id);
+  const known = ids.map((id) => names?.[series.webcollect_conn_id]?.[id]);
+  return [
+    landingName(series, names), taskName(series), ids, known, series.asset?.name, series.asset?.uri,
+    series.destination, stateOf(series), series.marks,
+  ];
+}
+
+export function activityTexts(each, names) {
+  const ids = each.collection_task_ids ?? [];
+  const known = ids.map((id) => names?.[each.webcollect_conn_id]?.[id]);
+  return [activityName(each, names), taskName(each), ids, known, each.operator, each.state, each.way];
+}
+
+/** Return the series that match a search, and those that the server has found for it, which may be others. */
+export function searched(series, search, found, names) {
+  const matching = series.filter((each) => matches(search, seriesTexts(each, names)));
+  const known = new Set(matching.map(seriesKey));
+  return [...matching, ...(found ?? []).filter((each) => !known.has(seriesKey(each)))];
+}

@@ -1,0 +1,309 @@
+/** What the sections of the page show: a landing and its details, what needs somebody, waits, the service. */
+import { dayChart, runStrip } from "./charts.js";
+import {
+  airflowAddress, airflowLink, button, cell, copyable, copyButton, el, elapsed, exactTime, numeric, outerLink, runLink,
+  stateMark, Table, taskLink, time, told,
+} from "./dom.js";
+import {
+  activityName, bytes, capacitySentence, clock, collectionName, counted, duration, exact, landingName, number,
+  progress, readingLines, reasonOf, shortId, stateOf, taskKey, UNKNOWN,
+} from "./logic.js";
+
+const DAY_CHARTS = [
+  { metric: "rows", title: "Rows per day", low: "rows_low", high: "rows_high" },
+  { metric: "succeeded", title: "Share of successful runs", low: "succeeded_low" },
+  { metric: "cost", title: "Cost per day", high: "cost_high" },
+];
+/** How many Airflow tasks of one reason are listed at once. */
+const LISTED = 5;
+
+// ---- Landings
+
+export const LANDING_HEADS = [
+  "State", "*Collection task", "DAG · task", "Latest runs", "#New rows", "#All rows", "Landed", "Next expected",
+];
+
+/** Return the row of a series; `toggle` shows or hides its details. */
+export function landingRow(table, key, series, names, now, isOpen, toggle) {
+  const newest = series.runs.at(-1) ?? {};
+  const state = stateOf(series);
+  const others = series.marks.filter((mark) => mark !== state);
+  const ids = series.sources.map((source) => source.collection_task_id);
+  const known = names[series.webcollect_conn_id];
+  const unfold = button(landingName(series, names), toggle, {
+    class: "unfold",
+    "aria-expanded": String(isOpen),
+    title: ids.map((id) => [known?.[id], id].filter(Boolean).join(", ")).join("\n") || null,
+  });
+  const usually = el("small", {}, newest.usual_rows == null ? "" : ` usually ${number(newest.usual_rows)}`);
+  const task = { ...series, run_id: newest.run_id };
+  return table.row(
+    { "data-series": key, "data-marks": series.marks.join(" ") },
+    stateMark(state, [state, ...others].join(", "), series.marks.map((mark) => reasonOf(series, mark, now)).join("; ")),
+    unfold,
+    newest.run_id ? taskLink(task) : taskLink(series),
+    runStrip(stripLabel(series), series.runs, runTitle),
+    cell({ "data-rows": newest.rows, "data-bytes": newest.bytes }, number(newest.rows), usually),
+    numeric(newest.total_rows),
+    time(series.landed_at),
+    series.is_paused ? "paused" : time(series.expected_at),
+  );
+}
+
+function stripLabel({ runs }) {
+  const counts = Map.groupBy(runs, (run) => run.state);
+  const rest = ["failed", "empty"].filter((state) => counts.has(state));
+  const said = rest.map((state) => `${number(counts.get(state).length)} ${state}`);
+  const odd = runs.filter((run) => run.is_odd).length;
+  return [`New rows of the latest ${counted(runs.length, "run")}`, ...said, odd ? `${odd} odd` : []].flat().join(", ");
+}
+
+function runTitle(run, isCapped) {
+  const when = exact(run.ended_at, told.zone);
+  if (run.state === "failed") return `${when}: failed`;
+  const usual = run.usual_rows == null ? "" : `, usually ${number(run.usual_rows)}`;
+  return `${when}: ${counted(run.rows, "row")}${usual}${isCapped ? " (the bar is cut)" : ""}`;
+}
+
+/** Return the row below that of a series, with all that is known of it. */
+export function landingDetails(series, names, links) {
+  const known = names[series.webcollect_conn_id];
+  const fact = (name, ...content) => [el("dt", {}, name), el("dd", {}, content)];
+  const stored = links.map(([name, address]) => outerLink(name, address ?? "")).filter((link) => link.href);
+  const isOne = series.sources.length < 2;
+  const [source] = series.sources;
+  const lines = isOne && series.destination ? readingLines(series.destination) : null;
+  const facts = el(
+    "dl",
+    {},
+    series.destination && fact("Destination", copyable(series.destination, "the destination", outerLink(series.destination, series.destination))),
+    isOne && series.manifests.map((path) => fact("Manifest", copyable(path, "the manifest", outerLink(path, path)))),
+    isOne && source && fact("Collection task", known?.[source.collection_task_id], " ", copyable(source.collection_task_id, "the id")),
+    fact("Asset", copyable(series.asset.uri, "the asset's URI")),
+    fact("Connection", series.webcollect_conn_id),
+    lines && fact("Read in Python", copyable(lines.python, "the line of Python")),
+    lines && fact("Read in a shell", copyable(lines.shell, "the command")),
+    stored.length ? fact("Links", el("span", { class: "links" }, stored)) : null,
+    fact("DAG", airflowLink(series.dag_id, "dags", series.dag_id), ", to trigger it"),
+  );
+  const content = [facts, isOne ? null : sourcesTable(series, known), runsTable(series)];
+  return el("tr", { class: "details" }, cell({ colspan: LANDING_HEADS.length }, content));
+}
+
+function sourcesTable(series, known) {
+  const table = new Table("Collection tasks of the newest landing", ["*Collection task", "Id", "#Rows", "Manifest", "Copy"]);
+  const draw = ({ collection_task_id: id, rows }, index) => {
+    const path = series.manifests[index] ?? "";
+    // all are below the destination, mostly
+    const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
+    const lines = readingLines(path);
+    const copies = [
+      copyButton(path, `the manifest of ${id}`, code, "Manifest"),
+      copyButton(lines.python, `the line of Python that reads ${id}`, code, "Python"),
+      copyButton(lines.shell, `the command that reads ${id}`, code, "Shell"),
+    ];
+    return table.row(
+      { "data-source": id }, collectionName([id], known), copyable(id, "the id"), numeric(rows), code,
+      el("span", { class: "copies" }, path && copies),
+    );
+  };
+  table.show(series.sources.map((each, index) => ({
+    key: each.collection_task_id, facts: 0, draw: () => draw(each, index),
+  })));
+  return table.element;
+}
+
+function runsTable(series) {
+  const hasManifests = series.runs.some((run) => run.manifests);
+  const heads = ["State", "*DAG run", "Logical date", "Ended", "#Rows", "#Rows in all", "#Bytes", "#Duration"];
+  const table = new Table("Runs, the newest first", hasManifests ? [...heads, "Manifest"] : heads);
+  const draw = (run) => {
+    const state = run.is_odd ? "odd" : run.state;
+    const usual = run.usual_rows == null ? null : `usually ${number(run.usual_rows)}`;
+    const cells = [
+      stateMark(state, state, usual), runLink({ ...series, ...run }, run.run_id), exactTime(run.logical_date),
+      exactTime(run.ended_at), cell({ title: usual }, number(run.rows)), numeric(run.total_rows), bytes(run.bytes),
+      duration(run.duration, 1),
+    ];
+    if (hasManifests) cells.push((run.manifests ?? []).map((path) => copyable(path, "the manifest")));
+    return table.row({ "data-run": run.run_id, "data-rows": run.rows }, ...cells);
+  };
+  table.show(series.runs.map((run) => ({ key: run.run_id, facts: 0, draw: () => draw(run) })).reverse());
+  return el("div", { class: "scroll" }, table.element);
+}
+
+// ---- What needs somebody
+
+/** Return an item of `attention`; `act` has what its buttons do. */
+export function attentionItem(item, names, now, act) {
+  const { kind, failures, series, task } = item;
+  if (failures) return failureItem(item, names, act);
+  if (task) {
+    const until = ["works or waits for ", elapsed(task.since), ", times out ", time(task.timeout_at)];
+    return listItem(kind, "near timeout", [activityName(task, names)], until, [taskLink(task)]);
+  }
+  const show = button(landingName(series, names), () => act.reveal(series), { class: "text" });
+  const links = [taskLink({ ...series, run_id: series.runs.at(-1)?.run_id })];
+  if (kind === "late") links.push(airflowLink("DAG, to trigger it", "dags", series.dag_id));
+  return listItem(kind, kind, [show], [reasonOf(series, kind, now)], links);
+}
+
+function listItem(kind, word, head, text, links) {
+  const body = el("div", {}, el("strong", {}, head), " ", el("span", { class: "reason" }, text));
+  return el("li", { "data-attention": kind }, stateMark(kind, word), body, el("div", { class: "links" }, links));
+}
+
+function failureItem({ failures, message }, names, act) {
+  const [failure] = failures;
+  const willRetry = failures.every((each) => each.will_retry);
+  const isOne = failures.length === 1;
+  const head = isOne ? taskLink(failure) : `${number(failures.length)} tasks:`;
+  const reason = message ? shortened(message) : button("Show the reason", () => act.readMessage(failure));
+  const isOpen = act.isOpen(failure);
+  const listed = isOpen ? failures : failures.slice(0, LISTED);
+  const more = failures.length - listed.length;
+  const list = isOne ? null : el("ul", {}, listed.map((each) => el("li", {}, taskLink(each), " ", failureFacts(each, names))));
+  const unfold = more ? button(`${number(more)} more`, () => act.open(failure), { class: "quiet" }) : null;
+  const canRetry = act.canRetry(failure) ? button("Read the log again", () => act.readMessage(failure)) : null;
+  const body = el(
+    "div", {}, el("strong", {}, head), " ", el("span", { class: "reason message" }, reason), " ", canRetry,
+    isOne ? el("div", { class: "facts" }, failureFacts(failure, names)) : null, list, unfold,
+  );
+  const attributes = { "data-attention": "failure", "data-failure": failures.map(taskKey).join(" ") };
+  return el("li", attributes, stateMark("failure", willRetry ? "up for retry" : "failed"), body);
+}
+
+function failureFacts(each, names) {
+  const name = each.collection_task_ids?.length ? [activityName(each, names), ", "] : [];
+  const retry = each.will_retry ? ", Airflow will try it again" : "";
+  return el(
+    "span", { class: "facts" }, name, each.try_number > 1 ? `try ${number(each.try_number)}, ` : null, time(each.ended_at), retry, " ",
+    el("span", { class: "links" }, taskLink(each, "Open the log", each.try_number), taskLink(each, "Clear it in Airflow")),
+  );
+}
+
+function shortened(text) {
+  const longest = 300;
+  const isLong = text.length > longest;
+  return el("span", { title: isLong && text }, isLong ? `${text.slice(0, longest)} …` : text);
+}
+
+/** Return a row of a failure that a later run has made good. */
+export function recoveredItem(each, names) {
+  const links = [taskLink(each, "Open the log", each.try_number)];
+  const when = ["failed ", time(each.ended_at), ", succeeded ", time(each.recovered_at)];
+  return listItem("landed", "recovered", [taskLink(each)], when, links, names);
+}
+
+// ---- Running
+
+export const RUNNING_HEADS = [
+  "*Collection task", "State", "#Sub-tasks", "#Rows", "Since", "Timeout", "Airflow task", "Where",
+];
+
+export function runningRow(table, key, each, names, serviceTasks) {
+  const { state, done, of, rows } = progress(each, serviceTasks);
+  const ids = each.collection_task_ids ?? [];
+  const share = of == null ? UNKNOWN : done == null ? number(of) : `${number(done)} of ${number(of)}`;
+  const near = each.is_near_timeout ? [" ", stateMark("timeout", "near")] : null;
+  return table.row(
+    { "data-task": key },
+    el("span", { title: ids.join("\n") || null }, ids.length ? activityName(each, names) : each.operator ?? UNKNOWN),
+    state ?? each.state?.replaceAll("_", " ") ?? UNKNOWN,
+    share,
+    numeric(rows),
+    elapsed(each.since),
+    el("span", {}, time(each.timeout_at), near),
+    taskLink(each),
+    each.way,
+  );
+}
+
+// ---- The service
+
+export function serviceSentences({ capacity, token }) {
+  const counts = capacity?.read_at ? capacitySentence(capacity.value) : null;
+  const said = [];
+  if (counts) said.push(el("p", { "data-sentence": "capacity" }, `${counts}.`));
+  if (token?.read_at) said.push(el("p", { "data-sentence": "token" }, tokenSentence(token.value)));
+  return el("div", {}, said);
+}
+
+function tokenSentence(token) {
+  if (!token) return "Access token: none is stored, since no process has needed a new one.";
+  const by = token.stored_by ? ` by ${token.stored_by}` : "";
+  const end = token.expires_at ? [", ends ", time(token.expires_at)] : [];
+  return ["Access token: stored ", time(token.stored_at), by, end, "."];
+}
+
+const TASK_HEADS = ["*Collection task", "State", "#Rows", "#Sub-tasks", "#Runs", "Started", "Ended", "Next run"];
+
+export function tasksTable(label, tasks, names) {
+  const table = new Table(label, TASK_HEADS);
+  const draw = (task) =>
+    table.row(
+      { "data-collection-task": task.task },
+      el("span", { title: task.task }, names?.[task.task] ?? shortId(task.task)),
+      task.status ?? UNKNOWN,
+      numeric(task.rows),
+      task.sub_tasks_done == null ? number(task.sub_tasks) : `${number(task.sub_tasks_done)} of ${number(task.sub_tasks)}`,
+      numeric(task.runs),
+      time(task.started),
+      time(task.ended),
+      time(task.next_run),
+    );
+  table.show(tasks.map((task) => ({ key: task.task, facts: task, draw: () => draw(task) })));
+  return table.element;
+}
+
+export function dayCharts(value) {
+  const { days = [], thresholds = {} } = value ?? {};
+  if (!days.length) return el("p", {}, "The service tells of no run in the last 30 days.");
+  return el("div", { class: "charts" }, DAY_CHARTS.map((chart) => dayChart(chart, days, thresholds)));
+}
+
+/** Return what to say of a service that does not answer, or not as it should. */
+export function troubleNote({ since, lastKnown, problems }, now, titles) {
+  const last = (moment) => (moment ? `last known ${clock(moment, told.zone, now)}` : "nothing of it is known yet");
+  const silence = since && el(
+    "div", {}, `The service has not answered since ${clock(since, told.zone, now)} (`,
+    // only the silence itself is worth an announcement, not each second of it
+    el("span", { "aria-live": "off" }, elapsed(since)), `); ${last(lastKnown)}.`,
+  );
+  const said = problems.map(({ problem, names, lastKnown: moment }) => {
+    const about = names.length ? `${names.map((name) => titles[name]).join(", ")}: ` : "";
+    return el("div", {}, `${about}${problem.replace(/\.$/, "")}; ${last(moment)}.`);
+  });
+  return el("div", {}, silence, said);
+}
+
+// ---- Nothing yet
+
+const LINES = `from airflow_provider_webcollect import WebCollectToObjectStorageOperator
+
+WebCollectToObjectStorageOperator(
+    task_id="land",
+    collection_task_id="the collection task's id",
+    destination="s3://aws_default@my-bucket/prices",
+    mode="incremental",
+)`;
+
+/** Return what to do until something has landed; `connections` is null if they may not be read. */
+export function firstSteps(connections) {
+  const isConnected = Boolean(connections?.length);
+  const link = el("a", { href: airflowAddress("connections").href }, "Airflow's connections");
+  const done = isConnected ? stateMark("landed", "done") : null;
+  return el(
+    "ol",
+    { class: "steps" },
+    el("li", {}, el("strong", {}, "Add a connection"), " of the type Web Data Collection in ", link, ". ", done),
+    el(
+      "li", {}, el("strong", {}, "Land rows"), " by a DAG with this operator, and run it. Its landing appears here.",
+      el("pre", {}, copyable(LINES, "the lines")), airflowLink("DAGs", "dags"),
+    ),
+  );
+}
+
+export function leftOut(count, what) {
+  return count ? `${counted(count, what)} more ${count === 1 ? "is" : "are"} left out` : "";
+}
