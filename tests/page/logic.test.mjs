@@ -1,0 +1,306 @@
+/** What the page says, without a browser: `make test` runs it with node's own test runner. */
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { describe, test } from "node:test";
+
+import * as logic from "../../airflow_provider_webcollect/ui/static/logic.js";
+
+const NOW = Date.parse("2026-11-25T12:00:00Z");
+const ID = "5a9d0b0e-0000-4000-8000-000000000001";
+const RUN = { run_id: "r", ended_at: "2026-11-25T10:00:00Z", state: "landed", rows: 20, usual_rows: 105 };
+const NAMES = { webcollect_default: { [ID]: "Garden shops" } };
+
+function ago(seconds) {
+  return new Date(NOW - seconds * 1000).toISOString();
+}
+
+function series(changes = {}) {
+  return {
+    dag_id: "shops", task_id: "land", map_index: -1, webcollect_conn_id: "webcollect_default", lotno: null,
+    asset: { name: "shop prices", uri: "s3://bucket/shops" }, destination: "s3://bucket/shops",
+    sources: [{ collection_task_id: ID, rows: 20 }], manifests: [], marks: [], usual_seconds: 86_400,
+    landed_at: ago(7_200), expected_at: ago(-79_200), runs: [RUN], ...changes,
+  };
+}
+
+function failure(changes = {}) {
+  return {
+    dag_id: "shops", run_id: "r", task_id: "land", map_index: -1, state: "failed", try_number: 1,
+    webcollect_conn_id: "webcollect_default", collection_task_ids: [ID], ended_at: ago(60), will_retry: false,
+    recovered_at: null, ...changes,
+  };
+}
+
+function activity(failures = [], running = []) {
+  return { read_at: ago(0), failures, running, failures_left_out: 0, running_left_out: 0 };
+}
+
+describe("a landing is called", () => {
+  const batch = { lotno: "7" };
+  const several = { sources: Array.from({ length: 12 }, (_, each) => ({ collection_task_id: `${each}` })) };
+  const unnamed = { asset: { name: "s3://bucket/shops", uri: "s3://bucket/shops" } };
+  const ofService = { asset: { name: `webcollect://c/${ID}`, uri: `webcollect://c/${ID}` } };
+  for (const [how, changes, names, expected] of [
+    ["as the service calls its collection task", {}, NAMES, "Garden shops"],
+    ["as its asset, if the service's name may not be read", {}, {}, "shop prices"],
+    ["as its asset's URI, if it has no other name", unnamed, {}, "s3://bucket/shops"],
+    ["by a short id, if nothing has a name", ofService, {}, "5a9d0b0e…"],
+    ["by the names of its own connection only", {}, { another: NAMES.webcollect_default }, "shop prices"],
+    ["with its batch", batch, NAMES, "Garden shops, batch 7"],
+    ["by the number of its sources, and the asset", several, NAMES, "shop prices · 12 collection tasks"],
+    ["by the number of its sources alone", { ...several, ...unnamed }, NAMES, "12 collection tasks"],
+    ["as its asset, without sources", { sources: [] }, {}, "shop prices"],
+  ]) {
+    test(how, () => assert.equal(logic.landingName(series(changes), names), expected));
+  }
+});
+
+describe("states", () => {
+  test("the gravest mark is a landing's state, which no mark makes a good one", () => {
+    assert.equal(logic.stateOf(series({ marks: ["late", "odd"] })), "late");
+    assert.equal(logic.stateOf(series({ marks: ["odd", "failed"] })), "failed");
+    assert.equal(logic.stateOf(series()), "landed");
+  });
+
+  test("each mark has its reason", () => {
+    const late = series({ expected_at: ago(100_800), landed_at: ago(187_200) });
+    const reasons = logic.STATES.map((mark) => logic.reasonOf(late, mark, NOW));
+    assert.deepEqual(reasons, [
+      "the newest run has failed 2 h ago",
+      "expected 28 h ago, usually every 24 h; the last landing was 2 d ago",
+      "20 rows, usually 105",
+      "20 rows, usually 105",
+    ]);
+  });
+
+  test("marked landings come first, the others stay in the server's order", () => {
+    const marks = [[], ["odd"], [], ["failed"], ["late"], ["odd", "late"]];
+    const sorted = logic.inOrder(marks.map((each, index) => series({ dag_id: `${index}`, marks: each })));
+    assert.equal(sorted.map((each) => each.dag_id).join(""), "345102");
+  });
+});
+
+describe("attention", () => {
+  const messageOf = () => "NotFound: no such task";
+
+  test("equal reasons are one item; what has recovered is none", () => {
+    const failures = [0, 1, 2].map((map_index) => failure({ map_index }));
+    const recovered = failure({ dag_id: "reviews", recovered_at: ago(5) });
+    const items = logic.attention([], activity([...failures, recovered]), messageOf);
+    assert.equal(items.length, 1);
+    assert.deepEqual(items[0].failures, failures);
+  });
+
+  test("reasons that are not known yet are not taken for equal", () => {
+    const failures = [0, 1].map((map_index) => failure({ map_index }));
+    assert.equal(logic.attention([], activity(failures), () => null).length, 2);
+  });
+
+  test("the gravest comes first", () => {
+    const all = ["odd", "empty", "late"].map((mark) => series({ dag_id: mark, marks: [mark] }));
+    const waits = { ...failure(), is_near_timeout: true };
+    const items = logic.attention(all, activity([failure()], [waits]), messageOf);
+    assert.deepEqual(items.map((item) => item.kind), ["failure", "late", "timeout", "empty", "odd"]);
+  });
+
+  test("a failed landing whose failure is listed is not told twice", () => {
+    const failed = series({ marks: ["failed"] });
+    const kinds = (failures) => logic.attention([failed], activity(failures), messageOf).map((item) => item.kind);
+    assert.deepEqual(kinds([failure()]), ["failure"]);
+    assert.deepEqual(kinds([failure({ run_id: "an older run" })]), ["failure", "failed"]);
+  });
+
+  test("a log without an error gives no reason but says where to look", () => {
+    const raised = { error_detail: [{ exc_type: "NotFound", exc_value: "no such task" }, { exc_type: "Cause" }] };
+    assert.equal(logic.errorIn([{ level: "error", event: "first" }, raised]), "NotFound: no such task");
+    assert.equal(logic.errorIn([{ level: "info", event: "fine" }, { level: "ERROR", event: "bad" }]), "bad");
+    assert.equal(logic.errorIn([{ level: "info", event: "fine" }]), "failed without an error in its log; open the log");
+    assert.equal(logic.errorIn("an old log"), logic.NO_ERROR);
+  });
+});
+
+describe("the top line", () => {
+  const landings = { counts: { landings: 7, failed: 0, late: 1, odd: 2, empty: 0 }, left_out: 0, series: [] };
+  const service = { text: "service answering, token 23 h", isTrouble: false };
+  const said = (...data) => {
+    return logic.topLine(...data).map((group) => group.map(({ text }) => text).join(" · ")).join(" | ");
+  };
+
+  test("tells all in one line", () => {
+    const some = activity([failure(), failure({ recovered_at: ago(5) })], [{}, {}]);
+    const expected = "7 landings · 1 late · 2 odd | 2 running | 1 open failure | service answering, token 23 h";
+    assert.equal(said(landings, some, service), expected);
+  });
+
+  test("counts what is left out, and has nothing of what may not be read", () => {
+    assert.equal(said({ ...landings, left_out: 1_200 }, null), "1,207 landings · 1 late · 2 odd");
+    assert.equal(said(null, { ...activity(), failures_left_out: 3 }), "0 running | 3 open failures");
+  });
+
+  test("says how the service is", () => {
+    const known = { value: { expires_at: ago(-82_800) }, read_at: ago(5), problem: null, unanswered_since: null };
+    const state = (changes) => logic.serviceState({ token: { ...known, ...changes } }, "UTC", NOW);
+    assert.deepEqual(state({}), service);
+    assert.deepEqual(state({ unanswered_since: ago(8) }), {
+      text: "service not answering since 11:59:52", isTrouble: true,
+    });
+    assert.deepEqual(state({ problem: "503" }), { text: "service in trouble", isTrouble: true });
+    assert.deepEqual(state({ value: { expires_at: ago(5) } }), {
+      text: "service answering, token expired", isTrouble: true,
+    });
+    assert.equal(state({ value: null }).text, "service answering");
+    assert.equal(state({ read_at: null }).text, "service being asked …");
+  });
+
+  test("each part shows its own sections", () => {
+    const sections = ["attention", "landings", "running", "service"];
+    const shown = (filter, kind) => sections.filter((section) => logic.isShown(filter, section, kind)).join(" ");
+    assert.equal(shown(null, "odd"), sections.join(" "));
+    assert.equal(shown("late", "late"), "attention landings");
+    assert.equal(shown("late", "odd"), "landings");
+    assert.equal(shown("failures", "failure"), "attention");
+    assert.equal(shown("running", "timeout"), "attention running");
+    assert.equal(shown("service", "failure"), "service");
+  });
+});
+
+describe("searching", () => {
+  test("all words are found in what is shown, names included", () => {
+    const found = (search) => logic.searched([series()], search, null, NAMES).length;
+    for (const search of ["GARDEN shops", ID, "shops · land", "bucket", "landed"]) assert.equal(found(search), 1, search);
+    assert.equal(found("garden nothing"), 0);
+  });
+
+  test("what the server has found is added, not doubled", () => {
+    const other = series({ dag_id: "others" });
+    const both = logic.searched([series(), other], "garden", [other, series({ dag_id: "left out" })], NAMES);
+    assert.deepEqual(both.map((each) => each.dag_id), ["shops", "others", "left out"]);
+  });
+});
+
+describe("what was read", () => {
+  const known = (seconds, changes) => ({ value: seconds, read_at: ago(seconds), problem: null, unanswered_since: null, ...changes });
+  const unread = { value: null, read_at: null, problem: null, unanswered_since: null };
+
+  test("an older response is not shown: each process has its own cache", () => {
+    assert.equal(logic.newestKnown(known(5), known(20)).value, 5);
+    assert.equal(logic.newestKnown(known(20), known(5)).value, 5);
+    assert.equal(logic.newestKnown(known(5), unread).value, 5);
+    assert.equal(logic.newestKnown(undefined, unread).value, null);
+    assert.ok(logic.isStale({ read_at: ago(20) }, { read_at: ago(5) }));
+    assert.ok(!logic.isStale({ read_at: ago(5) }, null));
+  });
+
+  test("a problem that was told before the value was read is over", () => {
+    assert.equal(logic.newestKnown(known(5), known(20, { problem: "503" })).problem, null);
+    assert.equal(logic.newestKnown(known(20), known(20, { problem: "503" })).problem, "503");
+  });
+
+  test("a silence is known from any process, until something is read after it, or a problem ends it", () => {
+    const silent = logic.newestKnown(known(20), known(40, { unanswered_since: ago(8) }));
+    assert.deepEqual([silent.value, silent.unanswered_since], [20, ago(8)]);
+    assert.equal(logic.newestKnown(silent, known(20)).unanswered_since, ago(8));
+    assert.equal(logic.newestKnown(silent, known(1)).unanswered_since, null);
+    assert.equal(logic.newestKnown(silent, known(20, { problem: "503" })).unanswered_since, null);
+    assert.equal(logic.newestKnown(known(5), known(40, { unanswered_since: ago(8) })).unanswered_since, null);
+  });
+
+  test("the page is as old as the oldest part, but those that are far older, which say so themselves", () => {
+    assert.equal(logic.pageAge([ago(3), ago(40), null, ago(1_500)]), ago(40));
+    assert.equal(logic.pageAge([null]), null);
+    assert.ok(logic.isMuchOlder(ago(1_500), ago(3)));
+  });
+
+  test("equal problems of the service are told once", () => {
+    const parts = { capacity: known(20, { problem: "503" }), tasks: known(20, { problem: "503" }), days: known(5) };
+    assert.deepEqual(logic.serviceTrouble(parts).problems, [{ problem: "503", names: ["capacity", "tasks"], lastKnown: ago(20) }]);
+    const silent = { capacity: known(38, { unanswered_since: ago(8) }), days: known(60, { unanswered_since: ago(7) }) };
+    assert.deepEqual(logic.serviceTrouble(silent), { since: ago(8), lastKnown: ago(38), problems: [] });
+  });
+});
+
+describe("running", () => {
+  test("several collection tasks are one line, what is not known stays so", () => {
+    const tasks = [
+      { task: "a", status: "Extracting", rows: 100, sub_tasks: 4, sub_tasks_done: 1 },
+      { task: "b", status: "Finished", rows: 50, sub_tasks: 2, sub_tasks_done: 2 },
+      { task: "other", status: "Extracting", rows: 9, sub_tasks: 9, sub_tasks_done: 9 },
+    ];
+    const of = (...ids) => logic.progress({ collection_task_ids: ids }, tasks);
+    assert.deepEqual(of("a", "b"), { state: "1 Extracting, 1 Finished", done: 3, of: 6, rows: 150 });
+    assert.deepEqual(of("a"), { state: "Extracting", done: 1, of: 4, rows: 100 });
+    assert.deepEqual(of(), { state: null, done: null, of: null, rows: null });
+  });
+
+  test("capacity is a sentence of what is known", () => {
+    const counts = { extracting_count: 2, waiting_count: 1, executing_sub_task_count: 5, finished_count: null };
+    assert.equal(logic.capacitySentence(counts), "Tasks: 2 extracting, 1 waiting; sub-tasks: 5 extracting");
+    assert.equal(logic.capacitySentence(null), null);
+  });
+
+  test("finished collection tasks are folded, stopped ones are not", () => {
+    const shown = ["Extracting", "Waiting", "Stopped", "Finished", "Unexecuted"].filter((status) => logic.isActive({ status }));
+    assert.deepEqual(shown, ["Extracting", "Waiting", "Stopped"]);
+  });
+});
+
+describe("bars", () => {
+  test("a first full load does not flatten the rest", () => {
+    const axis = logic.cappedAxis([61_000, 105, null, 0, 100, 110]);
+    assert.equal(axis.top, 315);
+    assert.deepEqual(axis.capped, [true, false, false, false, false, false]);
+  });
+
+  test("values that are near each other, or few, are not cut", () => {
+    assert.deepEqual(logic.cappedAxis([90, 100, 120]), { top: 120, capped: [false, false, false] });
+    assert.deepEqual(logic.cappedAxis([1, 900]).capped, [false, false]);
+    assert.deepEqual(logic.cappedAxis([]), { top: 0, capped: [] });
+  });
+});
+
+describe("moments", () => {
+  test("are told in the zone that was chosen in Airflow", () => {
+    const moment = "2026-07-01T10:15:30+00:00";
+    assert.equal(logic.exact(moment, "Europe/Berlin"), "2026-07-01 12:15:30");
+    assert.equal(logic.exact("2026-07-01T10:15:30", "Europe/Berlin"), "2026-07-01 10:15:30", "the service's own");
+    assert.equal(logic.clock(ago(8), "Asia/Tokyo", NOW), "20:59:52");
+    assert.equal(logic.clock(ago(86_400), "Asia/Tokyo", NOW), "2026-11-24 21:00:00");
+    assert.equal(logic.offset("Asia/Kolkata", NOW), "+05:30");
+    assert.equal(logic.offset("UTC", NOW), "+00:00");
+  });
+
+  test("the zone is Airflow's, as it stores it, else the browser's", () => {
+    const browser = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+    assert.equal(logic.chosenZone('"Europe/Berlin"'), "Europe/Berlin");
+    for (const stored of [null, '"local"', "not JSON", '"Not/AZone"']) assert.equal(logic.chosenZone(stored), browser);
+  });
+
+  test("ages have one unit", () => {
+    const ages = [5, 89, 91, 6_000, 200_000].map((seconds) => logic.relative(ago(seconds), NOW));
+    assert.deepEqual(ages, ["5 s ago", "89 s ago", "2 min ago", "2 h ago", "2 d ago"]);
+    assert.equal(logic.relative(ago(-300), NOW), "in 5 min");
+  });
+});
+
+describe("lines to copy", () => {
+  // quotes, spaces and what a shell or Python would replace
+  const PATH = `s3://bu'ck"et/$HOME/\`id\`/\\n é/{x}`;
+
+  test("a shell takes the path as it is", () => {
+    const { shell } = logic.readingLines(PATH);
+    const words = execFileSync("sh", ["-c", shell.replace("webcollect", "printf '%s\\n'")]).toString();
+    assert.deepEqual(words.trimEnd().split("\n"), ["landing", "sql", PATH, "select count(*) from landing"]);
+  });
+
+  test("Python takes the path as it is", () => {
+    const { python } = logic.readingLines(PATH);
+    const code = `import sys; read_landing = lambda path: sys.stdout.buffer.write(path.encode())\n${python}`;
+    assert.equal(execFileSync("python3", ["-c", code]).toString(), PATH);
+  });
+});
+
+test("numbers are readable, unknown ones are no zeros", () => {
+  assert.deepEqual([1234.5678, 0, null].map((value) => logic.number(value)), ["1,234.57", "0", "—"]);
+  assert.deepEqual([999, 1_000, 2.5e6, null].map(logic.bytes), ["999 B", "1 kB", "2.5 MB", "—"]);
+  assert.deepEqual([0.915, null].map(logic.share), ["92 %", "—"]);
+});
