@@ -46,5 +46,10 @@ class WebCollectPlugin(AirflowPlugin):
                 "destination": "nav",
                 "category": "browse",
                 "url_route": "webcollect",
-            }
+            },
+            {
+                "name": f"{NAME} tile",
+                "bundle_url": f"{_base_path()}{PREFIX}/static/tile.js",
+                "destination": "dashboard",
+            },
         ]

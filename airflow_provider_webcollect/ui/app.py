@@ -40,6 +40,7 @@ FILES = {
     "charts.js": "text/javascript",
     "dom.js": "text/javascript",
     "logic.js": "text/javascript",
+    "tile.js": "text/javascript",
     "page.css": "text/css",
 }
 

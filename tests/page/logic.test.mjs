@@ -16,18 +16,38 @@ function ago(seconds) {
 
 function series(changes = {}) {
   return {
-    dag_id: "shops", task_id: "land", map_index: -1, webcollect_conn_id: "webcollect_default", lotno: null,
-    asset: { name: "shop prices", uri: "s3://bucket/shops" }, destination: "s3://bucket/shops",
-    sources: [{ collection_task_id: ID, rows: 20 }], manifests: [], marks: [], usual_seconds: 86_400,
-    landed_at: ago(7_200), expected_at: ago(-79_200), runs: [RUN], ...changes,
+    dag_id: "shops",
+    task_id: "land",
+    map_index: -1,
+    webcollect_conn_id: "webcollect_default",
+    lotno: null,
+    asset: { name: "shop prices", uri: "s3://bucket/shops" },
+    destination: "s3://bucket/shops",
+    sources: [{ collection_task_id: ID, rows: 20 }],
+    manifests: [],
+    marks: [],
+    usual_seconds: 86_400,
+    landed_at: ago(7_200),
+    expected_at: ago(-79_200),
+    runs: [RUN],
+    ...changes,
   };
 }
 
 function failure(changes = {}) {
   return {
-    dag_id: "shops", run_id: "r", task_id: "land", map_index: -1, state: "failed", try_number: 1,
-    webcollect_conn_id: "webcollect_default", collection_task_ids: [ID], ended_at: ago(60), will_retry: false,
-    recovered_at: null, ...changes,
+    dag_id: "shops",
+    run_id: "r",
+    task_id: "land",
+    map_index: -1,
+    state: "failed",
+    try_number: 1,
+    webcollect_conn_id: "webcollect_default",
+    collection_task_ids: [ID],
+    ended_at: ago(60),
+    will_retry: false,
+    recovered_at: null,
+    ...changes,
   };
 }
 
@@ -55,11 +75,22 @@ describe("a landing is called", () => {
   }
 });
 
+test("a wait has the name of the asset that its collection task lands in, if the service tells none", () => {
+  const several = series({
+    asset: { name: "all", uri: "s3://all" },
+    sources: [ID, "other"].map((id) => ({ collection_task_id: id })),
+  });
+  const wait = (names) => logic.activityName(failure(), logic.withAssets(names, [several, series()]));
+  assert.equal(wait({}), "shop prices");
+  assert.equal(wait(NAMES), "Garden shops");
+});
+
 describe("states", () => {
   test("the gravest mark is a landing's state, which no mark makes a good one", () => {
     assert.equal(logic.stateOf(series({ marks: ["late", "odd"] })), "late");
     assert.equal(logic.stateOf(series({ marks: ["odd", "failed"] })), "failed");
     assert.equal(logic.stateOf(series()), "landed");
+    assert.equal(logic.stateOf(series({ runs: [{ ...RUN, state: "empty", rows: 0 }] })), "empty", "a quiet day");
   });
 
   test("each mark has its reason", () => {
@@ -100,7 +131,10 @@ describe("attention", () => {
     const all = ["odd", "empty", "late"].map((mark) => series({ dag_id: mark, marks: [mark] }));
     const waits = { ...failure(), is_near_timeout: true };
     const items = logic.attention(all, activity([failure()], [waits]), messageOf);
-    assert.deepEqual(items.map((item) => item.kind), ["failure", "late", "timeout", "empty", "odd"]);
+    assert.deepEqual(
+      items.map((item) => item.kind),
+      ["failure", "late", "timeout", "empty", "odd"],
+    );
   });
 
   test("a failed landing whose failure is listed is not told twice", () => {
@@ -113,7 +147,13 @@ describe("attention", () => {
   test("a log without an error gives no reason but says where to look", () => {
     const raised = { error_detail: [{ exc_type: "NotFound", exc_value: "no such task" }, { exc_type: "Cause" }] };
     assert.equal(logic.errorIn([{ level: "error", event: "first" }, raised]), "NotFound: no such task");
-    assert.equal(logic.errorIn([{ level: "info", event: "fine" }, { level: "ERROR", event: "bad" }]), "bad");
+    assert.equal(
+      logic.errorIn([
+        { level: "info", event: "fine" },
+        { level: "ERROR", event: "bad" },
+      ]),
+      "bad",
+    );
     assert.equal(logic.errorIn([{ level: "info", event: "fine" }]), "failed without an error in its log; open the log");
     assert.equal(logic.errorIn("an old log"), logic.NO_ERROR);
   });
@@ -123,7 +163,10 @@ describe("the top line", () => {
   const landings = { counts: { landings: 7, failed: 0, late: 1, odd: 2, empty: 0 }, left_out: 0, series: [] };
   const service = { text: "service answering, token 23 h", isTrouble: false };
   const said = (...data) => {
-    return logic.topLine(...data).map((group) => group.map(({ text }) => text).join(" · ")).join(" | ");
+    return logic
+      .topLine(...data)
+      .map((group) => group.map(({ text }) => text).join(" · "))
+      .join(" | ");
   };
 
   test("tells all in one line", () => {
@@ -142,11 +185,14 @@ describe("the top line", () => {
     const state = (changes) => logic.serviceState({ token: { ...known, ...changes } }, "UTC", NOW);
     assert.deepEqual(state({}), service);
     assert.deepEqual(state({ unanswered_since: ago(8) }), {
-      text: "service not answering since 11:59:52", isTrouble: true,
+      text: "service not answering since 11:59:52",
+      isTrouble: true,
     });
+    assert.equal(state({ unanswered_since: ago(1) }).text, service.text, "it may take a moment");
     assert.deepEqual(state({ problem: "503" }), { text: "service in trouble", isTrouble: true });
     assert.deepEqual(state({ value: { expires_at: ago(5) } }), {
-      text: "service answering, token expired", isTrouble: true,
+      text: "service answering, token expired",
+      isTrouble: true,
     });
     assert.equal(state({ value: null }).text, "service answering");
     assert.equal(state({ read_at: null }).text, "service being asked …");
@@ -167,19 +213,29 @@ describe("the top line", () => {
 describe("searching", () => {
   test("all words are found in what is shown, names included", () => {
     const found = (search) => logic.searched([series()], search, null, NAMES).length;
-    for (const search of ["GARDEN shops", ID, "shops · land", "bucket", "landed"]) assert.equal(found(search), 1, search);
+    for (const search of ["GARDEN shops", ID, "shops · land", "bucket", "landed"])
+      assert.equal(found(search), 1, search);
     assert.equal(found("garden nothing"), 0);
   });
 
   test("what the server has found is added, not doubled", () => {
     const other = series({ dag_id: "others" });
     const both = logic.searched([series(), other], "garden", [other, series({ dag_id: "left out" })], NAMES);
-    assert.deepEqual(both.map((each) => each.dag_id), ["shops", "others", "left out"]);
+    assert.deepEqual(
+      both.map((each) => each.dag_id),
+      ["shops", "others", "left out"],
+    );
   });
 });
 
 describe("what was read", () => {
-  const known = (seconds, changes) => ({ value: seconds, read_at: ago(seconds), problem: null, unanswered_since: null, ...changes });
+  const known = (seconds, changes) => ({
+    value: seconds,
+    read_at: ago(seconds),
+    problem: null,
+    unanswered_since: null,
+    ...changes,
+  });
   const unread = { value: null, read_at: null, problem: null, unanswered_since: null };
 
   test("an older response is not shown: each process has its own cache", () => {
@@ -213,9 +269,11 @@ describe("what was read", () => {
 
   test("equal problems of the service are told once", () => {
     const parts = { capacity: known(20, { problem: "503" }), tasks: known(20, { problem: "503" }), days: known(5) };
-    assert.deepEqual(logic.serviceTrouble(parts).problems, [{ problem: "503", names: ["capacity", "tasks"], lastKnown: ago(20) }]);
+    assert.deepEqual(logic.serviceTrouble(parts, NOW).problems, [
+      { problem: "503", names: ["capacity", "tasks"], lastKnown: ago(20) },
+    ]);
     const silent = { capacity: known(38, { unanswered_since: ago(8) }), days: known(60, { unanswered_since: ago(7) }) };
-    assert.deepEqual(logic.serviceTrouble(silent), { since: ago(8), lastKnown: ago(38), problems: [] });
+    assert.deepEqual(logic.serviceTrouble(silent, NOW), { since: ago(8), lastKnown: ago(38), problems: [] });
   });
 });
 
@@ -239,7 +297,9 @@ describe("running", () => {
   });
 
   test("finished collection tasks are folded, stopped ones are not", () => {
-    const shown = ["Extracting", "Waiting", "Stopped", "Finished", "Unexecuted"].filter((status) => logic.isActive({ status }));
+    const shown = ["Extracting", "Waiting", "Stopped", "Finished", "Unexecuted"].filter((status) =>
+      logic.isActive({ status }),
+    );
     assert.deepEqual(shown, ["Extracting", "Waiting", "Stopped"]);
   });
 });
@@ -300,7 +360,10 @@ describe("lines to copy", () => {
 });
 
 test("numbers are readable, unknown ones are no zeros", () => {
-  assert.deepEqual([1234.5678, 0, null].map((value) => logic.number(value)), ["1,234.57", "0", "—"]);
+  assert.deepEqual(
+    [1234.5678, 0, null].map((value) => logic.number(value)),
+    ["1,234.57", "0", "—"],
+  );
   assert.deepEqual([999, 1_000, 2.5e6, null].map(logic.bytes), ["999 B", "1 kB", "2.5 MB", "—"]);
   assert.deepEqual([0.915, null].map(logic.share), ["92 %", "—"]);
 });

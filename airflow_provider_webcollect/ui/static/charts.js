@@ -39,7 +39,10 @@ const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 /** Return a chart of a value per day; the line below it tells the day that is pointed at, or chosen by arrow keys. */
 export function dayChart({ metric, title, low, high }, days, thresholds) {
   const format = FORMATS[metric] ?? number;
-  const limits = [["low", thresholds[low]], ["high", thresholds[high]]].filter(([, limit]) => limit != null);
+  const limits = [
+    ["low", thresholds[low]],
+    ["high", thresholds[high]],
+  ].filter(([, limit]) => limit != null);
   const isBeyond = (value) =>
     value != null && limits.some(([name, limit]) => (name === "low" ? value < limit : value > limit));
   const { width, height, foot } = CHART;

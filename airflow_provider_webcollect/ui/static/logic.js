@@ -26,7 +26,11 @@ export function counted(count, one, several = `${one}s`) {
 /** Return a number of seconds in the largest fitting unit. */
 export function duration(seconds, digits = 0) {
   if (seconds == null) return UNKNOWN;
-  const units = [["d", DAY], ["h", 3_600], ["min", 60]];
+  const units = [
+    ["d", DAY],
+    ["h", 3_600],
+    ["min", 60],
+  ];
   const [unit, size] = units.find(([, length]) => seconds >= 1.5 * length) ?? ["s", 1];
   return `${number(seconds / size, digits)} ${unit}`;
 }
@@ -153,13 +157,34 @@ export function collectionName(ids, names, another = null) {
   return names?.[ids[0]] ?? another ?? (ids.length ? shortId(ids[0]) : UNKNOWN);
 }
 
-export function landingName(series, names) {
+function sourceIds(series) {
+  return series.sources.map((source) => source.collection_task_id);
+}
+
+/** Return the name of a series' asset, null if it says no more than the ids of its sources. */
+function assetName(series) {
   const { name = "", uri = "" } = series.asset ?? {};
-  const ids = series.sources.map((source) => source.collection_task_id);
+  const ids = sourceIds(series);
   // the name of an asset is its URI unless somebody has given it another, which says more than many ids do
   const isUsable = name && !name.startsWith("webcollect://") && (ids.length < 2 || name !== uri);
+  return isUsable ? name : null;
+}
+
+export function landingName(series, names) {
   const batch = series.lotno ? `, batch ${series.lotno}` : "";
-  return collectionName(ids, names?.[series.webcollect_conn_id], isUsable ? name : null) + batch;
+  return collectionName(sourceIds(series), names?.[series.webcollect_conn_id], assetName(series)) + batch;
+}
+
+/** Return the service's names, and for other collection tasks those of the assets that they alone land in. */
+export function withAssets(names, series) {
+  const all = {};
+  for (const each of series) {
+    const [id, ...others] = sourceIds(each);
+    const name = assetName(each);
+    if (id && name && !others.length) (all[each.webcollect_conn_id] ??= {})[id] ??= name;
+  }
+  for (const [connection, known] of Object.entries(names)) all[connection] = { ...all[connection], ...known };
+  return all;
 }
 
 export function activityName(each, names) {
@@ -170,15 +195,15 @@ export function activityName(each, names) {
 
 export const STATES = ["failed", "late", "empty", "odd"];
 
-/** Return the gravest of the marks of a series, or that it has landed. */
+/** Return the gravest of the marks of a series, else what its newest run has done. */
 export function stateOf(series) {
-  return STATES.find((state) => series.marks.includes(state)) ?? "landed";
+  return STATES.find((state) => series.marks.includes(state)) ?? series.runs.at(-1)?.state ?? "landed";
 }
 
 /** Return why a series has a mark. */
 export function reasonOf(series, mark, now) {
   const newest = series.runs.at(-1) ?? {};
-  const usually = newest.usual_rows == null ? "" : `, usually ${number(newest.usual_rows)}`;
+  const usually = newest.usual_rows == null ? "" : `, usually ${number(newest.usual_rows, 0)}`;
   if (mark === "late") {
     const last = series.landed_at ? `; the last landing was ${relative(series.landed_at, now)}` : "";
     const expected = series.expected_at ? `expected ${relative(series.expected_at, now)}` : "nothing has landed";
@@ -190,7 +215,7 @@ export function reasonOf(series, mark, now) {
 
 /** Return the marked series, the gravest first, then the others, each in the server's order. */
 export function inOrder(series) {
-  const rank = (each) => (STATES.indexOf(stateOf(each)) + STATES.length + 1) % (STATES.length + 1);
+  const rank = (each) => (each.marks.length ? STATES.indexOf(stateOf(each)) : STATES.length);
   return series.toSorted((one, other) => rank(one) - rank(other));
 }
 
@@ -240,7 +265,8 @@ export function attention(series, activity, messageOf) {
   for (const failure of open) {
     const message = messageOf(failure);
     const key = message ?? taskKey(failure);
-    if (!groups.has(key)) groups.set(key, { key: `failure ${taskKey(failure)}`, kind: "failure", message, failures: [] });
+    if (!groups.has(key))
+      groups.set(key, { key: `failure ${taskKey(failure)}`, kind: "failure", message, failures: [] });
     groups.get(key).failures.push(failure);
   }
   const told = new Set(open.map(taskKey));
@@ -290,18 +316,27 @@ export function capacitySentence(counts) {
   const { extracting_count, waiting_count, finished_count, executing_sub_task_count, waiting_sub_task_count } =
     counts ?? {};
   const tasks = list(
-    said(extracting_count, "extracting"), said(waiting_count, "waiting"), said(finished_count, "finished"),
+    said(extracting_count, "extracting"),
+    said(waiting_count, "waiting"),
+    said(finished_count, "finished"),
   );
   const parts = list(said(executing_sub_task_count, "extracting"), said(waiting_sub_task_count, "waiting"));
   return [tasks && `Tasks: ${tasks}`, parts && `sub-tasks: ${parts}`].filter(Boolean).join("; ") || null;
 }
 
+/** How long the service may take to answer, in milliseconds, before that is told. */
+const PATIENCE_MS = 2_000;
+
 /** Return since when the service does not answer, what was last known then, and other problems; each once. */
-export function serviceTrouble(parts) {
+export function serviceTrouble(parts, now) {
   const known = Object.entries(parts).filter(([, part]) => part);
   const first = (moments) => moments.filter(Boolean).sort((one, other) => Date.parse(one) - Date.parse(other));
-  const silent = known.filter(([, part]) => part.unanswered_since).map(([, part]) => part);
-  const problems = Map.groupBy(known.filter(([, part]) => part.problem), ([, part]) => part.problem);
+  const isSilent = (part) => now - Date.parse(part.unanswered_since ?? "") >= PATIENCE_MS;
+  const silent = known.map(([, part]) => part).filter(isSilent);
+  const problems = Map.groupBy(
+    known.filter(([, part]) => part.problem),
+    ([, part]) => part.problem,
+  );
   return {
     since: first(silent.map((part) => part.unanswered_since))[0] ?? null,
     lastKnown: first(silent.map((part) => part.read_at)).at(-1) ?? null,
@@ -314,7 +349,7 @@ export function serviceTrouble(parts) {
 }
 
 export function serviceState(known, zone, now) {
-  const { since, problems } = serviceTrouble(known);
+  const { since, problems } = serviceTrouble(known, now);
   const silence = since && `service not answering since ${clock(since, zone, now)}`;
   if (since || problems.length) return { text: silence ?? "service in trouble", isTrouble: true };
   if (!Object.values(known).some((part) => part?.read_at)) return { text: "service being asked …", isTrouble: false };
@@ -361,16 +396,30 @@ export function isShown(filter, section, kind = null) {
 
 /** Return whether each word of the search is in one of the texts. */
 export function matches(search, texts) {
-  const text = texts.flat(Infinity).filter((each) => each != null).join("\n").toLowerCase();
-  return search.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  const text = texts
+    .flat(Infinity)
+    .filter((each) => each != null)
+    .join("\n")
+    .toLowerCase();
+  return search
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
 }
 
 export function seriesTexts(series, names) {
-  const ids = series.sources.map((source) => source.collection_task_id);
+  const ids = sourceIds(series);
   const known = ids.map((id) => names?.[series.webcollect_conn_id]?.[id]);
   return [
-    landingName(series, names), taskName(series), ids, known, series.asset?.name, series.asset?.uri,
-    series.destination, stateOf(series), series.marks,
+    landingName(series, names),
+    taskName(series),
+    ids,
+    known,
+    series.asset?.name,
+    series.asset?.uri,
+    series.destination,
+    stateOf(series),
+    series.marks,
   ];
 }
 

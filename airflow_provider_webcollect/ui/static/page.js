@@ -6,13 +6,48 @@
  */
 import { button, el, now, place, signInLink, Table, taskApi, time, told, updateAges } from "./dom.js";
 import {
-  activityTexts, attention, chosenZone, counted, errorIn, identity, inOrder, isActive, isMuchOlder, isShown, isStale,
-  landingName, matches, newestKnown, number, offset, pageAge, reasonOf, searched, seriesKey, seriesTexts, serviceState,
-  serviceTrouble, STATES, taskKey, topLine,
+  activityTexts,
+  attention,
+  chosenZone,
+  counted,
+  errorIn,
+  identity,
+  inOrder,
+  isActive,
+  isMuchOlder,
+  isShown,
+  isStale,
+  landingName,
+  matches,
+  newestKnown,
+  number,
+  offset,
+  pageAge,
+  reasonOf,
+  searched,
+  seriesKey,
+  seriesTexts,
+  serviceState,
+  serviceTrouble,
+  STATES,
+  taskKey,
+  topLine,
+  withAssets,
 } from "./logic.js";
 import {
-  attentionItem, dayCharts, firstSteps, LANDING_HEADS, landingDetails, landingRow, leftOut, recoveredItem,
-  RUNNING_HEADS, runningRow, serviceSentences, tasksTable, troubleNote,
+  attentionItem,
+  dayCharts,
+  firstSteps,
+  LANDING_HEADS,
+  landingDetails,
+  landingRow,
+  leftOut,
+  recoveredItem,
+  RUNNING_HEADS,
+  runningRow,
+  serviceSentences,
+  tasksTable,
+  troubleNote,
 } from "./sections.js";
 
 const ROUTES = new URL("../", import.meta.url);
@@ -59,7 +94,13 @@ class Part {
     this.age = el("span", { class: "age" });
     this.note = el("div", { class: "note", role: "status" });
     this.body = el("div", { hidden: true }, content);
-    this.element = el("section", { "data-section": name, "aria-label": title }, el("h2", {}, title, this.age), this.note, this.body);
+    this.element = el(
+      "section",
+      { "data-section": name, "aria-label": title },
+      el("h2", {}, title, this.age),
+      this.note,
+      this.body,
+    );
     this.readAt = null;
     this.problem = null;
   }
@@ -106,7 +147,8 @@ class WebCollectPage extends HTMLElement {
     const { signal } = this.abort;
     document.addEventListener("visibilitychange", () => this.refresh(), { signal });
     // another zone is rarely chosen: all begins anew; Airflow tells its own window by an event of its own
-    for (const name of ["storage", "local-storage"]) addEventListener(name, (event) => this.changeZone(event), { signal });
+    for (const name of ["storage", "local-storage"])
+      addEventListener(name, (event) => this.changeZone(event), { signal });
     this.timers = [setInterval(() => this.refresh(), REFRESH_MS), setInterval(() => updateAges(this), AGES_MS)];
     this.refresh();
   }
@@ -138,7 +180,13 @@ class WebCollectPage extends HTMLElement {
       this.draw();
       this.readService();
     };
-    const search = el("input", { type: "search", "aria-label": "Search the page", placeholder: "Search", value: this.search, oninput: type });
+    const search = el("input", {
+      type: "search",
+      "aria-label": "Search the page",
+      placeholder: "Search",
+      value: this.search,
+      oninput: type,
+    });
     this.connectionSelect = el("select", { onchange: choose });
     this.connectionLabel = el("label", { hidden: true }, "Connection ", this.connectionSelect);
     this.age = el("span", { "data-age": "page" });
@@ -148,7 +196,13 @@ class WebCollectPage extends HTMLElement {
       {},
       el("h1", {}, "Web collection"),
       el("span", { class: "age" }, this.age, " · ", zone),
-      el("div", { class: "controls" }, this.connectionLabel, search, button("Refresh", () => this.refresh())),
+      el(
+        "div",
+        { class: "controls" },
+        this.connectionLabel,
+        search,
+        button("Refresh", () => this.refresh()),
+      ),
     );
   }
 
@@ -161,7 +215,11 @@ class WebCollectPage extends HTMLElement {
     this.recovered = el("ul", { class: "items" });
     this.recoveredButton = el("div");
     this.attention = new Part("attention", "Needs attention", [
-      this.well, this.items, this.moreItems, this.recoveredButton, this.recovered,
+      this.well,
+      this.items,
+      this.moreItems,
+      this.recoveredButton,
+      this.recovered,
     ]);
     this.landingTable = new Table("Landings", LANDING_HEADS);
     this.landingsLeft = el("p", { class: "left" });
@@ -230,7 +288,7 @@ class WebCollectPage extends HTMLElement {
     await this.readInto("service", [this.service], async (signal) => {
       this.connections = await readConnections(signal);
       if (!this.connections?.includes(this.connection)) this.connection = this.connections?.[0];
-      for (let shown = null; this.connection && shown !== this.connection; ) {
+      for (let shown = null; this.connection && shown !== this.connection;) {
         // the person may choose another one meanwhile
         shown = this.connection;
         const data = await read(new URL(`connections/${encodeURIComponent(shown)}`, ROUTES), signal);
@@ -291,8 +349,10 @@ class WebCollectPage extends HTMLElement {
 
   draw() {
     this.newest = [this.landingsData, this.activityData, ...this.serviceParts()]
-      .map((each) => each?.read_at).filter(Boolean)
+      .map((each) => each?.read_at)
+      .filter(Boolean)
       .reduce((one, other) => (one && Date.parse(one) > Date.parse(other) ? one : other), null);
+    this.allNames = withAssets(this.names, this.landingsData?.series ?? []);
     this.drawTop();
     this.drawAttention();
     this.drawLandings();
@@ -320,19 +380,33 @@ class WebCollectPage extends HTMLElement {
       this.draw();
     };
     const draw = ({ filter, text, isTrouble }) => {
-      const attributes = { "data-filter": filter, "data-trouble": isTrouble, "aria-pressed": String(this.filter === filter) };
+      const attributes = {
+        "data-filter": filter,
+        "data-trouble": isTrouble,
+        "aria-pressed": String(this.filter === filter),
+      };
       return button(text, () => press(filter), attributes);
     };
     const groups = topLine(this.landingsData, this.activityData, service);
     const chosen = groups.flat().some(({ filter }) => filter === this.filter);
     // the last late landing has landed, for example: the person still has to be able to see all again
     if (this.filter && !chosen) groups.push([{ filter: this.filter, text: `0 ${this.filter}` }]);
-    place(this.top, groups.map((group) => {
-      const key = group[0].filter;
-      return { key, facts: [group, group.some(({ filter }) => filter === this.filter) && this.filter], draw: () => el("span", {}, group.map(draw)) };
-    }));
+    place(
+      this.top,
+      groups.map((group) => {
+        const key = group[0].filter;
+        return {
+          key,
+          facts: [group, group.some(({ filter }) => filter === this.filter) && this.filter],
+          draw: () => el("span", {}, group.map(draw)),
+        };
+      }),
+    );
     const options = this.connections ?? [];
-    place(this.connectionSelect, options.map((name) => ({ key: name, facts: name, draw: () => el("option", { value: name }, name) })));
+    place(
+      this.connectionSelect,
+      options.map((name) => ({ key: name, facts: name, draw: () => el("option", { value: name }, name) })),
+    );
     this.connectionSelect.value = this.connection ?? "";
     this.connectionLabel.hidden = options.length < 2;
   }
@@ -340,15 +414,20 @@ class WebCollectPage extends HTMLElement {
   drawAttention() {
     const { landingsData, activityData } = this;
     this.attention.body.hidden = !landingsData && !activityData;
-    (activityData?.failures ?? []).filter((each) => !each.recovered_at).slice(0, MESSAGES).forEach((failure) => {
-      if (!this.messages.has(this.logAddress(failure))) this.readMessage(failure);
-    });
+    (activityData?.failures ?? [])
+      .filter((each) => !each.recovered_at)
+      .slice(0, MESSAGES)
+      .forEach((failure) => {
+        if (!this.messages.has(this.logAddress(failure))) this.readMessage(failure);
+      });
     const messageOf = (failure) => {
       const message = this.messages.get(this.logAddress(failure));
-      return message ? message.text ?? "Reading the log …" : null;
+      return message ? (message.text ?? "Reading the log …") : null;
     };
     const all = attention(landingsData?.series ?? [], activityData, messageOf);
-    const items = all.filter((item) => isShown(this.filter, "attention", item.kind) && this.isFound(this.textsOf(item)));
+    const items = all.filter(
+      (item) => isShown(this.filter, "attention", item.kind) && this.isFound(this.textsOf(item)),
+    );
     const act = {
       reveal: (series) => this.reveal(series),
       readMessage: (failure) => {
@@ -363,11 +442,18 @@ class WebCollectPage extends HTMLElement {
       },
     };
     const shown = this.open.has("attention") ? items : items.slice(0, ITEMS);
-    place(this.items, shown.map((item) => {
-      const reason = item.series ? reasonOf(item.series, item.kind, now()) : act.canRetry(item.failures?.[0] ?? {});
-      const facts = [item, reason, this.namesOf(item), item.failures && act.isOpen(item.failures[0])];
-      return { key: item.key, facts, draw: () => attentionItem(item, this.names, now(), act) };
-    }));
+    place(
+      this.items,
+      shown.map((item) => {
+        const reason = item.series ? reasonOf(item.series, item.kind, now()) : act.canRetry(item.failures?.[0] ?? {});
+        const facts = [item, reason, this.namesOf(item), item.failures && act.isOpen(item.failures[0])];
+        return {
+          key: item.key,
+          facts,
+          draw: () => attentionItem(item, item.series ? this.names : this.allNames, now(), act),
+        };
+      }),
+    );
     this.fold(this.moreItems, "attention", items.length - ITEMS, (count) => `${number(count)} more`);
     this.drawRecovered();
     this.drawWell(all);
@@ -377,16 +463,28 @@ class WebCollectPage extends HTMLElement {
   drawRecovered() {
     const recovered = (this.activityData?.failures ?? []).filter((each) => each.recovered_at);
     const shown = !this.filter && !this.search ? recovered : [];
-    this.fold(this.recoveredButton, "recovered", shown.length, (count) => `Recovered in the last day: ${counted(count, "failure")}`, true);
-    place(this.recovered, (this.open.has("recovered") ? shown : []).map((each) => ({
-      key: taskKey(each), facts: each, draw: () => recoveredItem(each, this.names),
-    })));
+    this.fold(
+      this.recoveredButton,
+      "recovered",
+      shown.length,
+      (count) => `Recovered in the last day: ${counted(count, "failure")}`,
+      true,
+    );
+    place(
+      this.recovered,
+      (this.open.has("recovered") ? shown : []).map((each) => ({
+        key: taskKey(each),
+        facts: each,
+        draw: () => recoveredItem(each, this.allNames),
+      })),
+    );
   }
 
   /** Say that all is well, and what that means; not if something could not be checked. */
   drawWell(items) {
     const checked = [];
-    if (this.activityData && !this.running.problem) checked.push("no failure of the last seven days is open", "no wait is near its timeout");
+    if (this.activityData && !this.running.problem)
+      checked.push("no failure of the last seven days is open", "no wait is near its timeout");
     if (this.landingsData && !this.landings.problem) checked.splice(1, 0, "no landing is late, odd or empty");
     const isWhole = checked.length === 3;
     const isUnused = !this.landingsData?.series.length && !this.activityData?.running.length;
@@ -397,20 +495,25 @@ class WebCollectPage extends HTMLElement {
 
   textsOf({ failures, series, task, kind, message }) {
     if (series) return seriesTexts(series, this.names);
-    return [kind, message, ...(failures ?? [task]).map((each) => activityTexts(each, this.names))];
+    return [kind, message, ...(failures ?? [task]).map((each) => activityTexts(each, this.allNames))];
   }
 
   /** Return the names that an item's drawing depends on. */
   namesOf({ failures, series, task }) {
     if (series) return landingName(series, this.names);
-    return (failures ?? [task]).map((each) => activityTexts(each, this.names)[0]);
+    return (failures ?? [task]).map((each) => activityTexts(each, this.allNames)[0]);
   }
 
   /** Put a button into `holder` that shows or hides what is open under a key. */
   fold(holder, key, count, textOf, isTwoWay = false) {
     const isOpen = this.open.has(key);
     const attributes = { class: isTwoWay ? "unfold" : "quiet", "aria-expanded": isTwoWay && String(isOpen) };
-    const draw = () => el("span", { "data-fold": key }, button(textOf(count), () => this.toggle(key), attributes));
+    const draw = () =>
+      el(
+        "span",
+        { "data-fold": key },
+        button(textOf(count), () => this.toggle(key), attributes),
+      );
     const isShown = count > 0 && (isTwoWay || !isOpen);
     place(holder, isShown ? [{ key, facts: [textOf(count), isOpen], draw }] : []);
   }
@@ -448,7 +551,10 @@ class WebCollectPage extends HTMLElement {
       if (!isOpen) return [row];
       const newest = each.runs.at(-1);
       const links = newest ? this.linksOf({ ...each, run_id: newest.run_id }) : [];
-      return [row, { key: `details of ${key}`, facts: [each, names, links], draw: () => landingDetails(each, this.names, links) }];
+      return [
+        row,
+        { key: `details of ${key}`, facts: [each, names, links], draw: () => landingDetails(each, this.names, links) },
+      ];
     });
     this.landingTable.show(wanted);
     const more = leftOut(left_out, "landing");
@@ -463,13 +569,15 @@ class WebCollectPage extends HTMLElement {
     this.running.body.hidden = !this.activityData;
     if (!this.activityData) return;
     const { running, running_left_out } = this.activityData;
-    const wanted = running.filter((each) => this.isFound(activityTexts(each, this.names))).map((each) => {
-      const key = taskKey(each);
-      const tasks = this.known[each.webcollect_conn_id]?.parts.tasks.value?.tasks ?? [];
-      const own = tasks.filter(({ task }) => each.collection_task_ids?.includes(task));
-      const draw = () => runningRow(this.runningTable, key, each, this.names, own);
-      return { key, facts: [each, own, activityTexts(each, this.names)[0]], draw };
-    });
+    const wanted = running
+      .filter((each) => this.isFound(activityTexts(each, this.allNames)))
+      .map((each) => {
+        const key = taskKey(each);
+        const tasks = this.known[each.webcollect_conn_id]?.parts.tasks.value?.tasks ?? [];
+        const own = tasks.filter(({ task }) => each.collection_task_ids?.includes(task));
+        const draw = () => runningRow(this.runningTable, key, each, this.allNames, own);
+        return { key, facts: [each, own, activityTexts(each, this.allNames)[0]], draw };
+      });
     this.runningTable.show(wanted);
     const none = running.length ? "None is found." : "No Airflow task of this provider is at work.";
     this.runningLeft.textContent = wanted.length ? leftOut(running_left_out, "task") : none;
@@ -478,7 +586,8 @@ class WebCollectPage extends HTMLElement {
   drawService() {
     this.service.element.hidden = !isShown(this.filter, "service");
     if (!this.connections?.length) {
-      const reason = "You may not read connections, or there is none of the type Web Data Collection; so nothing of the service is shown.";
+      const reason =
+        "You may not read connections, or there is none of the type Web Data Collection; so nothing of the service is shown.";
       this.service.body.hidden = !this.connections;
       place(this.blocks, [{ key: "none", facts: 0, draw: () => el("p", {}, reason) }]);
       this.service.element.hidden ||= this.isUnused;
@@ -487,7 +596,7 @@ class WebCollectPage extends HTMLElement {
     const { parts, seesAll } = this.known[this.connection] ?? { parts: {}, seesAll: true };
     this.service.body.hidden = false;
     if (!this.service.problem) {
-      const trouble = serviceTrouble(parts);
+      const trouble = serviceTrouble(parts, now());
       const draw = () => troubleNote(trouble, now(), KNOWN);
       place(this.service.note, trouble.since || trouble.problems.length ? [{ key: 0, facts: trouble, draw }] : []);
     }
@@ -511,23 +620,37 @@ class WebCollectPage extends HTMLElement {
 
   taskBlocks(part) {
     const { tasks = [], left_out } = part.value ?? {};
-    const names = this.names[this.connection] ?? {};
+    const names = this.allNames[this.connection] ?? {};
     const shown = tasks.filter((task) => this.isFound([task.task, names[task.task], task.status]));
     const active = shown.filter(isActive);
     const rest = shown.filter((task) => !isActive(task));
     const facts = (some) => [some, some.map(({ task }) => names[task])];
     const holder = el("div");
     // what somebody searches for is not folded
-    if (!this.search) this.fold(holder, "tasks", rest.length, (count) => `${number(count)} finished or not yet begun`, true);
+    if (!this.search)
+      this.fold(holder, "tasks", rest.length, (count) => `${number(count)} finished or not yet begun`, true);
     const unfolded = this.search || this.open.has("tasks") ? rest : [];
-    const none = tasks.length ? "No collection task is running, waiting or stopped." : "No asset and no landing of this connection names a collection task.";
-    const line = [active.length ? "" : this.search && !shown.length ? "None is found." : none, leftOut(left_out, "collection task")].filter(Boolean);
+    const none = tasks.length
+      ? "No collection task is running, waiting or stopped."
+      : "No asset and no landing of this connection names a collection task.";
+    const line = [
+      active.length ? "" : this.search && !shown.length ? "None is found." : none,
+      leftOut(left_out, "collection task"),
+    ].filter(Boolean);
     return [
       this.blockHead("tasks", "Collection tasks", part),
-      active.length && { key: "active", facts: facts(active), draw: () => tasksTable("Running, waiting and stopped collection tasks", active, names) },
+      active.length && {
+        key: "active",
+        facts: facts(active),
+        draw: () => tasksTable("Running, waiting and stopped collection tasks", active, names),
+      },
       line.length && { key: "line", facts: line, draw: () => el("p", {}, line.join(" ")) },
       holder.children.length && { key: "fold", facts: [rest.length, this.open.has("tasks")], draw: () => holder },
-      unfolded.length && { key: "rest", facts: facts(unfolded), draw: () => tasksTable("Other collection tasks", unfolded, names) },
+      unfolded.length && {
+        key: "rest",
+        facts: facts(unfolded),
+        draw: () => tasksTable("Other collection tasks", unfolded, names),
+      },
     ];
   }
 }

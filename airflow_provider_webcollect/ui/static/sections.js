@@ -1,12 +1,42 @@
 /** What the sections of the page show: a landing and its details, what needs somebody, waits, the service. */
 import { dayChart, runStrip } from "./charts.js";
 import {
-  airflowAddress, airflowLink, button, cell, copyable, copyButton, el, elapsed, exactTime, numeric, outerLink, runLink,
-  stateMark, Table, taskLink, time, told,
+  airflowAddress,
+  airflowLink,
+  button,
+  cell,
+  copyable,
+  copyButton,
+  el,
+  elapsed,
+  exactTime,
+  numeric,
+  outerLink,
+  runLink,
+  stateMark,
+  Table,
+  taskLink,
+  time,
+  told,
 } from "./dom.js";
 import {
-  activityName, bytes, capacitySentence, clock, collectionName, counted, duration, exact, landingName, number,
-  progress, readingLines, reasonOf, shortId, stateOf, taskKey, UNKNOWN,
+  activityName,
+  bytes,
+  capacitySentence,
+  clock,
+  collectionName,
+  counted,
+  duration,
+  exact,
+  landingName,
+  number,
+  progress,
+  readingLines,
+  reasonOf,
+  shortId,
+  stateOf,
+  taskKey,
+  UNKNOWN,
 } from "./logic.js";
 
 const DAY_CHARTS = [
@@ -20,7 +50,14 @@ const LISTED = 5;
 // ---- Landings
 
 export const LANDING_HEADS = [
-  "State", "*Collection task", "DAG · task", "Latest runs", "#New rows", "#All rows", "Landed", "Next expected",
+  "State",
+  "*Collection task",
+  "DAG · task",
+  "Latest runs",
+  "#New rows",
+  "#All rows",
+  "Landed",
+  "Next expected",
 ];
 
 /** Return the row of a series; `toggle` shows or hides its details. */
@@ -35,11 +72,19 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
     "aria-expanded": String(isOpen),
     title: ids.map((id) => [known?.[id], id].filter(Boolean).join(", ")).join("\n") || null,
   });
-  const usually = el("small", {}, newest.usual_rows == null ? "" : ` usually ${number(newest.usual_rows)}`);
+  const usually = el(
+    "small",
+    {},
+    newest.rows == null || newest.usual_rows == null ? "" : ` usually ${number(newest.usual_rows, 0)}`,
+  );
   const task = { ...series, run_id: newest.run_id };
   return table.row(
     { "data-series": key, "data-marks": series.marks.join(" ") },
-    stateMark(state, [state, ...others].join(", "), series.marks.map((mark) => reasonOf(series, mark, now)).join("; ")),
+    stateMark(
+      series.marks.length ? state : "landed",
+      [state, ...others].join(", "),
+      series.marks.map((mark) => reasonOf(series, mark, now)).join("; "),
+    ),
     unfold,
     newest.run_id ? taskLink(task) : taskLink(series),
     runStrip(stripLabel(series), series.runs, runTitle),
@@ -61,7 +106,7 @@ function stripLabel({ runs }) {
 function runTitle(run, isCapped) {
   const when = exact(run.ended_at, told.zone);
   if (run.state === "failed") return `${when}: failed`;
-  const usual = run.usual_rows == null ? "" : `, usually ${number(run.usual_rows)}`;
+  const usual = run.usual_rows == null ? "" : `, usually ${number(run.usual_rows, 0)}`;
   return `${when}: ${counted(run.rows, "row")}${usual}${isCapped ? " (the bar is cut)" : ""}`;
 }
 
@@ -76,9 +121,15 @@ export function landingDetails(series, names, links) {
   const facts = el(
     "dl",
     {},
-    series.destination && fact("Destination", copyable(series.destination, "the destination", outerLink(series.destination, series.destination))),
+    series.destination &&
+      fact(
+        "Destination",
+        copyable(series.destination, "the destination", outerLink(series.destination, series.destination)),
+      ),
     isOne && series.manifests.map((path) => fact("Manifest", copyable(path, "the manifest", outerLink(path, path)))),
-    isOne && source && fact("Collection task", known?.[source.collection_task_id], " ", copyable(source.collection_task_id, "the id")),
+    isOne &&
+      source &&
+      fact("Collection task", known?.[source.collection_task_id], " ", copyable(source.collection_task_id, "the id")),
     fact("Asset", copyable(series.asset.uri, "the asset's URI")),
     fact("Connection", series.webcollect_conn_id),
     lines && fact("Read in Python", copyable(lines.python, "the line of Python")),
@@ -91,7 +142,13 @@ export function landingDetails(series, names, links) {
 }
 
 function sourcesTable(series, known) {
-  const table = new Table("Collection tasks of the newest landing", ["*Collection task", "Id", "#Rows", "Manifest", "Copy"]);
+  const table = new Table("Collection tasks of the newest landing", [
+    "*Collection task",
+    "Id",
+    "#Rows",
+    "Manifest",
+    "Copy",
+  ]);
   const draw = ({ collection_task_id: id, rows }, index) => {
     const path = series.manifests[index] ?? "";
     // all are below the destination, mostly
@@ -103,13 +160,21 @@ function sourcesTable(series, known) {
       copyButton(lines.shell, `the command that reads ${id}`, code, "Shell"),
     ];
     return table.row(
-      { "data-source": id }, collectionName([id], known), copyable(id, "the id"), numeric(rows), code,
+      { "data-source": id },
+      collectionName([id], known),
+      copyable(id, "the id"),
+      numeric(rows),
+      code,
       el("span", { class: "copies" }, path && copies),
     );
   };
-  table.show(series.sources.map((each, index) => ({
-    key: each.collection_task_id, facts: 0, draw: () => draw(each, index),
-  })));
+  table.show(
+    series.sources.map((each, index) => ({
+      key: each.collection_task_id,
+      facts: 0,
+      draw: () => draw(each, index),
+    })),
+  );
   return table.element;
 }
 
@@ -119,10 +184,15 @@ function runsTable(series) {
   const table = new Table("Runs, the newest first", hasManifests ? [...heads, "Manifest"] : heads);
   const draw = (run) => {
     const state = run.is_odd ? "odd" : run.state;
-    const usual = run.usual_rows == null ? null : `usually ${number(run.usual_rows)}`;
+    const usual = run.usual_rows == null ? null : `usually ${number(run.usual_rows, 0)}`;
     const cells = [
-      stateMark(state, state, usual), runLink({ ...series, ...run }, run.run_id), exactTime(run.logical_date),
-      exactTime(run.ended_at), cell({ title: usual }, number(run.rows)), numeric(run.total_rows), bytes(run.bytes),
+      stateMark(state, state, usual),
+      runLink({ ...series, ...run }, run.run_id),
+      exactTime(run.logical_date),
+      exactTime(run.ended_at),
+      cell({ title: usual }, number(run.rows)),
+      numeric(run.total_rows),
+      bytes(run.bytes),
       duration(run.duration, 1),
     ];
     if (hasManifests) cells.push((run.manifests ?? []).map((path) => copyable(path, "the manifest")));
@@ -162,12 +232,26 @@ function failureItem({ failures, message }, names, act) {
   const isOpen = act.isOpen(failure);
   const listed = isOpen ? failures : failures.slice(0, LISTED);
   const more = failures.length - listed.length;
-  const list = isOne ? null : el("ul", {}, listed.map((each) => el("li", {}, taskLink(each), " ", failureFacts(each, names))));
+  const list = isOne
+    ? null
+    : el(
+        "ul",
+        {},
+        listed.map((each) => el("li", {}, taskLink(each), " ", failureFacts(each, names))),
+      );
   const unfold = more ? button(`${number(more)} more`, () => act.open(failure), { class: "quiet" }) : null;
   const canRetry = act.canRetry(failure) ? button("Read the log again", () => act.readMessage(failure)) : null;
   const body = el(
-    "div", {}, el("strong", {}, head), " ", el("span", { class: "reason message" }, reason), " ", canRetry,
-    isOne ? el("div", { class: "facts" }, failureFacts(failure, names)) : null, list, unfold,
+    "div",
+    {},
+    el("strong", {}, head),
+    " ",
+    el("span", { class: "reason message" }, reason),
+    " ",
+    canRetry,
+    isOne ? el("div", { class: "facts" }, failureFacts(failure, names)) : null,
+    list,
+    unfold,
   );
   const attributes = { "data-attention": "failure", "data-failure": failures.map(taskKey).join(" ") };
   return el("li", attributes, stateMark("failure", willRetry ? "up for retry" : "failed"), body);
@@ -177,8 +261,19 @@ function failureFacts(each, names) {
   const name = each.collection_task_ids?.length ? [activityName(each, names), ", "] : [];
   const retry = each.will_retry ? ", Airflow will try it again" : "";
   return el(
-    "span", { class: "facts" }, name, each.try_number > 1 ? `try ${number(each.try_number)}, ` : null, time(each.ended_at), retry, " ",
-    el("span", { class: "links" }, taskLink(each, "Open the log", each.try_number), taskLink(each, "Clear it in Airflow")),
+    "span",
+    { class: "facts" },
+    name,
+    each.try_number > 1 ? `try ${number(each.try_number)}, ` : null,
+    time(each.ended_at),
+    retry,
+    " ",
+    el(
+      "span",
+      { class: "links" },
+      taskLink(each, "Open the log", each.try_number),
+      taskLink(each, "Clear it in Airflow"),
+    ),
   );
 }
 
@@ -198,7 +293,14 @@ export function recoveredItem(each, names) {
 // ---- Running
 
 export const RUNNING_HEADS = [
-  "*Collection task", "State", "#Sub-tasks", "#Rows", "Since", "Timeout", "Airflow task", "Where",
+  "*Collection task",
+  "State",
+  "#Sub-tasks",
+  "#Rows",
+  "Since",
+  "Timeout",
+  "Airflow task",
+  "Where",
 ];
 
 export function runningRow(table, key, each, names, serviceTasks) {
@@ -208,7 +310,7 @@ export function runningRow(table, key, each, names, serviceTasks) {
   const near = each.is_near_timeout ? [" ", stateMark("timeout", "near")] : null;
   return table.row(
     { "data-task": key },
-    el("span", { title: ids.join("\n") || null }, ids.length ? activityName(each, names) : each.operator ?? UNKNOWN),
+    el("span", { title: ids.join("\n") || null }, ids.length ? activityName(each, names) : (each.operator ?? UNKNOWN)),
     state ?? each.state?.replaceAll("_", " ") ?? UNKNOWN,
     share,
     numeric(rows),
@@ -246,7 +348,9 @@ export function tasksTable(label, tasks, names) {
       el("span", { title: task.task }, names?.[task.task] ?? shortId(task.task)),
       task.status ?? UNKNOWN,
       numeric(task.rows),
-      task.sub_tasks_done == null ? number(task.sub_tasks) : `${number(task.sub_tasks_done)} of ${number(task.sub_tasks)}`,
+      task.sub_tasks_done == null
+        ? number(task.sub_tasks)
+        : `${number(task.sub_tasks_done)} of ${number(task.sub_tasks)}`,
       numeric(task.runs),
       time(task.started),
       time(task.ended),
@@ -259,20 +363,30 @@ export function tasksTable(label, tasks, names) {
 export function dayCharts(value) {
   const { days = [], thresholds = {} } = value ?? {};
   if (!days.length) return el("p", {}, "The service tells of no run in the last 30 days.");
-  return el("div", { class: "charts" }, DAY_CHARTS.map((chart) => dayChart(chart, days, thresholds)));
+  return el(
+    "div",
+    { class: "charts" },
+    DAY_CHARTS.map((chart) => dayChart(chart, days, thresholds)),
+  );
 }
 
 /** Return what to say of a service that does not answer, or not as it should. */
 export function troubleNote({ since, lastKnown, problems }, now, titles) {
   const last = (moment) => (moment ? `last known ${clock(moment, told.zone, now)}` : "nothing of it is known yet");
-  const silence = since && el(
-    "div", {}, `The service has not answered since ${clock(since, told.zone, now)} (`,
-    // only the silence itself is worth an announcement, not each second of it
-    el("span", { "aria-live": "off" }, elapsed(since)), `); ${last(lastKnown)}.`,
-  );
+  const silence =
+    since &&
+    el(
+      "div",
+      {},
+      `The service has not answered since ${clock(since, told.zone, now)} (`,
+      // only the silence itself is worth an announcement, not each second of it
+      el("span", { "aria-live": "off" }, elapsed(since)),
+      `); ${last(lastKnown)}.`,
+    );
   const said = problems.map(({ problem, names, lastKnown: moment }) => {
     const about = names.length ? `${names.map((name) => titles[name]).join(", ")}: ` : "";
-    return el("div", {}, `${about}${problem.replace(/\.$/, "")}; ${last(moment)}.`);
+    const known = since ? "" : `; ${last(moment)}`;
+    return el("div", {}, `${about}${problem.replace(/\.$/, "")}${known}.`);
   });
   return el("div", {}, silence, said);
 }
@@ -298,8 +412,12 @@ export function firstSteps(connections) {
     { class: "steps" },
     el("li", {}, el("strong", {}, "Add a connection"), " of the type Web Data Collection in ", link, ". ", done),
     el(
-      "li", {}, el("strong", {}, "Land rows"), " by a DAG with this operator, and run it. Its landing appears here.",
-      el("pre", {}, copyable(LINES, "the lines")), airflowLink("DAGs", "dags"),
+      "li",
+      {},
+      el("strong", {}, "Land rows"),
+      " by a DAG with this operator, and run it. Its landing appears here.",
+      el("pre", {}, copyable(LINES, "the lines")),
+      airflowLink("DAGs", "dags"),
     ),
   );
 }
