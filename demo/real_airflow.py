@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -16,8 +17,8 @@ from demo.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+PROJECT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_SECONDS = 120.0
 EXECUTION_API = "execution-api"
 COMPONENTS = {
@@ -74,6 +75,15 @@ class RealAirflow(AirflowApi):
         :raises AirflowProblem: if it fails, with its output
         """
         return run_airflow(arguments, self._environment, self.home)
+
+    def add_history(self, *task_ids: str) -> None:
+        """Put thirty days of landings into the database, as ``demo.history`` makes them.
+
+        :param task_ids: collection tasks of the service
+        :raises AirflowProblem: if that fails, with its output
+        """
+        command = [sys.executable, "-m", "demo.history", *task_ids]
+        _run(command, {**self._environment, "PYTHONPATH": str(PROJECT)}, self.home)
 
     def start(self, component: str) -> None:
         """Start one of ``COMPONENTS``; entering the context has started all of them."""
@@ -134,8 +144,12 @@ def run_airflow(arguments: Sequence[str], environment: Mapping[str, str], folder
 
     :raises AirflowProblem: if it fails, with its output
     """
+    return _run(airflow_command(*arguments), environment, folder)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
     done = subprocess.run(
-        airflow_command(*arguments),
+        command,
         env=environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -144,7 +158,7 @@ def run_airflow(arguments: Sequence[str], environment: Mapping[str, str], folder
         check=False,
     )
     if done.returncode:
-        raise AirflowProblem(f"airflow {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+        raise AirflowProblem(f"{' '.join(command[2:])} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 

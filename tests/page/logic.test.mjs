@@ -88,7 +88,7 @@ test("a wait has the name of the asset that its collection task lands in, if the
 describe("states", () => {
   test("the gravest mark is a landing's state, which no mark makes a good one", () => {
     assert.equal(logic.stateOf(series({ marks: ["late", "odd"] })), "late");
-    assert.equal(logic.stateOf(series({ marks: ["odd", "failed"] })), "failed");
+    assert.equal(logic.stateOf(series({ marks: ["failed", "late"] })), "failed");
     assert.equal(logic.stateOf(series()), "landed");
     assert.equal(logic.stateOf(series({ runs: [{ ...RUN, state: "empty", rows: 0 }] })), "empty", "a quiet day");
   });
@@ -105,7 +105,7 @@ describe("states", () => {
   });
 
   test("marked landings come first, the others stay in the server's order", () => {
-    const marks = [[], ["odd"], [], ["failed"], ["late"], ["odd", "late"]];
+    const marks = [[], ["odd"], [], ["failed"], ["late"], ["late", "odd"]];
     const sorted = logic.inOrder(marks.map((each, index) => series({ dag_id: `${index}`, marks: each })));
     assert.equal(sorted.map((each) => each.dag_id).join(""), "345102");
   });
@@ -296,7 +296,9 @@ describe("running", () => {
     assert.equal(logic.capacitySentence(null), null);
   });
 
-  test("finished collection tasks are folded, stopped ones are not", () => {
+  test("finished collection tasks are folded, and counted; stopped ones are not", () => {
+    const rest = ["Finished", "unknown to the service", "Finished", null].map((status) => ({ status }));
+    assert.equal(logic.foldedTasks(rest), "2 finished, 1 unknown to the service, 1 without a state");
     const shown = ["Extracting", "Waiting", "Stopped", "Finished", "Unexecuted"].filter((status) =>
       logic.isActive({ status }),
     );

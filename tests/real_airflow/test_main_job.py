@@ -169,6 +169,7 @@ class TestPage:
         [
             ("static/page.js", 200, 200),
             ("static/page.css", 200, 200),
+            ("static/tile.js", 200, 200),
             ("static/another.js", 404, 404),
             ("landings", 200, 200),
             ("activity", 200, 200),
@@ -200,10 +201,10 @@ class TestPage:
         (series,) = [each for each in shown if each["dag_id"] == DAG_ID]
         (run,) = series["runs"]
 
-        assert (run["run_id"], run["landed_at"]) == (landed[1], as_told(event["timestamp"]))
+        assert (run["run_id"], run["ended_at"]) == (landed[1], as_told(event["timestamp"]))
         assert run["rows"] == event["extra"]["rows"] == 600
-        assert run["manifests"] == [event["extra"]["manifest"]]
-        assert series["collection_task_id"] == demo.TASK_ID
+        assert series["manifests"] == [event["extra"]["manifest"]]
+        assert series["sources"] == [{"collection_task_id": demo.TASK_ID, "rows": 600}]
 
     @pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium")
     @pytest.mark.parametrize("person", PEOPLE)
@@ -226,6 +227,7 @@ class TestPage:
             page.locator(f'[data-run="{landed[1]}"]').wait_for()
             service = page.locator('[data-section="service"]')
             if person == "admin":
+                service.get_by_role("button", name="finished").click()
                 task = service.locator(f'[data-collection-task="{demo.TASK_ID}"]')
                 task.get_by_text("Finished").wait_for()
             else:

@@ -170,7 +170,7 @@ export function copyButton(text, name, shown, label = "Copy") {
     currentTarget.textContent = "Copied";
     setTimeout(() => (currentTarget.textContent = label), COPIED_MS);
   };
-  return button(label, copy, { "aria-label": `${label} ${name}`, class: "quiet" });
+  return button(label, copy, { "aria-label": `Copy ${name}`, class: "quiet" });
 }
 
 /** Return a text in the letters of code, or what stands for it, with a button that copies it. */

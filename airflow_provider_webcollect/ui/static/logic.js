@@ -193,11 +193,12 @@ export function activityName(each, names) {
 
 // ---- Landings
 
-export const STATES = ["failed", "late", "empty", "odd"];
+/** The marks of the server, the gravest first. */
+export const STATES = ["failed", "late", "odd", "empty"];
 
 /** Return the gravest of the marks of a series, else what its newest run has done. */
 export function stateOf(series) {
-  return STATES.find((state) => series.marks.includes(state)) ?? series.runs.at(-1)?.state ?? "landed";
+  return series.marks[0] ?? series.runs.at(-1)?.state ?? "landed";
 }
 
 /** Return why a series has a mark. */
@@ -293,10 +294,8 @@ function sum(entries, name) {
 export function progress(task, serviceTasks) {
   const ids = task.collection_task_ids ?? [];
   const found = serviceTasks.filter((each) => ids.includes(each.task));
-  const states = Map.groupBy(found, (each) => each.status ?? UNKNOWN);
-  const words = [...states].map(([state, each]) => (found.length > 1 ? `${number(each.length)} ${state}` : state));
   return {
-    state: words.join(", ") || null,
+    state: found.length > 1 ? byState(found, (each) => each.status ?? UNKNOWN) : (found[0]?.status ?? null),
     done: sum(found, "sub_tasks_done"),
     of: sum(found, "sub_tasks"),
     rows: sum(found, "rows"),
@@ -305,7 +304,16 @@ export function progress(task, serviceTasks) {
 
 /** Return whether somebody wants to see a collection task at once: it runs, or has not ended well. */
 export function isActive(task) {
-  return !["Finished", "Unexecuted"].includes(task.status);
+  return ["Extracting", "Waiting", "Stopped"].includes(task.status);
+}
+
+/** Return how many of some things are in which state. */
+function byState(things, wordOf) {
+  return [...Map.groupBy(things, wordOf)].map(([word, each]) => `${number(each.length)} ${word}`).join(", ");
+}
+
+export function foldedTasks(tasks) {
+  return byState(tasks, (task) => (task.status ?? "without a state").toLowerCase());
 }
 
 // ---- The service in sentences

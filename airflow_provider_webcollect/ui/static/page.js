@@ -11,6 +11,7 @@ import {
   chosenZone,
   counted,
   errorIn,
+  foldedTasks,
   identity,
   inOrder,
   isActive,
@@ -627,8 +628,7 @@ class WebCollectPage extends HTMLElement {
     const facts = (some) => [some, some.map(({ task }) => names[task])];
     const holder = el("div");
     // what somebody searches for is not folded
-    if (!this.search)
-      this.fold(holder, "tasks", rest.length, (count) => `${number(count)} finished or not yet begun`, true);
+    if (!this.search) this.fold(holder, "tasks", rest.length, () => foldedTasks(rest), true);
     const unfolded = this.search || this.open.has("tasks") ? rest : [];
     const none = tasks.length
       ? "No collection task is running, waiting or stopped."
@@ -645,7 +645,7 @@ class WebCollectPage extends HTMLElement {
         draw: () => tasksTable("Running, waiting and stopped collection tasks", active, names),
       },
       line.length && { key: "line", facts: line, draw: () => el("p", {}, line.join(" ")) },
-      holder.children.length && { key: "fold", facts: [rest.length, this.open.has("tasks")], draw: () => holder },
+      holder.children.length && { key: "fold", facts: [foldedTasks(rest), this.open.has("tasks")], draw: () => holder },
       unfolded.length && {
         key: "rest",
         facts: facts(unfolded),

@@ -133,7 +133,7 @@ export function landingDetails(series, names, links) {
     fact("Asset", copyable(series.asset.uri, "the asset's URI")),
     fact("Connection", series.webcollect_conn_id),
     lines && fact("Read in Python", copyable(lines.python, "the line of Python")),
-    lines && fact("Read in a shell", copyable(lines.shell, "the command")),
+    lines && fact("Read in a shell", copyable(lines.shell, "the shell command")),
     stored.length ? fact("Links", el("span", { class: "links" }, stored)) : null,
     fact("DAG", airflowLink(series.dag_id, "dags", series.dag_id), ", to trigger it"),
   );
@@ -157,7 +157,7 @@ function sourcesTable(series, known) {
     const copies = [
       copyButton(path, `the manifest of ${id}`, code, "Manifest"),
       copyButton(lines.python, `the line of Python that reads ${id}`, code, "Python"),
-      copyButton(lines.shell, `the command that reads ${id}`, code, "Shell"),
+      copyButton(lines.shell, `the shell command that reads ${id}`, code, "Shell"),
     ];
     return table.row(
       { "data-source": id },

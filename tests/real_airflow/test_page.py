@@ -1,0 +1,469 @@
+"""The page in a browser: thirty days of landings of each kind, in the web interface of a real Airflow."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
+from demo import browser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Locator, Page, Route
+
+    from demo.real_airflow import RealAirflow
+
+pytestmark = [
+    pytest.mark.real_airflow,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
+]
+PAGE = "/plugin/webcollect"
+#: Where `make test` has put axe; without it, its test is left out.
+AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
+TASK = {
+    "dag_id": "jobs_daily",
+    "run_id": "some_run",
+    "task_id": "wait",
+    "map_index": -1,
+    "operator": "WebCollectTaskSensor",
+    "try_number": 1,
+    "webcollect_conn_id": "webcollect_default",
+    "collection_task_ids": [demo.TASK_ID],
+}
+
+
+@pytest.fixture(scope="module")
+def url(airflow: RealAirflow, connect_to: Callable[..., None]) -> Iterator[str]:
+    """The address of an Airflow with a history, whose service answers."""
+    with Sandbox(Settings(speed=60)) as sandbox:
+        connect_to(sandbox, access_token=sandbox.access_token)
+        airflow.add_history(demo.TASK_ID)
+        yield airflow.url
+
+
+@pytest.fixture(scope="module")
+def first_page() -> Iterator[Page]:
+    with browser.open_page(str(browser.find_browser()), width=1400) as page:
+        yield page
+
+
+@pytest.fixture
+def page(first_page: Page) -> Iterator[Page]:
+    """A page of a new visitor. It must not raise, nor send anything but GET."""
+    problems: list[str] = []
+    page = first_page.context.new_page()
+    page.add_init_script("localStorage.clear()")
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.method == "GET" or problems.append(request.url))
+    yield page
+    page.close()
+    assert problems == []
+
+
+def show(page: Page, url: str) -> Locator:
+    """Go to the provider's page, and return it once all has been read."""
+    page.goto(f"{url}{PAGE}")
+    shown = page.locator("webcollect-page")
+    shown.locator("[data-filter=service]").wait_for()
+    return shown
+
+
+def series_of(shown: Locator, dag_id: str) -> Locator:
+    return shown.locator(f'[data-series^="{dag_id}/"]').first
+
+
+def change(page: Page, route: str, change: Callable[[Any], None]) -> None:
+    """Change what a route of the page answers from now on."""
+
+    def answer(request: Route) -> None:
+        response = request.fetch()
+        data = response.json()
+        change(data)
+        request.fulfill(response=response, json=data)
+
+    page.route(re.compile(rf"/webcollect/{route}(\?|$)"), answer)
+
+
+def refresh(shown: Locator) -> None:
+    shown.get_by_role("button", name="Refresh").click()
+
+
+def ago(**delta: float) -> str:
+    return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(**delta)).isoformat()
+
+
+def test_each_part_of_the_top_line_shows_its_own(page: Page, url: str) -> None:
+    shown = show(page, url)
+    late = shown.get_by_role("button", name="3 late")
+
+    late.click()
+    assert late.get_attribute("aria-pressed") == "true"
+    marks = [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
+    assert marks == ["failed late", "late", "late"]
+    assert {each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()} == {
+        "late"
+    }
+    assert shown.locator("[data-section=service]").is_hidden()
+
+    late.click()
+    assert shown.locator("[data-series]").count() > 3
+    assert shown.locator("[data-section=service]").is_visible()
+
+
+def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page: Page, url: str) -> None:
+    shown = show(page, url)
+    sections = [each.get_attribute("data-section") for each in shown.locator("section").all()]
+    assert sections == ["attention", "landings", "running", "service"]
+    states = [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
+    assert [bool(each) for each in states] == sorted((bool(each) for each in states), reverse=True)
+
+    failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
+    # the equal reasons of two runs are one
+    failure.get_by_text("2 tasks:").wait_for()
+    failure.get_by_role("link", name="Open the log").first.click()
+    page.get_by_role("tab", name="Logs").or_(page.get_by_role("link", name="Logs")).first.wait_for()
+    assert "/dags/flights_daily/runs/" in page.url
+    assert parse_qs(urlsplit(page.url).query)["try_number"] == ["1"]
+    page.get_by_role("button", name="Clear").first.wait_for()
+
+
+def test_a_log_without_an_error_is_no_reason(page: Page, url: str) -> None:
+    page.route(
+        "**/logs/1?*", lambda route: route.fulfill(json={"content": [{"event": "x", "level": "info"}]})
+    )
+    shown = show(page, url)
+    shown.locator("[data-failure]").get_by_text("failed without an error in its log; open the log").wait_for()
+
+
+def test_messages_of_the_service_are_texts(page: Page, url: str) -> None:
+    event = {"event": "<img src=x onerror=alert(1)>", "level": "error"}
+    page.route("**/logs/1?*", lambda route: route.fulfill(json={"content": [event]}))
+    shown = show(page, url)
+    shown.get_by_text(event["event"]).wait_for()
+    assert shown.locator("img").count() == 0
+
+
+def test_a_failure_that_has_recovered_is_not_open(page: Page, url: str) -> None:
+    def recover(data: dict[str, Any]) -> None:
+        for failure in data["failures"]:
+            failure["recovered_at"] = ago(minutes=1)
+
+    change(page, "activity", recover)
+    shown = show(page, url)
+    shown.get_by_role("button", name="0 open failures").wait_for()
+    assert shown.locator("[data-failure]").count() == 0
+    shown.get_by_role("button", name="Recovered in the last day").click()
+    shown.get_by_text("recovered", exact=True).first.wait_for()
+
+
+def test_twelve_sources_are_one_line_as_one_source_is(page: Page, url: str) -> None:
+    shown = show(page, url)
+    heights = {}
+    for dag_id in ("shops_daily", "books_daily"):
+        box = series_of(shown, dag_id).bounding_box()
+        assert box
+        heights[dag_id] = box["height"]
+    assert heights["shops_daily"] == heights["books_daily"]
+
+    series_of(shown, "shops_daily").get_by_role("button", name="12 collection tasks").click()
+    assert shown.locator("[data-source]").count() == 12
+    ids = [each.get_attribute("data-source") or "" for each in shown.locator("[data-source]").all()]
+    assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
+
+
+def test_a_landing_is_named_before_it_is_numbered(page: Page, url: str) -> None:
+    change(
+        page, "connections/webcollect_default", lambda data: data.update(names={demo.TASK_ID: "Book shops"})
+    )
+    shown = show(page, url)
+    series_of(shown, "books_daily").get_by_role("button", name="Book shops").wait_for()
+    # the service tells no name of the other: it is called as its asset
+    series_of(shown, "jobs_daily").get_by_role("button", name="jobs").wait_for()
+    assert demo.TASK_ID not in shown.inner_text()
+
+
+def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(page: Page, url: str) -> None:
+    shown = show(page, url)
+
+    def runs(dag_id: str, state: str) -> Locator:
+        return series_of(shown, dag_id).locator(f'[data-run-state="{state}"]')
+
+    assert runs("flights_daily", "failed").count() == 3
+    assert runs("hotels_daily", "empty").count() == 1
+    assert runs("jobs_daily", "odd").count() == 1
+    shapes = {
+        state: runs(dag_id, state)
+        .first.locator("> :not(.area, title)")
+        .evaluate_all("shapes => shapes.map(shape => shape.tagName).join(' ')")
+        for dag_id, state in (
+            ("flights_daily", "failed"),
+            ("jobs_daily", "odd"),
+            ("jobs_daily", "landed"),
+        )
+    }
+    assert len(set(shapes.values())) == 3
+    # the first full load is cut: the others are no flat line
+    assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
+    bar = runs("books_daily", "landed").nth(5).locator("rect").nth(1).bounding_box()
+    assert bar
+    assert bar["height"] > 5
+
+
+def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) -> None:
+    shown = show(page, url)
+    jobs = series_of(shown, "jobs_daily")
+    assert re.search(r"^20 usually \d+$", jobs.locator("[data-rows]").inner_text())
+    assert jobs.locator("[data-state]").inner_text() == "odd"
+    assert series_of(shown, "hotels_daily").locator("[data-state]").inner_text() == "empty"
+    # it often has none
+    assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
+
+
+def test_the_lines_that_read_a_landing_are_copied(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown = show(page, url)
+    series_of(shown, "jobs_daily").get_by_role("button").click()
+
+    def copied(name: str) -> str:
+        shown.get_by_role("button", name=f"Copy {name}", exact=True).click()
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    assert copied("the line of Python") == 'read_landing("s3://lake/jobs")'
+    query = "'select count(*) from landing'"
+    assert copied("the shell command") == f"webcollect landing sql 's3://lake/jobs' {query}"
+    assert copied("the manifest") == "s3://lake/jobs/_manifest.json"
+    assert shown.locator("[data-run]").count() == 30
+
+
+def test_waits_tell_how_far_their_collection_tasks_are(page: Page, url: str) -> None:
+    wait = {
+        **TASK,
+        "state": "up_for_reschedule",
+        "since": ago(seconds=191),
+        "timeout_at": ago(hours=-1),
+        "is_near_timeout": True,
+        "way": "between two queries, without a worker",
+    }
+    other = {**wait, "task_id": "tidy", "collection_task_ids": [], "is_near_timeout": False}
+
+    def add_task(data: dict[str, Any]) -> None:
+        task = {
+            "task": demo.TASK_ID,
+            "status": "Extracting",
+            "rows": 1450,
+            "sub_tasks": 12,
+            "sub_tasks_done": 5,
+        }
+        data["tasks"].update(value={"left_out": 0, "tasks": [task]}, read_at=ago(seconds=1))
+        data["names"] = {}
+
+    change(page, "activity", lambda data: data.update(running=[wait, other]))
+    change(page, "connections/webcollect_default", add_task)
+    shown = show(page, url)
+    row = shown.locator('[data-task="jobs_daily/some_run/wait/-1"]')
+    row.get_by_text("5 of 12").wait_for()
+    for text in ("books", "Extracting", "1,450", "3 min"):
+        assert text in row.inner_text()
+    assert shown.locator('[data-task="jobs_daily/some_run/tidy/-1"]').is_visible()
+    shown.locator('[data-attention="timeout"]').get_by_text("times out").wait_for()
+
+
+def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(page: Page, url: str) -> None:
+    shown = show(page, url)
+    shown.locator("[data-sentence=capacity]").wait_for()
+    since = ago(seconds=8)
+
+    def fall_silent(data: dict[str, Any]) -> None:
+        for name in ("capacity", "tasks", "days"):
+            data[name].update(unanswered_since=since, read_at=ago(seconds=60), value=None)
+
+    change(page, "connections/webcollect_default", fall_silent)
+    refresh(shown)
+    service = shown.locator("[data-section=service]")
+    service.get_by_text("The service has not answered since").wait_for()
+    shown.get_by_role("button", name="service not answering since").wait_for()
+    # what another process told before, is newer
+    assert service.locator("[data-sentence=capacity]").is_visible()
+    # it is asked again soon
+    with page.expect_request("**/webcollect/connections/webcollect_default", timeout=5_000):
+        pass
+
+
+def test_a_service_without_a_run_has_no_empty_charts(page: Page, url: str) -> None:
+    days = {"days": [], "thresholds": {}}
+    change(
+        page, "connections/webcollect_default", lambda data: data["days"].update(value=days, read_at=ago())
+    )
+    shown = show(page, url)
+    shown.get_by_text("The service tells of no run in the last 30 days.").wait_for()
+    assert shown.locator("[data-chart]").count() == 0
+
+
+def test_the_days_of_a_chart_are_told_by_arrow_keys(page: Page, url: str) -> None:
+    shown = show(page, url)
+    chart = shown.locator('[data-chart="rows"]')
+    slider = chart.get_by_role("slider", name="Rows per day")
+    slider.focus()
+    told = [chart.locator(".told").inner_text()]
+    for key in ("ArrowLeft", "Home"):
+        page.keyboard.press(key)
+        told.append(chart.locator(".told").inner_text())
+    assert len(set(told)) == 3
+    assert slider.get_attribute("aria-valuetext") == told[-1]
+    assert chart.locator("text.limit").all_inner_texts() != []
+
+
+def test_figures_never_jump_back(page: Page, url: str) -> None:
+    shown = show(page, url)
+    count = shown.locator("[data-series]").count()
+    change(page, "landings", lambda data: data.update(series=[], read_at=ago(seconds=40)))
+    with page.expect_response("**/webcollect/landings"):
+        refresh(shown)
+    page.wait_for_timeout(300)
+    assert shown.locator("[data-series]").count() == count
+
+
+def test_an_ended_session_is_one_banner_with_a_link(page: Page, url: str) -> None:
+    shown = show(page, url)
+    page.route("**/webcollect/**", lambda route: route.fulfill(status=401, json={"detail": "no"}))
+    refresh(shown)
+    banner = shown.locator("[data-banner]")
+    banner.get_by_text("Your session has ended").wait_for()
+    assert shown.get_by_text("session").count() == 1
+    link = banner.get_by_role("link", name="Sign in again").get_attribute("href") or ""
+    assert urlsplit(link).path == "/api/v2/auth/login"
+    assert parse_qs(urlsplit(link).query)["next"] == [PAGE]
+
+
+@pytest.mark.parametrize(("zone", "difference"), [("Asia/Tokyo", "+09:00"), ("UTC", "+00:00")])
+def test_the_time_zone_is_that_chosen_in_airflow(page: Page, url: str, zone: str, difference: str) -> None:
+    page.add_init_script(f"localStorage.setItem('timezone', JSON.stringify('{zone}'))")
+    shown = show(page, url)
+    shown.get_by_text(f"times in {zone} ({difference})").wait_for()
+    landed = series_of(shown, "jobs_daily").locator("time").first
+    moment = datetime.datetime.fromisoformat(landed.get_attribute("datetime") or "")
+    hours = int(difference[1:3])
+    local = moment + datetime.timedelta(hours=hours)
+    assert landed.get_attribute("title") == f"{local:%Y-%m-%d %H:%M:%S} {zone}"
+
+
+def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Page, url: str) -> None:
+    change(page, "landings", lambda data: data.update(left_out=5))
+    shown = show(page, url)
+    with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
+        shown.get_by_role("searchbox").fill("jobs")
+    assert [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()] == ["odd"]
+
+
+def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: Page, url: str) -> None:
+    shown = show(page, url)
+    button = series_of(shown, "jobs_daily").get_by_role("button")
+    button.focus()
+    page.keyboard.press("Enter")
+    shown.locator("[data-run]").first.wait_for()
+
+    def add_row(data: dict[str, Any]) -> None:
+        for series in data["series"]:
+            series["runs"] = copy.deepcopy(series["runs"])
+            series["runs"][-1]["rows"] = 21
+
+    change(page, "landings", add_row)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    series_of(shown, "jobs_daily").locator('[data-rows="21"]').wait_for()
+    assert shown.locator("[data-run]").count() == 30
+    focused = page.evaluate("document.activeElement.closest('[data-series]')?.dataset.series ?? ''")
+    assert focused.startswith("jobs_daily/")
+
+
+def test_nothing_yet_is_two_steps_with_links(page: Page, url: str) -> None:
+    counts = {"landings": 0, "failed": 0, "late": 0, "odd": 0, "empty": 0}
+    change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
+    change(page, "activity", lambda data: data.update(running=[], failures=[]))
+    shown = show(page, url)
+    shown.get_by_text("Land rows").wait_for()
+    assert shown.locator("ol > li").count() == 2
+    shown.get_by_role("link", name="Airflow's connections").click()
+    page.get_by_role("button", name="Add Connection").wait_for()
+
+
+def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None:
+    def be_well(data: dict[str, Any]) -> None:
+        for series in data["series"]:
+            series["marks"] = []
+
+    change(page, "landings", be_well)
+    change(page, "activity", lambda data: data.update(failures=[]))
+    shown = show(page, url)
+    shown.get_by_text("All is well: no failure of the last seven days is open, no landing is late").wait_for()
+
+    # not if something could not be checked
+    page.unroute_all()
+    page.route("**/webcollect/activity", lambda route: route.fulfill(status=500, json={"detail": "broken"}))
+    change(page, "landings", be_well)
+    refresh(shown)
+    shown.get_by_text("Airflow does not answer: broken (500)").wait_for()
+    assert shown.get_by_text("All is well").count() == 0
+
+
+def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 400, "height": 900})
+    shown = show(page, url)
+    series_of(shown, "shops_daily").get_by_role("button").click()
+    shown.locator("[data-source]").first.wait_for()
+    assert shown.evaluate("page => page.scrollWidth <= page.clientWidth")
+    cells = series_of(shown, "jobs_daily").locator("td")
+    tops = [(cells.nth(index).bounding_box() or {"y": 0.0})["y"] for index in range(cells.count())]
+    assert len(set(tops)) > 3
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe is not installed")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everybody_can_use_it(page: Page, url: str, theme: str) -> None:
+    page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
+    shown = show(page, url)
+    series_of(shown, "shops_daily").get_by_role("button").click()
+    shown.locator("[data-source]").first.wait_for()
+    shown.locator("[data-chart]").first.wait_for()
+    page.add_script_tag(path=AXE)
+    found = page.evaluate("axe.run('webcollect-page')")
+    faults = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in faults] == []
+
+
+def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(page: Page, url: str) -> None:
+    asked: list[str] = []
+    page.on(
+        "request", lambda request: "/webcollect/" in request.url and asked.append(urlsplit(request.url).path)
+    )
+    page.goto(f"{url}/dags")
+    page.get_by_role("link", name="hello").first.wait_for()
+    assert asked == []
+
+    page.goto(url)
+    tile = page.locator("webcollect-tile")
+    tile.get_by_text(re.compile(r"\d+ landings · 1 failed · 3 late")).wait_for()
+    # the dashboard itself asks every few seconds
+    page.wait_for_timeout(7_000)
+    data = [path for path in asked if "/static/" not in path]
+    assert sorted(data) == ["/webcollect/activity", "/webcollect/landings"]
+    tile.get_by_role("link", name="Web collection").click()
+    page.locator("webcollect-page").wait_for()
+
+
+def test_the_dashboard_has_no_line_for_who_may_not_read_it(page: Page, url: str) -> None:
+    page.route("**/webcollect/landings", lambda route: route.fulfill(status=403, json={"detail": "no"}))
+    page.route("**/webcollect/activity", lambda route: route.fulfill(status=403, json={"detail": "no"}))
+    with page.expect_response("**/webcollect/activity"):
+        page.goto(url)
+    page.wait_for_timeout(500)
+    assert page.locator("webcollect-tile").is_hidden()
