@@ -8,9 +8,11 @@ import signal
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from airflow_provider_webcollect.sandbox.demo import TASK_ID
 from demo import main_job
 from demo.airflow_api import AirflowProblem
 from demo.browser import VARIABLE, find_browser
@@ -21,13 +23,18 @@ from demo.processes import ProcessEnded, Processes
 from demo.real_airflow import RealAirflow
 from demo.sandbox import start_sandbox
 
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Control
+
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / ".demo"
 # A run of the collection task takes about five minutes of sandbox time.
 SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
 
-#: The numbers of loop items of further runs, so that the pictures show several landings, one of them odd.
-RUNS_FOR_PICTURES = (11, 12, 10, 11, 4)
+#: Names and states of further collection tasks, in the order of the histories that land them.
+SITES = ("Book prices", "Job offers", "Hotel rates", "Flight fares", "Fuel prices", "Product recalls")
+SHOPS = tuple(f"Garden shop {number}" for number in range(1, 13))
+REST = ("Old catalogue", "Rents, north", "Rents, south", "Rents, west")
 
 
 def main() -> int:
@@ -74,14 +81,13 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
         airflow = stack.enter_context(RealAirflow(FOLDER / "airflow", dags))
         console.say(f"Airflow is up, with version {main_job.check_provider(airflow)} of the provider")
         if pictures:
+            pictures.take_page(airflow, "empty", "ol")
             pictures.take_connection_form(airflow)
         main_job.add_connection(airflow, url)
         run_id = main_job.run(airflow, control, FOLDER / "landing", console)
         if pictures:
             pictures.take_dag_run(airflow, main_job.DAG_ID, run_id)
-            for items in RUNS_FOR_PICTURES:
-                main_job.run(airflow, control, FOLDER / "landing", console, main_job.LOOP_ITEMS[:items])
-            pictures.take_page(airflow)
+            _take_pages(airflow, control, pictures)
             console.say(f"The pictures are in {pictures.folder}")
         if keep:
             console.say(f"Airflow's web interface: {airflow.url} (Ctrl-C ends it)")
@@ -89,6 +95,28 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
             with suppress(KeyboardInterrupt):
                 signal.pause()
     console.say("Airflow and the stand-in service have ended; `make ui` does this again and keeps them up")
+
+
+def _take_pages(airflow: RealAirflow, control: Control, pictures: Pictures) -> None:
+    """Take pictures of the page with weeks of landings, a wait, and a service that falls silent."""
+    tasks = [control.add_task(name=name, state="Finished") for name in (*SITES, *SHOPS, *REST)]
+    airflow.add_history(*(task["task_id"] for task in tasks))
+    main_job.start(airflow, control, FOLDER / "landing")
+
+    def is_half_done() -> bool:
+        task = control.task(TASK_ID)
+        states = {subtask["status"] for subtask in task["subtasks"]}
+        return task["state"] == "Extracting" and "Finished" in states
+
+    airflow.wait_for(is_half_done, main_job.RUN_TIMEOUT_SECONDS, "a part of the collection task")
+    # so that the run is still waited for when the last picture is taken
+    control.configure(speed=1)
+    at_work = f"[data-collection-task='{TASK_ID}']"
+    pictures.take_page(airflow, "light", at_work)
+    pictures.take_page(airflow, "dark", at_work, theme="dark")
+    pictures.take_page(airflow, "narrow", at_work, width=400)
+    control.fail("*", times=None, kind="slow", seconds=600)
+    pictures.take_page(airflow, "down", "[data-section=service] .note:has-text('has not answered')")
 
 
 if __name__ == "__main__":

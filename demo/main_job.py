@@ -10,7 +10,6 @@ from demo.airflow_api import AirflowProblem
 from demo.landing import prove, query
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Control
@@ -50,23 +49,14 @@ def run(
     control: Control,
     destination: Path,
     console: Console,
-    loop_items: Sequence[str] = LOOP_ITEMS,
 ) -> str:
     """Run the example DAG into ``destination``, verify the landed rows, and return the run's id.
 
-    :param loop_items: the search terms of this run, each of which gives a thousand rows
     :raises AirflowProblem: if the run does not succeed, with the logs of the failed tasks
     :raises demo.landing.LandingProblem: if the landed rows differ from the sandbox's
     """
-    steps = control.task(TASK_ID)["actions"]
-    conf = {
-        "collection_task_id": TASK_ID,
-        "action_id": next(step["action_id"] for step in steps if step["action_type"] == "LoopAction"),
-        "loop_items": list(loop_items),
-        "destination": destination.as_uri(),
-    }
-    run_id = airflow.trigger(DAG_ID, conf)
-    console.say(f"{DAG_ID} is running, {len(loop_items)} loop items")
+    run_id = start(airflow, control, destination)
+    console.say(f"{DAG_ID} is running, {len(LOOP_ITEMS)} loop items")
     _wait(airflow, run_id, console)
     landed = prove(destination, control.true_rows(TASK_ID))
     if not control.task(TASK_ID)["exported"]:
@@ -77,6 +67,18 @@ def run(
     console.say(f"All {landed.rows} rows are the service's, in its order; it knows them as exported")
     console.say(f"Offers by city, as DuckDB reads them:\n{query(destination)}")
     return run_id
+
+
+def start(airflow: RealAirflow, control: Control, destination: Path) -> str:
+    """Start a run of the example DAG, and return its id."""
+    steps = control.task(TASK_ID)["actions"]
+    conf = {
+        "collection_task_id": TASK_ID,
+        "action_id": next(step["action_id"] for step in steps if step["action_type"] == "LoopAction"),
+        "loop_items": LOOP_ITEMS,
+        "destination": destination.as_uri(),
+    }
+    return airflow.trigger(DAG_ID, conf)
 
 
 def _check_page(airflow: RealAirflow, run_id: str) -> None:

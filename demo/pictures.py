@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from demo.real_airflow import RealAirflow
 
+#: How high a picture of the page is at most.
+_MOST_PIXELS = 1600
 _PANELS_KEY = "react-resizable-panels:grid-ltr"
 # Widths in percent of the page: the grid, and the table of task instances.
 _PANELS = {"details-panel,main-panel": {"expandToSizes": {}, "layout": [20, 80]}}
@@ -60,15 +62,23 @@ class Pictures:
             _settle(page)
             page.screenshot(path=self.folder / "dag-run.png")
 
-    def take_page(self, airflow: RealAirflow) -> None:
-        """Take pictures of the provider's page, in the light and in the dark theme."""
-        for theme in ("light", "dark"):
-            with browser.open_page(self.chromium, width=1400, height=1010) as page:
-                page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
-                page.goto(f"{airflow.url}/plugin/webcollect")
-                page.locator("[data-chart]").first.wait_for()
-                _settle(page)
-                page.screenshot(path=self.folder / f"page-{theme}.png")
+    def take_page(
+        self, airflow: RealAirflow, name: str, shown: str, theme: str = "light", width: int = 1400
+    ) -> None:
+        """Take a picture of the provider's page, ``page-<name>.png``.
+
+        :param shown: the selector of what is on the page once it can be taken
+        :param theme: light or dark
+        :param width: of the browser, in pixels
+        """
+        with browser.open_page(self.chromium, width=width, height=800) as page:
+            page.add_init_script(f"localStorage.setItem('theme', {theme!r})")
+            page.goto(f"{airflow.url}/plugin/webcollect")
+            page.locator(shown).first.wait_for()
+            _settle(page)
+            height = page.locator("webcollect-page").evaluate("page => page.scrollHeight")
+            page.set_viewport_size({"width": width, "height": min(max(400, height), _MOST_PIXELS)})
+            page.screenshot(path=self.folder / f"page-{name}.png")
 
 
 def _settle(page: Page) -> None:

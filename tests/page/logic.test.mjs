@@ -128,12 +128,12 @@ describe("attention", () => {
   });
 
   test("the gravest comes first", () => {
-    const all = ["odd", "empty", "late"].map((mark) => series({ dag_id: mark, marks: [mark] }));
+    const all = ["empty", "odd", "late"].map((mark) => series({ dag_id: mark, marks: [mark] }));
     const waits = { ...failure(), is_near_timeout: true };
     const items = logic.attention(all, activity([failure()], [waits]), messageOf);
     assert.deepEqual(
       items.map((item) => item.kind),
-      ["failure", "late", "timeout", "empty", "odd"],
+      ["failure", "late", "timeout", "odd", "empty"],
     );
   });
 

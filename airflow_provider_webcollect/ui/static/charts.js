@@ -1,6 +1,6 @@
 /** Bars of runs and of days, as SVG: its colours are those of the style sheet. */
 import { el, svg } from "./dom.js";
-import { cappedAxis, number, share } from "./logic.js";
+import { cappedAxis, number, rounded, share } from "./logic.js";
 
 const STRIP = { height: 30, step: 6, width: 4.5, runs: 30 };
 const CHART = { width: 320, height: 96, foot: 4 };
@@ -68,7 +68,7 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
   });
   const lines = limits.map(([name, limit]) => {
     const y = level(limit);
-    const text = `at ${name === "low" ? "least" : "most"} ${format(limit)}`;
+    const text = `at ${name === "low" ? "least" : "most"} ${format(rounded(limit))}`;
     const place = { class: "limit", x: width, y: name === "low" || y < 14 ? y + 11 : y - 3, "text-anchor": "end" };
     return [svg("path", { class: "limit", d: `M0 ${y.toFixed(1)}H${width}` }), svg("text", place, text)];
   });

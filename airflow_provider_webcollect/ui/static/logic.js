@@ -19,6 +19,11 @@ export function share(value) {
   return value == null ? UNKNOWN : `${number(value * 100, 0)} %`;
 }
 
+/** Return a limit as exact as anybody cares for. */
+export function rounded(value) {
+  return Number(value.toPrecision(3));
+}
+
 export function counted(count, one, several = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : several}`;
 }
@@ -279,7 +284,7 @@ export function attention(series, activity, messageOf) {
   const near = (activity?.running ?? [])
     .filter((task) => task.is_near_timeout)
     .map((task) => ({ key: `timeout ${taskKey(task)}`, kind: "timeout", task }));
-  return [...groups.values(), ...marked("failed"), ...marked("late"), ...near, ...marked("empty"), ...marked("odd")];
+  return [...groups.values(), ...marked("failed"), ...marked("late"), ...near, ...marked("odd"), ...marked("empty")];
 }
 
 // ---- Running
