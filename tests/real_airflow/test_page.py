@@ -299,6 +299,12 @@ def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
         pass
 
 
+def test_who_may_not_read_all_dags_is_told_whose_tasks_are_shown(page: Page, url: str) -> None:
+    change(page, "connections/webcollect_default", lambda data: data.update(sees_all=False))
+    shown = show(page, url)
+    shown.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
+
+
 def test_a_service_without_a_run_has_no_empty_charts(page: Page, url: str) -> None:
     days = {"days": [], "thresholds": {}}
     change(
@@ -360,6 +366,7 @@ def test_the_time_zone_is_that_chosen_in_airflow(page: Page, url: str, zone: str
 def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Page, url: str) -> None:
     change(page, "landings", lambda data: data.update(left_out=5))
     shown = show(page, url)
+    shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
     with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
         shown.get_by_role("searchbox").fill("jobs")
     assert [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()] == ["odd"]

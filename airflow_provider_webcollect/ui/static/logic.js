@@ -5,8 +5,18 @@ export const DAY = 86_400;
 
 // ---- Numbers and texts
 
+/** Formatters by their arguments: to make one takes far longer than to use it, for thousands of runs. */
+const formatters = new Map();
+
+function formatter(kind, ...facts) {
+  const key = JSON.stringify([kind.name, facts]);
+  if (!formatters.has(key)) formatters.set(key, new kind(...facts));
+  return formatters.get(key);
+}
+
 export function number(value, digits = 2) {
-  return value == null ? UNKNOWN : new Intl.NumberFormat("en", { maximumFractionDigits: digits }).format(value);
+  if (value == null) return UNKNOWN;
+  return formatter(Intl.NumberFormat, "en", { maximumFractionDigits: digits }).format(value);
 }
 
 export function bytes(value) {
@@ -78,9 +88,8 @@ export function offset(zone, now) {
 export function exact(moment, zone) {
   if (!moment) return UNKNOWN;
   if (!hasZone(moment)) return String(moment).replace("T", " ").slice(0, 19);
-  return new Intl.DateTimeFormat("sv", { timeZone: zone, dateStyle: "short", timeStyle: "medium" }).format(
-    new Date(moment),
-  );
+  const look = { timeZone: zone, dateStyle: "short", timeStyle: "medium" };
+  return formatter(Intl.DateTimeFormat, "sv", look).format(new Date(moment));
 }
 
 /** Return the same, without the date if that is today's. */
