@@ -367,7 +367,7 @@ def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Pag
     change(page, "landings", lambda data: data.update(left_out=5))
     shown = show(page, url)
     shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
-    with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
+    with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs"), timeout=5_000):
         shown.get_by_role("searchbox").fill("jobs")
     assert [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()] == ["odd"]
 
