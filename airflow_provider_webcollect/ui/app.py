@@ -6,6 +6,7 @@ FastAPI is heavy, so this module is imported by the first request, in the API se
 from __future__ import annotations
 
 import datetime
+import hashlib
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from airflow.api_fastapi.core_api.security import (
     requires_access_dag,
 )
 from airflow.models.dag import DagModel
-from fastapi import Depends, FastAPI, HTTPException, Response, status
+from fastapi import Depends, FastAPI, HTTPException, Request, Response, status
 from sqlalchemy import select
 
 from airflow_provider_webcollect.ui.activity import read_activity
@@ -60,12 +61,16 @@ def get_app() -> FastAPI:
     return app
 
 
-def _file(name: str) -> Response:
+def _file(name: str, request: Request) -> Response:
     if name not in FILES:
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"{name} is no file of this page")
     content = resources.files(__package__).joinpath("static", name).read_bytes()
+    tag = f'"{hashlib.sha256(content).hexdigest()}"'
     # only who has signed in may get it, and after an upgrade everybody gets the new one
-    return Response(content, media_type=FILES[name], headers={"Cache-Control": "private, no-cache"})
+    headers = {"Cache-Control": "private, no-cache", "ETag": tag}
+    if request.headers.get("If-None-Match") == tag:
+        return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
+    return Response(content, media_type=FILES[name], headers=headers)
 
 
 def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> dict[str, Any]:

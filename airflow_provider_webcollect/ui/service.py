@@ -19,7 +19,7 @@ from airflow_provider_webcollect.assets import stored_tasks
 from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.endpoints import get_running_counts
-from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.errors import ServiceFailure, TransportError, WebCollectError
 from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, AnalyticsRow, TaskState
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.activity import waited_for
@@ -118,14 +118,20 @@ class LastKnown(Generic[T]):
             known = Known(self._read(), datetime.datetime.now(datetime.UTC))
             lifetime = self._lifetime
         except WebCollectError as error:
-            known, lifetime = replace(self._known, problem=str(error)), RETRY_AFTER
+            # any other error is a response of the service, or comes before it is asked
+            is_silent = isinstance(error, TransportError | ServiceFailure)
+            known, lifetime = self._failed(str(error), is_silent), RETRY_AFTER
         except Exception as error:
             # of a secrets backend, for example; its text may tell more than a reader of the page may know
             log.exception("Data for the page cannot be read")
             problem = f"{type(error).__name__}; the API server's log says more"
-            known, lifetime = replace(self._known, problem=problem), RETRY_AFTER
+            known, lifetime = self._failed(problem), RETRY_AFTER
         with self._lock:
             self._known, self._old_at, self._reading = known, time.monotonic() + lifetime, None
+
+    def _failed(self, problem: str, is_silent: bool = False) -> Known[T]:
+        since = self._known.unanswered_since if is_silent else None
+        return replace(self._known, problem=problem, unanswered_since=since)
 
 
 class Reader(NamedTuple):

@@ -559,8 +559,9 @@ class TestService:
     def test_it_never_renews_the_token(self, view: ServiceView, sandbox: Sandbox) -> None:
         sandbox.control.expire_tokens()
         sandbox.control.clear_requests()
-        problems = [view.read(EVERYTHING)[name]["problem"] for name in ("capacity", "days")]
-        assert all("the next task obtains one" in problem for problem in problems)
+        for part in (view.read(EVERYTHING)[name] for name in ("capacity", "days")):
+            assert "the next task obtains one" in part["problem"]
+            assert part["unanswered_since"] is None  # it has not been asked
         assert sandbox.control.requests("/token") == []
 
     def test_the_service_is_asked_again_only_when_values_are_old(
@@ -590,6 +591,7 @@ class TestService:
         found = view.read(EVERYTHING)["capacity"]
         assert (found["value"], found["read_at"]) == (known["value"], known["read_at"])
         assert "403" in found["problem"]
+        assert found["unanswered_since"] is None
 
     @pytest.mark.parametrize("fault", [{"status": 503, "times": 100}, {"kind": "drop", "times": 100}])
     def test_a_service_that_is_down_is_told_with_what_was_last_known(

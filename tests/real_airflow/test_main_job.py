@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from demo.real_airflow import RealAirflow
 
-    Ask: TypeAlias = Callable[[str, str | None], requests.Response]
+    Ask: TypeAlias = Callable[..., requests.Response]
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(240)]
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
@@ -109,9 +109,9 @@ def ask(url: str) -> Ask:
     """Asks for a route of the page as a person; as nobody for None."""
     tokens = {person: token(url, person) for person in PEOPLE}
 
-    def ask(route: str, person: str | None) -> requests.Response:
-        headers = {"Authorization": f"Bearer {tokens[person]}"} if person else {}
-        return requests.get(f"{url}/webcollect/{route}", headers=headers, timeout=60)
+    def ask(route: str, person: str | None, headers: dict[str, str] | None = None) -> requests.Response:
+        signed_in = {"Authorization": f"Bearer {tokens[person]}"} if person else {}
+        return requests.get(f"{url}/webcollect/{route}", headers={**signed_in, **(headers or {})}, timeout=60)
 
     return ask
 
@@ -182,6 +182,13 @@ class TestPage:
         assert ask(route, None).status_code == 401
         assert ask(route, "viewer").status_code == viewer
         assert ask(route, "admin").status_code == admin
+
+    def test_a_file_that_the_browser_has_is_not_sent_again(self, ask: Ask) -> None:
+        first = ask("static/page.js", "viewer")
+        again = ask("static/page.js", "viewer", {"If-None-Match": first.headers["ETag"]})
+        another = ask("static/page.css", "viewer", {"If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert another.status_code == 200
 
     def test_requests_at_once_do_not_meet_in_the_database(self, ask: Ask) -> None:
         with ThreadPoolExecutor(12) as threads:
