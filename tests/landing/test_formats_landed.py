@@ -160,7 +160,7 @@ def test_an_unfinished_landing_begins_again_in_another_format(
 def test_a_growing_landing_keeps_its_format(landing: Landed, folder: Folder) -> None:
     pages = widening()
     landing("t", fetch=listed(pages), mode="incremental")
-    with pytest.raises(FormatChanged, match="file_format is 'csv' and was 'jsonl'"):
+    with pytest.raises(FormatChanged, match="`file_format` is csv and was jsonl"):
         landing(
             "t",
             fetch=listed(pages),
