@@ -171,7 +171,7 @@ def _shown(name: str, value: object, exactly: bool) -> str:
         return printable(str(_text(value)))
     if name in _SHARES and not exactly:
         return f"{value * 100:.4g} %"
-    return f"{value:,}"
+    return str(value) if exactly else f"{value:,}"
 
 
 def _json(value: Any) -> Any:

@@ -42,7 +42,7 @@ from airflow_provider_webcollect.service.pages import PageReader, RowCount
 from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
@@ -353,10 +353,20 @@ def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, outp
 
     try:
         found = relation.query("landing", query)
-        columns, rows = (found.columns, found.fetchall()) if found is not None else ([], [])
+        columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
     except duckdb.Error as error:
         raise click.UsageError(str(error)) from error
     show([dict(zip(columns, row, strict=True)) for row in rows], output, columns, exactly=True)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Return names of columns with a number behind those that were there before, which a join has."""
+    unique: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        taken = {*names, *unique}
+        unique.append(next(each for each in others if each not in taken) if name in unique else name)
+    return unique
 
 
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:

@@ -197,6 +197,14 @@ class TestSql:
         assert (ended.code, ended.out) == (2, "")
         assert "install airflow-provider-webcollect[duckdb]" in ended.err
 
+    def test_a_number_of_a_query_is_shown_as_it_is(self, run: Run, landed: Path) -> None:
+        assert run("landing", "sql", landed, "select 2026 as year").out.split() == ["year", "2026"]
+
+    def test_columns_of_one_name_are_all_shown(self, run: Run, landed: Path, output: str) -> None:
+        ended = run("landing", "sql", landed, "select 1 as n, 2 as n, 3 as n_2, 4 as n", "-o", output)
+
+        assert shown(ended, output) == [{"n": "1", "n_2": "3", "n_3": "2", "n_4": "4"}]
+
     def test_a_query_without_a_row_shows_its_columns(self, run: Run, landed: Path) -> None:
         query = "select id, city from landing where false"
 
