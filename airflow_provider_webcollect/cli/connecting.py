@@ -168,6 +168,7 @@ def said_by_airflow(error: Exception) -> str:
     from sqlalchemy.exc import SQLAlchemyError
 
     said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    said = said.replace("`", "'")  # in backquotes, a connection would be taken for the option of its name
     if isinstance(error, SQLAlchemyError):
         return f"its database cannot be read, `airflow db migrate` sets it up ({said})"
     return said
@@ -185,7 +186,7 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
-            f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another with --conn-id, "
+            f"Airflow gives no connection {conn_id}: {said_by_airflow(error)}. Name another with `conn_id`, "
             "or go without Airflow with --url"
         ) from error
     store = make_token_store(conn_id)

@@ -25,14 +25,15 @@ _PARAMETERS = {
     "object_storage_conn_id": ("storage_conn_id",),
     "base_url": ("url",),
 }
-#: `name` or `name[0]`, and name='value'.
-_NAME = re.compile(r"`(?:extra )?(?P<name>[a-z_]+)(?:\[\d+\])?`")
+#: `name`, `name[0]` or `name, line 1`, and name='value'.
+_NAME = re.compile(r"`(?:extra )?(?P<name>[a-z_]+)(?:\[\d+\])?(?P<line>, line \d+)?`")
 _SETTING = re.compile(r"\b(?P<name>[a-z_]+)=(?P<quote>['\"])(?P<value>[^'\"]*)(?P=quote)")
 #: A hint in parentheses that has a template, which only a DAG has.
 _TEMPLATE = re.compile(r" \([^()]*\{\{.*?\}\}[^()]*\)")
 #: What an error says of an Airflow connection, and what it is without Airflow.
 _WITHOUT_AIRFLOW = (
     (re.compile(r"\b(?:the )?(?:connection|its) extras? (?=`)"), ""),
+    (re.compile(r"\bno extra (?=`)"), "no "),
     (re.compile(r"\bthe connection's host\b"), "the URL (--url)"),
     (re.compile(r"\b(?:its )?login and password\b"), f"{PREFIX}USERNAME and {PREFIX}PASSWORD"),
     (re.compile(r"\b(in|into|to|with) the connection\b"), r"\1 the environment"),
@@ -79,7 +80,9 @@ def _typed(parameter: click.Parameter) -> str:
 
 def _renamed(said: str, names: Mapping[str, str]) -> str:
     def name(found: re.Match[str]) -> str:
-        return names.get(found["name"], found[0])
+        if found["name"] not in names:
+            return found[0]
+        return names[found["name"]] + (found["line"] or "")
 
     def setting(found: re.Match[str]) -> str:
         return f"{names[found['name']]} {found['value']}" if found["name"] in names else found[0]

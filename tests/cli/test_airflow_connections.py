@@ -115,7 +115,13 @@ class TestService:
 
         assert (ended.code, ended.out) == (3, "")
         assert "forgotten" in ended.err
-        assert "--conn-id" in ended.err
+        assert "Name another with --conn-id" in ended.err
+
+    def test_a_connection_that_is_missing_is_named_as_it_was_typed(self, run: Run) -> None:
+        assert "'output'" in run("capacity", "--conn-id", "output").err
+        ended = run("token", "status", "forgotten")
+        assert "Name another with CONN" in ended.err
+        assert "--conn-id" not in ended.err
 
     @pytest.mark.parametrize(
         ("fields", "named"),
