@@ -66,8 +66,10 @@ def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO |
     """Return the lines of a file."""
     if file is None:
         return []
-    with file:
-        return _lines(file.read())
+    data = file.read()
+    if file is not sys.stdin.buffer:  # that is still asked whether it is a terminal
+        file.close()
+    return _lines(data)
 
 
 def _properties(
@@ -179,7 +181,7 @@ def subtasks(task_ids: list[str], conn_id: str | None, url: str | None, output: 
         for task_id, batch in found.items()
         for each in batch
     ]
-    show(rows, output, ("task", "sub_task", "status"))
+    show(rows, output, ("sub_task", "status", "task"))
 
 
 @click.group()
@@ -275,7 +277,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
     if not _send(endpoints.move_task(task_id, group_id), output, **sending).moved:
         click.echo("The service did not move the task: it may be in that group already.", err=True)
         return 1
-    show([{"task": task_id, "group": group_id}], output, ("task", "group"))
+    show([{"task": task_id, "group": str(group_id)}], output, ("task", "group"))
     return 0
 
 
@@ -473,7 +475,7 @@ def start(
                 _show_calls([call], output)
                 return 0
             client.send(call)
-    show([{"task": task_id, "sub_task": each} for each in idle], output, ("task", "sub_task"))
+    show([{"task": task_id, "sub_task": each} for each in idle], output, ("sub_task", "task"))
     click.echo(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already", err=True)
     return int(not wanted)
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 #: The days of analytics in which `status` looks for the account's tasks.
 RECENT_DAYS = 30
 #: The most important first: a table leaves out the last ones where it has no room.
-STATUS = ("task", "name", "status", "collected", "started", "ended", "sub_tasks", "runs", "next_run")
+STATUS = ("task", "status", "name", "collected", "started", "ended", "sub_tasks", "runs", "next_run")
 COUNTS = (
     "extracting_count",
     "waiting_count",
@@ -196,7 +196,7 @@ def analytics(
     chart = (f"collected per {by}",) if by else ()
     days = sorted({row.day_key for row in rows})
     sums = [_sum(group) | {each: _bars(group, days) for each in chart} for group in grouped.values()]
-    show(sums, output, ("task", "name", *METRICS, *chart))
+    show(sums, output, ("task", *chart, "name", *METRICS))
 
 
 def _analytics(client: Any, start: Any, end: Any, **query: Any) -> list[AnalyticsRow]:

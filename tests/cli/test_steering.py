@@ -180,10 +180,13 @@ class TestCopy:
 
 class TestMove:
     def test_a_task_is_moved_to_a_group(self, run: Run, sandbox: Sandbox, idle: str, output: str) -> None:
-        ended = run("task", "move", idle, "--group", 3, "-o", output)
+        group = sandbox.control.add_task(group_id=12345)["group_id"]
 
-        assert shown(ended, output) == [{"task": idle, "group": "3"}]
-        assert sandbox.control.task(idle)["group_id"] == 3
+        ended = run("task", "move", idle, "--group", group, "-o", output)
+
+        assert shown(ended, output) == [{"task": idle, "group": "12345"}]
+        assert "12,345" not in ended.out
+        assert sandbox.control.task(idle)["group_id"] == 12345
 
     @pytest.mark.beyond_the_contract
     def test_a_task_that_the_service_does_not_move_is_the_answer_no(
@@ -323,6 +326,21 @@ class TestSteps:
             *("red shoes", "", "bücher"),
         ]
 
+    def test_values_from_a_pipe_need_yes_to_overwrite(
+        self, run: Run, sandbox: Sandbox, idle: str, pipe: Callable[[str], None]
+    ) -> None:
+        loop = step(sandbox, idle, "LoopAction")["action_id"]
+        command = ["task", "set-loop", idle, loop, "--type", "TextList", "--file", "-"]
+        pipe("red\n")
+
+        ended = run(*command)
+
+        assert ended.code == 2
+        assert "--yes" in ended.err
+        pipe("red\n")
+        assert run(*command, "--yes").code == 0
+        assert step(sandbox, idle, "LoopAction")["loop_items"] == ["red"]
+
     def test_a_lost_response_to_an_append_leaves_the_outcome_open(
         self, run: Run, sandbox: Sandbox, idle: str
     ) -> None:
@@ -441,6 +459,15 @@ def test_an_export_is_confirmed(run: Run, sandbox: Sandbox, task: str, output: s
     assert shown(run("task", "mark-exported", task, "-o", output), output) == [{"task": task}]
 
     assert sandbox.control.task(task)["exported"]
+
+
+def test_a_data_app_key_that_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEBCOLLECT_DATAHUB_API_KEY")
+
+    ended = run("app", "deprecate", "shops", "--yes")
+
+    assert ended.code == 3
+    assert "the environment has no WEBCOLLECT_DATAHUB_API_KEY" in ended.err
 
 
 def test_a_data_app_is_deprecated(run: Run, output: str) -> None:
@@ -590,7 +617,7 @@ def test_what_cannot_be_undone_needs_a_terminal_or_the_option_yes(
         (["task", "set-params", "t", "a", "=x"], "=x"),
         (["task", "set-params", "t", "a", "x=", "--type", "ClickAction"], "--type"),
         (["task", "replace-urls", "t", "nowhere"], "nowhere"),
-        (["task", "replace-urls", "t", "WORDS"], "line 2"),
+        (["task", "replace-urls", "t", "WORDS"], "FILE, line 2 is 'shoes'"),
         (["task", "start", " "], "TASK is"),
         (["task", "mark-exported", ""], "TASK is"),
         (["group", "delete", "shops"], "shops"),

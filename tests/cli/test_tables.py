@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider_webcollect.sandbox import demo
 from tests.cli.conftest import cells
 from tests.sandbox.plain_client import Client
 
@@ -73,10 +74,26 @@ def test_a_name_is_broken_between_words_rather_than_leave_out_what_follows(
     assert "Finished" in shown
     assert f"{Client(sandbox).status(task)['currentTotalExtractCount']:,}" in shown
     first = lines[0].index("name")
-    width = lines[0].index("status") - first
+    width = lines[0].index("collected") - first
     following = lines[lines.index(shown) :]
     column = " ".join(line[first : first + width].strip() for line in following[:4])
     assert column.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("columns", "command", "headings"),
+    [
+        (50, ["status"], ["task", "status"]),
+        (50, ["subtasks", demo.TASK_ID], ["sub task", "status"]),
+        (80, ["subtasks", demo.TASK_ID], ["sub task", "status"]),
+        (50, ["task", "start", demo.TASK_ID], ["sub task"]),
+        (80, ["analytics", "--by", "day"], ["task", "collected per day", "collected"]),
+    ],
+)
+def test_what_a_command_is_asked_for_has_room_before_the_rest(
+    start: Callable[..., Started], columns: int, command: list[str], headings: list[str]
+) -> None:
+    assert cells(screen(start, columns, *command)[0]) == headings
 
 
 def test_one_record_is_a_line_for_each_value(
