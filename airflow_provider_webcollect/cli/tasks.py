@@ -222,6 +222,8 @@ def _bars(rows: Iterable[AnalyticsRow], days: Sequence[str]) -> str:
 log = logging.getLogger(__name__)
 #: Seconds after which a task that the service leaves out, or that is not started, is not followed any more.
 MISSING_TIMEOUT = 60.0
+#: Columns of a terminal below which `follow` has no room for a bar beside an id and a state.
+NARROW = 72
 
 
 @click.command()
@@ -338,16 +340,23 @@ class _Display:
     """Shows the states of tasks on standard error: on a terminal as bars, elsewhere as a line per change."""
 
     def __init__(self, ids: Sequence[str]) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
         from rich.table import Column
 
         to = console(stderr=True)
-        texts = [TextColumn("{task.description}"), TextColumn("{task.fields[status]}")]
-        # in a narrow terminal the counts get a second line: an id or a time that is cut is of no use
-        bar = BarColumn(bar_width=max(5, min(40, to.width - 90)))
-        counts = [bar, TextColumn("{task.fields[counts]}", table_column=Column(overflow="fold"))]
+        columns: list[ProgressColumn]
+        # what has no room gets a second line: an id or a time that is cut is of no use
+        if to.width < NARROW:
+            columns = [TextColumn("{task.description}\n{task.fields[status]} {task.fields[counts]}")]
+        else:
+            columns = [
+                TextColumn("{task.description}"),
+                TextColumn("{task.fields[status]}"),
+                BarColumn(bar_width=max(5, min(40, to.width - 90))),
+                TextColumn("{task.fields[counts]}", table_column=Column(overflow="fold")),
+            ]
         self._is_live = to.is_terminal
-        self._progress = Progress(*texts, *counts, console=to, transient=True)
+        self._progress = Progress(*columns, console=to, transient=True)
         self._bars = {
             task_id: self._progress.add_task(printable(task_id), total=None, status="", counts="")
             for task_id in ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -183,15 +184,19 @@ def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], san
     assert following.out.count("Finished") == 2
 
 
-def test_a_narrow_terminal_cuts_no_id_and_no_time(start: Callable[..., Started], sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("columns", [50, 80])
+def test_a_narrow_terminal_cuts_no_id_and_no_time(
+    start: Callable[..., Started], sandbox: Sandbox, columns: int
+) -> None:
     task_id = sandbox.control.add_task(state="Extracting")["task_id"]
 
-    following = start("follow", task_id, "--every", 1, columns=80)
+    following = start("follow", task_id, "--every", 1, columns=columns)
     until(lambda: f"{task_id} Extracting" in " ".join(following.err.split()))
     sandbox.control.advance(LONG)
 
     assert following.end() == 0
     assert "…" not in following.err
+    assert re.search(r"\bcollected \d:\d\d:\d\d\b", following.err)
 
 
 def test_ctrl_c_ends_it(start: Callable[..., Started], sandbox: Sandbox) -> None:
