@@ -66,7 +66,8 @@ def url_option(command: F) -> F:
         envvar=f"{PREFIX}URL",
         show_envvar=True,
         metavar="URL",
-        help="The service's base URL, to go without Airflow; credentials are environment variables.",
+        help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
+        f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
     )(command)
 
 
@@ -158,6 +159,10 @@ def use_airflow() -> None:
             f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url goes "
             "without it, as do credentials of the storage in the environment"
         ) from error
+    except Exception as error:  # its text may hold the password of Airflow's database
+        raise click.UsageError(
+            f"Airflow cannot start with its configuration ({type(error).__name__}); --url goes without it"
+        ) from None
     log_to_stderr()
     # it logs the traceback of a database that cannot be read; the command's own error says it in a sentence
     logging.getLogger("airflow.models.variable").setLevel(logging.CRITICAL)

@@ -37,6 +37,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 CALL = ("endpoint", "method", "path", "body")
 COPIES = ("task", "copy", "name", "failure")
 ACTIONS = ("action_id", "action_type", "name", "loop_type", "values", "properties", "task")
+#: The most ids that a question names.
+NAMED = 5
 APP = ("app_name", "status", "namespace", "version", "missing_secrets")
 
 
@@ -164,6 +166,12 @@ def _counted(ids: Sequence[object], what: str) -> str:
     return f"{len(ids):,} {what}{'' if len(ids) == 1 else 's'}"
 
 
+def _deletion(ids: Sequence[object], what: str) -> str:
+    """Return the question before some are deleted, with the first of their ids."""
+    some = ", ".join(map(str, ids[:NAMED])) + (", …" if len(ids) > NAMED else "")
+    return f"Delete {_counted(ids, what)} ({some})?"
+
+
 @click.command()
 @_tasks_argument
 @connection_options
@@ -287,7 +295,7 @@ def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
 @_sending_options
 def delete(task_ids: list[str], output: str, **sending: Any) -> None:
     """Delete tasks, after a question."""
-    _send(endpoints.delete_tasks(task_ids), output, f"Delete {_counted(task_ids, 'task')}?", **sending)
+    _send(endpoints.delete_tasks(task_ids), output, _deletion(task_ids, "task"), **sending)
     show([{"task": task_id} for task_id in task_ids], output, ("task",))
 
 
@@ -482,13 +490,15 @@ def start(
 
 @task.command("mark-exported")
 @_task_argument
+@_yes_option
 @_sending_options
 def mark_exported(task_id: str, output: str, **sending: Any) -> None:
-    """Confirm that a task's rows have been exported.
+    """Confirm a task's export, after a question.
 
     Whatever the task has collected then counts as exported, whether it was read or not.
     """
-    _send(endpoints.mark_exported(task_id), output, **sending)
+    question = f"Count all that task {task_id} has collected as exported?"
+    _send(endpoints.mark_exported(task_id), output, question, **sending)
     show([{"task": task_id}], output, ("task",))
 
 
@@ -506,7 +516,7 @@ def delete_groups(group_ids: list[Any], output: str, **sending: Any) -> None:
 
     `-` as GROUP: the ids on standard input, one a line.
     """
-    question = f"Delete {_counted(group_ids, 'task group')}?"
+    question = _deletion(group_ids, "task group")
     _send(endpoints.delete_task_groups(group_ids), output, question, **sending)
     show([{"group": group_id} for group_id in group_ids], output, ("group",))
 

@@ -93,6 +93,9 @@ airflow connections add {CONN_ID} --conn-json {shlex.quote(connection)}
 or as an environment variable of every Airflow process:
 export AIRFLOW_CONN_{CONN_ID.upper()}={shlex.quote(connection)}
 
+or for the command webcollect, without Airflow:
+export WEBCOLLECT_URL={url} WEBCOLLECT_USERNAME={demo.USERNAME} WEBCOLLECT_PASSWORD={demo.PASSWORD}
+
 Tasks:
 {demo.TASK_ID}   never ran: start it, wait for it and land it (TASK in the README's DAG)
 {demo.FINISHED_TASK_ID}   ran twice, 120 rows each: land it right away

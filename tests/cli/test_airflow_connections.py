@@ -155,6 +155,18 @@ class TestService:
             assert (ended.code, ended.out) == (2, "")
             assert "apache-airflow, which cannot be imported here" in ended.err
 
+    def test_a_configuration_that_airflow_cannot_start_with_is_said_without_its_values(
+        self, start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wrong = "nothing://airflow:the-password@host/airflow"
+        monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", wrong)
+        ended = start("capacity", "--conn-id", "any")
+
+        assert ended.end() == 2
+        assert ended.err.splitlines()[-1].startswith("Error: Airflow cannot start with its configuration (")
+        assert "Traceback" not in ended.err
+        assert "the-password" not in ended.err + ended.out
+
     def test_a_connection_to_a_service_that_cannot_be_reached_is_named(
         self, run: Run, set_connection: Callable[..., None], no_pauses: list[float]
     ) -> None:

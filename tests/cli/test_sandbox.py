@@ -25,12 +25,14 @@ def test_it_serves_with_the_options_given_until_ctrl_c(
     serving = start("sandbox", "--port", 0, "--ready-file", ready, "--speed", 50, "--no-limits")
     until(ready.exists)
     url = ready.read_text()
-    monkeypatch.setenv("WEBCOLLECT_ACCESS_TOKEN", demo.ACCESS_TOKEN)
+    until(lambda: "Ctrl-C" in serving.out)
+    (export,) = [line for line in serving.out.splitlines() if line.startswith("export WEBCOLLECT_URL=")]
+    for setting in export.split()[1:]:
+        monkeypatch.setenv(*setting.split("="))
 
     assert Control(url).configure()["speed"] == 50
-    [row] = run("status", demo.FINISHED_TASK_ID, "--url", url, "-o", "json").json
+    [row] = run("status", demo.FINISHED_TASK_ID, "-o", "json").json
     assert row["status"] == "Finished"
-    assert url in serving.out
 
     serving.interrupt()
     assert serving.end() == 0

@@ -242,7 +242,7 @@ class TestDelete:
         self, start: Callable[..., Started], sandbox: Sandbox, idle: str, answer: str, code: int
     ) -> None:
         deleting = start("task", "delete", idle, demo.TASK_ID, "-o", "csv", terminal=True)
-        until(lambda: "Delete 2 tasks? [y/N]" in deleting.err)
+        until(lambda: "Delete 2 tasks (" in deleting.err)
 
         deleting.type(f"{answer}\n")
 
@@ -456,7 +456,7 @@ def test_subtasks_are_shown_with_their_states(
 def test_an_export_is_confirmed(run: Run, sandbox: Sandbox, task: str, output: str) -> None:
     assert not sandbox.control.task(task)["exported"]
 
-    assert shown(run("task", "mark-exported", task, "-o", output), output) == [{"task": task}]
+    assert shown(run("task", "mark-exported", task, "--yes", "-o", output), output) == [{"task": task}]
 
     assert sandbox.control.task(task)["exported"]
 
@@ -497,7 +497,6 @@ CHANGES = {
     ): "update_loop_items",
     ("task", "set-params", "IDLE", "TEXT", "TextToSet=a"): "update_task_parameters",
     ("task", "start", "IDLE"): "start_subtasks",
-    ("task", "mark-exported", "IDLE"): "mark_exported",
 }
 #: Those that cannot be undone, with their question.
 FOR_EVER = {
@@ -506,8 +505,13 @@ FOR_EVER = {
         "Overwrite all values of step LOOP with 1 value?",
     ),
     ("task", "replace-urls", "IDLE", "URLS"): ("replace_urls", "Overwrite all URLs of task IDLE with 2?"),
-    ("task", "delete", "IDLE"): ("delete_tasks", "Delete 1 task?"),
-    ("group", "delete", "2", "3"): ("delete_task_groups", "Delete 2 task groups?"),
+    ("task", "delete", "IDLE"): ("delete_tasks", "Delete 1 task (IDLE)?"),
+    ("task", "delete", *"abcdef"): ("delete_tasks", "Delete 6 tasks (a, b, c, d, e, …)?"),
+    ("group", "delete", "2", "3"): ("delete_task_groups", "Delete 2 task groups (2, 3)?"),
+    ("task", "mark-exported", "IDLE"): (
+        "mark_exported",
+        "Count all that task IDLE has collected as exported?",
+    ),
     ("app", "deprecate", demo.APP_ID): ("deprecate_data_app", f"Deprecate the data app {demo.APP_ID}?"),
 }
 

@@ -92,7 +92,7 @@ def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
 
     said = in_shell(
         shell_environment(tmp_path / "airflow") | {"AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory"},
-        sandbox.line("export "),
+        sandbox.line("export AIRFLOW_"),
         shlex.join(["python", "-c", USE, *ids]),
     )
 
