@@ -205,6 +205,7 @@ describe("the top line", () => {
     assert.equal(shown("late", "late"), "attention landings");
     assert.equal(shown("late", "odd"), "landings");
     assert.equal(shown("failures", "failure"), "attention");
+    assert.equal(shown("failed", "failure"), "attention landings", "there its reason is told");
     assert.equal(shown("running", "timeout"), "attention running");
     assert.equal(shown("service", "failure"), "service");
   });
@@ -333,7 +334,8 @@ describe("moments", () => {
 
   test("the zone is Airflow's, as it stores it, else the browser's", () => {
     const browser = new Intl.DateTimeFormat().resolvedOptions().timeZone;
-    assert.equal(logic.chosenZone('"Europe/Berlin"'), "Europe/Berlin");
+    for (const name of ["Europe/Berlin", "Asia/Kolkata"])
+      assert.equal(logic.chosenZone(JSON.stringify(name)), name);
     for (const stored of [null, '"local"', "not JSON", '"Not/AZone"']) assert.equal(logic.chosenZone(stored), browser);
   });
 

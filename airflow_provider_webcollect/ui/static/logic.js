@@ -72,7 +72,8 @@ export function chosenZone(stored) {
   try {
     const name = JSON.parse(stored);
     if (typeof name !== "string" || name === "local") return browser;
-    return new Intl.DateTimeFormat("en", { timeZone: name }).resolvedOptions().timeZone;
+    // not its resolved name, which may be an older one: Asia/Calcutta
+    return new Intl.DateTimeFormat("en", { timeZone: name }) && name;
   } catch {
     return browser;
   }
@@ -412,7 +413,14 @@ export function topLine(landings, activity, service = null) {
 export function isShown(filter, section, kind = null) {
   if (!filter) return true;
   if (section !== "attention") return section === (STATES.includes(filter) ? "landings" : filter);
-  const kinds = { failures: ["failure"], landings: STATES, running: ["timeout"], service: [] };
+  // the reason of a failed landing is that of its failure
+  const kinds = {
+    failures: ["failure"],
+    failed: ["failure", "failed"],
+    landings: STATES,
+    running: ["timeout"],
+    service: [],
+  };
   return (kinds[filter] ?? [filter]).includes(kind);
 }
 
