@@ -42,11 +42,13 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
     :param dag_ids: the DAGs whose tasks are returned.
     """
     running = _running(session, dag_ids, now)
-    failures = _failures(session, dag_ids, now)
+    # those that are open first
+    failures = sorted(_failures(session, dag_ids, now), key=lambda failure: bool(failure["recovered_at"]))
+    open_failures = sum(not failure["recovered_at"] for failure in failures)
     return {
         "read_at": now.isoformat(),
         "running_left_out": max(0, len(running) - MOST_TASKS),
-        "failures_left_out": max(0, len(failures) - MOST_TASKS),
+        "failures_left_out": max(0, open_failures - MOST_TASKS),
         "running": running[:MOST_TASKS],
         "failures": failures[:MOST_TASKS],
     }

@@ -112,14 +112,16 @@ def read_landings(
     places = {key: found for key, found in _places(session, search).items() if key.dag_id in dag_ids}
     failures = _failures(session, places)
 
+    # paused, or no longer there
+    paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused | DagModel.is_stale)))
+
     def urgency(key: SeriesKey) -> tuple[bool, datetime.datetime]:
         newest, failed = places[key][0].timestamp, failures[key]
         has_failed = any(run.ended_at > newest for run in failed)
-        return has_failed or _is_late([place.timestamp for place in reversed(places[key])], now), newest
+        moments = [place.timestamp for place in reversed(places[key])]
+        return has_failed or (key.dag_id not in paused and _is_late(moments, now)), newest
 
     shown = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
-    # paused, or no longer there
-    paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused | DagModel.is_stale)))
     events = _events(session, [place.event_id for key in shown for place in places[key]])
     assets = _assets(session, {key.asset_id for key in shown})
     series = []

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a value is read again; one that could not be read; analytics change slowly.
-LIFETIME, RETRY_AFTER, ANALYTICS_LIFETIME = 30.0, 5.0, 3600.0
+#: Seconds after which a value is read again; one that could not be read; analytics change slowly. The page
+#: asks every 30 seconds, and finds a value old each time, however long it took to read.
+LIFETIME, RETRY_AFTER, ANALYTICS_LIFETIME = 25.0, 5.0, 3600.0
 #: Seconds for which a response of the service is awaited by default; after that, the page says so.
 PATIENCE = 2.0
 #: The days of analytics that are shown.
@@ -172,7 +173,6 @@ class ServiceView:
             part.refresh()
         known = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
-            # the page shows fewer tasks than the service is asked about only if the person sees fewer DAGs
             ids = _task_ids(session, self._conn_id, reader)
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
@@ -187,7 +187,7 @@ class ServiceView:
             "capacity": known["capacity"].as_json(dict),
             "tasks": tasks.as_json(
                 lambda value: {
-                    "left_out": max(0, len(ids) - MOST_TASKS),
+                    "left_out": _left_out(ids, value),
                     "tasks": [task for task in value if task["task"] in ids],
                 }
             ),
@@ -254,6 +254,11 @@ def _task_ids(session: Session, conn_id: str, reader: Reader | None = None) -> l
     ]
     assets = stored_tasks(session).get(conn_id, []) if dag_ids is None else []
     return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *sorted({*landed, *assets})]))
+
+
+def _left_out(ids: Collection[str], tasks: Collection[dict[str, Any]]) -> int:
+    """Return how many of a person's tasks were not asked for; new ones are asked for next time."""
+    return len(set(ids).difference(task["task"] for task in tasks)) if len(tasks) >= MOST_TASKS else 0
 
 
 def _task(task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask] | None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskreschedule import TaskReschedule
 from airflow.models.trigger import Trigger
 
-from airflow_provider_webcollect.ui import service
+from airflow_provider_webcollect.ui import activity, landings, service
 from airflow_provider_webcollect.ui.activity import read_activity
 from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, read_landings
 from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
@@ -244,6 +244,18 @@ class TestLandings:
         assert found["left_out"] == 4
         assert found["counts"] == {"landings": MOST_SERIES, "failed": 1, "late": 1, "odd": 0, "empty": 0}
         assert [series["map_index"] for series in found["series"]] == [*range(-1, MOST_SERIES - 2), -1]
+
+    def test_what_is_paused_takes_no_place_of_what_still_lands(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(landings, "MOST_SERIES", 1)
+        paused = Events()
+        paused.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
+        paused.pause()
+        events.add(1)
+        with create_session() as session:
+            found = read_landings(session, {events.dag_id, paused.dag_id}, NOW)
+        assert [series["dag_id"] for series in found["series"]] == [events.dag_id]
 
     @pytest.mark.parametrize(
         ("search", "is_found"),
@@ -468,6 +480,20 @@ class TestActivity:
         (failure,) = self.read(dag_id, NOW, end_date=NOW - DAY)["failures"]
         assert (failure["run_id"], failure["recovered_at"]) == ("before", None)
 
+    def test_of_too_many_failures_the_open_ones_are_shown_and_counted(
+        self, dag_id: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(activity, "MOST_TASKS", 2)
+        events = Events()
+        events.dag_id = dag_id
+        self.read(dag_id, NOW, state="success", end_date=NOW)
+        events.add_run("recovered", failed_at=NOW - DAY / 2, task_id="mark")
+        for index in range(3):
+            events.add_run(f"open {index}", failed_at=NOW - DAY, task_id="other")
+        found = self.read(dag_id, NOW)
+        assert [each["recovered_at"] for each in found["failures"]] == [None, None]
+        assert found["failures_left_out"] == 1
+
     def test_what_has_ended_well_is_not_shown(self, dag_id: str) -> None:
         found = self.read(dag_id, state="success")
         assert (found["running"], found["failures"]) == ([], [])
@@ -575,7 +601,8 @@ class TestService:
         first = asked()
         view.read(EVERYTHING)
         assert asked() == first
-        clock(31.0)
+        # the page asks every 30 seconds, and reading took a part of them
+        clock(28.0)
         view.read(EVERYTHING)
         assert asked() == (first[0] + 1, first[1])
         clock(3600.0)
@@ -660,6 +687,16 @@ class TestService:
         assert {own, demo.TASK_ID} <= set(everything["names"])
         rows = [each["days"]["value"]["days"][0]["rows"] for each in (found, everything)]
         assert rows[0] < rows[1]
+
+    def test_tasks_that_the_service_is_not_asked_for_are_counted_for_whom_they_are_of(
+        self, view: ServiceView, sandbox: Sandbox, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "MOST_TASKS", 1)
+        # the ids' order says for which one the service is asked
+        for each, task in ((Events(), "0" * 8), (events, "z" * 8)):
+            each.add_event(landed(collection_task_id=task), NOW)
+        found = view.read(Reader({events.dag_id}))["tasks"]["value"]
+        assert found == {"left_out": 1, "tasks": []}
 
     def test_a_connection_that_cannot_be_used_is_said_to_be_so(
         self, set_connection: Callable[..., None]
