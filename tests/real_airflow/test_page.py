@@ -315,6 +315,18 @@ def test_a_service_without_a_run_has_no_empty_charts(page: Page, url: str) -> No
     assert shown.locator("[data-chart]").count() == 0
 
 
+def test_a_day_that_is_not_over_is_not_short_of_rows(page: Page, url: str) -> None:
+    def be_short(data: dict[str, Any]) -> None:
+        days = [{"day": ago(days=days)[:10], "rows": 1, "succeeded": 1, "cost": 1} for days in (1, 0)]
+        limits = {"rows_low": 10, "rows_high": 40, "succeeded_low": 0.9, "cost_high": None}
+        data["days"].update(value={"days": days, "thresholds": limits}, read_at=ago())
+
+    change(page, "connections/webcollect_default", be_short)
+    bars = show(page, url).locator('[data-chart="rows"] [data-day]')
+    bars.first.wait_for()
+    assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
+
+
 def test_the_days_of_a_chart_are_told_by_arrow_keys(page: Page, url: str) -> None:
     shown = show(page, url)
     chart = shown.locator('[data-chart="rows"]')
@@ -370,6 +382,7 @@ def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Pag
     with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs"), timeout=5_000):
         shown.get_by_role("searchbox").fill("jobs")
     assert [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()] == ["odd"]
+    assert shown.get_by_text("The last 30 days").count() == 0
 
 
 def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: Page, url: str) -> None:
@@ -413,13 +426,26 @@ def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None
     shown = show(page, url)
     shown.get_by_text("All is well: no failure of the last seven days is open, no landing is late").wait_for()
 
-    # not if something could not be checked
+    # not if the service does not answer, or something could not be checked
+    def fall_silent(data: dict[str, Any]) -> None:
+        data["capacity"].update(unanswered_since=ago(seconds=8), read_at=ago(seconds=60))
+
+    change(page, "connections/webcollect_default", fall_silent)
+    refresh(shown)
+    shown.get_by_text("As far as it can be seen: no failure").wait_for()
     page.unroute_all()
     page.route("**/webcollect/activity", lambda route: route.fulfill(status=500, json={"detail": "broken"}))
     change(page, "landings", be_well)
     refresh(shown)
     shown.get_by_text("Airflow does not answer: broken (500)").wait_for()
     assert shown.get_by_text("All is well").count() == 0
+
+
+@pytest.mark.parametrize("width", [600, 800, 1000])
+def test_a_page_of_any_width_does_not_scroll_sideways(page: Page, url: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    shown = show(page, url)
+    assert shown.evaluate("page => page.scrollWidth <= page.clientWidth")
 
 
 def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: str) -> None:

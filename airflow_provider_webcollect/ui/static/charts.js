@@ -1,5 +1,5 @@
 /** Bars of runs and of days, as SVG: its colours are those of the style sheet. */
-import { el, svg } from "./dom.js";
+import { el, now, svg } from "./dom.js";
 import { cappedAxis, number, rounded, share } from "./logic.js";
 
 const STRIP = { height: 30, step: 6, width: 4.5, runs: 30 };
@@ -43,8 +43,12 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
     ["low", thresholds[low]],
     ["high", thresholds[high]],
   ].filter(([, limit]) => limit != null);
-  const isBeyond = (value) =>
-    value != null && limits.some(([name, limit]) => (name === "low" ? value < limit : value > limit));
+  const today = new Date(now()).toISOString().slice(0, 10);
+  // rows of a day that is not over may still come
+  const isOpen = (index) => metric === "rows" && days[index].day >= today;
+  const isBeyond = (index) =>
+    values[index] != null &&
+    limits.some(([name, limit]) => (name === "low" ? values[index] < limit && !isOpen(index) : values[index] > limit));
   const { width, height, foot } = CHART;
   const values = days.map((day) => day[metric]);
   const known = values.filter((value) => value != null);
@@ -60,7 +64,7 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
     const [x, y] = [places[index] * step, level(values[index] ?? 0)];
     const bar = { x: x + step * 0.1, y, width: step * 0.8, height: Math.max(1, height - foot - y) };
     const area = svg("rect", { class: "area", x, y: 0, width: step, height });
-    const odd = isBeyond(values[index]);
+    const odd = isBeyond(index);
     const dot = odd && svg("circle", { cx: x + step / 2, cy: height - 1.5, r: 1.5 });
     const gap = capped[index] && svg("path", { class: "gap", d: `M${x} ${y + 6}l${step} -3v2l${-step} 3z` });
     const names = { class: odd ? "run odd" : "run landed", "data-day": day.day, "data-capped": capped[index] };
@@ -92,7 +96,7 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
   let chosen = days.length - 1;
   const tell = (index) => {
     chosen = Math.min(days.length - 1, Math.max(0, index));
-    const beyond = isBeyond(values[chosen]) ? ", beyond the limit" : "";
+    const beyond = isBeyond(chosen) ? ", beyond the limit" : "";
     line.textContent = `${days[chosen].day}: ${format(values[chosen])}${beyond}`;
     drawing.setAttribute("aria-valuenow", chosen);
     drawing.setAttribute("aria-valuetext", line.textContent);

@@ -1,7 +1,7 @@
 /** What the page and the tile say, without the document: names, formats, states, filters. */
 
 export const UNKNOWN = "—";
-export const DAY = 86_400;
+const DAY = 86_400;
 
 // ---- Numbers and texts
 
@@ -51,12 +51,12 @@ export function duration(seconds, digits = 0) {
 }
 
 /** Return a text as a literal of Python; JSON's escapes are Python's, too. */
-export function pythonString(text) {
+function pythonString(text) {
   return JSON.stringify(text);
 }
 
 /** Return a text as one word of a POSIX shell. */
-export function shellWord(text) {
+function shellWord(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 

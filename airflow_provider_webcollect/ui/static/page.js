@@ -12,7 +12,6 @@ import {
   counted,
   errorIn,
   foldedTasks,
-  identity,
   inOrder,
   isActive,
   isMuchOlder,
@@ -366,6 +365,11 @@ class WebCollectPage extends HTMLElement {
     return Object.values(this.known[this.connection]?.parts ?? {});
   }
 
+  stateOfService() {
+    const parts = this.known[this.connection]?.parts;
+    return parts ? serviceState(parts, told.zone, now()) : null;
+  }
+
   isFound(texts) {
     return !this.search || matches(this.search, texts);
   }
@@ -374,8 +378,6 @@ class WebCollectPage extends HTMLElement {
     const moments = [this.landingsData, this.activityData, ...this.serviceParts()].map((each) => each?.read_at);
     const age = pageAge(moments);
     if (age) place(this.age, [{ key: age, facts: age, draw: () => el("span", {}, "as of ", time(age)) }]);
-    const parts = this.known[this.connection]?.parts;
-    const service = parts ? serviceState(parts, told.zone, now()) : null;
     const press = (filter) => {
       this.filter = this.filter === filter ? null : filter;
       this.draw();
@@ -388,7 +390,7 @@ class WebCollectPage extends HTMLElement {
       };
       return button(text, () => press(filter), attributes);
     };
-    const groups = topLine(this.landingsData, this.activityData, service);
+    const groups = topLine(this.landingsData, this.activityData, this.stateOfService());
     const chosen = groups.flat().some(({ filter }) => filter === this.filter);
     // the last late landing has landed, for example: the person still has to be able to see all again
     if (this.filter && !chosen) groups.push([{ filter: this.filter, text: `0 ${this.filter}` }]);
@@ -489,8 +491,9 @@ class WebCollectPage extends HTMLElement {
     if (this.landingsData && !this.landings.problem) checked.splice(1, 0, "no landing is late, odd or empty");
     const isWhole = checked.length === 3;
     const isUnused = !this.landingsData?.series.length && !this.activityData?.running.length;
+    const isWell = isWhole && !this.service.problem && !this.stateOfService()?.isTrouble;
     this.well.hidden = items.length > 0 || isUnused || !checked.length;
-    this.well.textContent = `${isWhole ? "All is well" : "As far as it can be seen"}: ${checked.join(", ")}.`;
+    this.well.textContent = `${isWell ? "All is well" : "As far as it can be seen"}: ${checked.join(", ")}.`;
     this.isUnused = isUnused && !items.length && isWhole;
   }
 
@@ -607,7 +610,7 @@ class WebCollectPage extends HTMLElement {
       { key: "sentences", facts: [capacity?.value, token?.value], draw: () => serviceSentences(parts) },
       !seesAll && { key: "limited", facts: 0, draw: () => el("p", {}, limited) },
       ...(tasks?.read_at ? this.taskBlocks(tasks) : []),
-      days?.read_at && this.blockHead("days", "The last 30 days", days),
+      days?.read_at && !this.search && this.blockHead("days", "The last 30 days", days),
       days?.read_at && !this.search && { key: "charts", facts: days.value, draw: () => dayCharts(days.value) },
     ];
     place(this.blocks, blocks.filter(Boolean));
