@@ -100,6 +100,35 @@ class _Run:
         return not self.usual_rows / ODD_FACTOR <= self.event.rows <= self.usual_rows * ODD_FACTOR
 
 
+class _Expectation(NamedTuple):
+    """When the next landing of a series is to come.
+
+    :ivar interval: the median of the times between the latest planned ones; None if there are too few.
+    :ivar at: None likewise.
+    """
+
+    interval: datetime.timedelta | None = None
+    at: datetime.datetime | None = None
+
+    @classmethod
+    def of(cls, planned: Sequence[datetime.datetime], newest: datetime.datetime) -> _Expectation:
+        """Return it by when planned landings came, the oldest first, and the newest of all."""
+        latest = planned[-USUAL_RUNS - 1 :]
+        if len(latest) <= FEWEST_RUNS:
+            return cls()
+        seconds = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(latest)]
+        interval = datetime.timedelta(seconds=statistics.median(seconds))
+        # the first one of the plan after the newest, which somebody may have started by hand
+        passed = (newest - latest[-1]) // interval if interval else 0
+        return cls(interval, latest[-1] + (passed + 1) * interval)
+
+    def is_late(self, now: datetime.datetime) -> bool:
+        """Return whether it should have come."""
+        if self.interval is None or self.at is None:
+            return False
+        return now > self.at + (ODD_FACTOR - 1) * self.interval
+
+
 def read_landings(
     session: Session, dag_ids: Collection[str], now: datetime.datetime, search: str = ""
 ) -> dict[str, Any]:
@@ -114,12 +143,15 @@ def read_landings(
 
     # paused, or no longer there
     paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused | DagModel.is_stale)))
+    by_hand = set(session.scalars(select(DagModel.dag_id).where(DagModel.timetable_summary == "None")))
+    unexpected = paused | by_hand
 
     def urgency(key: SeriesKey) -> tuple[bool, datetime.datetime]:
         newest, failed = places[key][0].timestamp, failures[key]
         has_failed = any(run.ended_at > newest for run in failed)
         moments = [place.timestamp for place in reversed(places[key])]
-        return has_failed or (key.dag_id not in paused and _is_late(moments, now)), newest
+        is_late = key.dag_id not in unexpected and _Expectation.of(moments, newest).is_late(now)
+        return has_failed or is_late, newest
 
     shown = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
     events = _events(session, [place.event_id for key in shown for place in places[key]])
@@ -128,8 +160,9 @@ def read_landings(
     for key in shown:
         landed = [events[place.event_id] for place in reversed(places[key]) if place.event_id in events]
         if landed and key.asset_id in assets:
-            facts = _described(landed, failures[key], now, key.dag_id in paused)
-            series.append({**key._asdict(), "asset": assets[key.asset_id], **facts})
+            facts = _described(landed, failures[key], now, key.dag_id not in unexpected)
+            is_paused = key.dag_id in paused
+            series.append({**key._asdict(), "asset": assets[key.asset_id], "is_paused": is_paused, **facts})
     series.sort(key=lambda each: (each["dag_id"], each["task_id"], each["map_index"], each["asset"]["name"]))
     counts = {mark: sum(mark in each["marks"] for each in series) for mark in MARKS}
     return {
@@ -218,27 +251,24 @@ def _one_per_run(runs: Iterable[_Run]) -> list[_Run]:
 
 
 def _described(
-    landed: Sequence[_Run], failed: Sequence[_Run], now: datetime.datetime, is_paused: bool
+    landed: Sequence[_Run], failed: Sequence[_Run], now: datetime.datetime, is_expected: bool
 ) -> dict[str, Any]:
     newest = landed[-1]
     assert newest.event
     runs = _one_per_run([*landed, *failed])
     _set_usual_rows(runs)
-    # what somebody has started by hand does not tell when the next one is to come
-    is_expected = newest.is_planned and not is_paused
+    # what somebody has started by hand does not tell how often they come
     planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned] if is_expected else []
-    interval = _usual_interval(planned)
-    expected_at = interval and newest.ended_at + interval
+    next_one = _Expectation.of(planned, newest.ended_at)
     return {
-        "is_paused": is_paused,
         "webcollect_conn_id": newest.event.webcollect_conn_id,
         "lotno": newest.event.lotno or None,
         "sources": newest.event.sources(),
         "destination": newest.event.destination,
         "manifests": newest.event.all_manifests(),
-        "marks": _marks(runs, _is_late(planned, now)),
-        "usual_seconds": interval and interval.total_seconds(),
-        "expected_at": expected_at and expected_at.isoformat(),
+        "marks": _marks(runs, next_one.is_late(now)),
+        "usual_seconds": next_one.interval and next_one.interval.total_seconds(),
+        "expected_at": next_one.at and next_one.at.isoformat(),
         "landed_at": newest.ended_at.isoformat(),
         "runs": [_run(run, newest.event) for run in runs],
     }
@@ -252,21 +282,6 @@ def _set_usual_rows(runs: Sequence[_Run]) -> None:
         run.usual_rows = statistics.median(latest) if len(latest) >= FEWEST_RUNS else None
         if run.event and run.event.rows:
             counts.append(run.event.rows)
-
-
-def _usual_interval(moments: Sequence[datetime.datetime]) -> datetime.timedelta | None:
-    """Return the median of the times between the latest moments; None if there are too few."""
-    latest = moments[-USUAL_RUNS - 1 :]
-    if len(latest) <= FEWEST_RUNS:
-        return None
-    seconds = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(latest)]
-    return datetime.timedelta(seconds=statistics.median(seconds))
-
-
-def _is_late(moments: Sequence[datetime.datetime], now: datetime.datetime) -> bool:
-    """Return whether the next landing after these should have come."""
-    interval = _usual_interval(moments)
-    return interval is not None and now > moments[-1] + ODD_FACTOR * interval
 
 
 def _marks(runs: Sequence[_Run], is_late: bool) -> list[str]:

@@ -126,8 +126,8 @@ class Events:
                 values = {"id": uuid.uuid4(), **run, **task, **operator}
                 session.execute(insert(TaskInstance.__table__).values(**values))
 
-    def pause(self) -> None:
-        """Make the DAG one that is paused."""
+    def add_dag(self, **facts: Any) -> None:
+        """Let Airflow know the DAG."""
         with create_session() as session:
             session.merge(DagBundleModel(name="page"))
             session.flush()
@@ -135,7 +135,7 @@ class Events:
                 DagModel(
                     dag_id=self.dag_id,
                     bundle_name="page",
-                    is_paused=True,
+                    **{"is_paused": False, "is_stale": False, **facts},
                     max_active_tasks=1,
                     max_consecutive_failed_dag_runs=0,
                     has_task_concurrency_limits=False,
@@ -251,7 +251,7 @@ class TestLandings:
         monkeypatch.setattr(landings, "MOST_SERIES", 1)
         paused = Events()
         paused.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
-        paused.pause()
+        paused.add_dag(is_paused=True)
         events.add(1)
         with create_session() as session:
             found = read_landings(session, {events.dag_id, paused.dag_id}, NOW)
@@ -350,7 +350,7 @@ class TestLandings:
 
     def test_a_landing_of_a_paused_dag_is_never_late(self, events: Events) -> None:
         events.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
-        events.pause()
+        events.add_dag(is_paused=True)
         series = events.one()
         assert (series["is_paused"], series["expected_at"], series["marks"]) == (True, None, [])
 
@@ -363,12 +363,22 @@ class TestLandings:
             events.add_run(f"run {index}", run_type)
         assert (events.one()["expected_at"], events.one()["marks"]) == (None, [])
 
-    def test_after_a_run_that_somebody_has_started_the_next_is_not_expected(self, events: Events) -> None:
+    @pytest.mark.parametrize(("days", "marks", "next_day"), [(8, ["late"], 7), (0.5, [], 0)])
+    def test_a_run_that_somebody_has_started_does_not_end_the_schedule(
+        self, events: Events, days: float, marks: list[str], next_day: int
+    ) -> None:
         events.add(1, 1, 1, 1, 1, 1, ended=NOW - DAY * 9)
         assert events.one()["marks"] == ["late"]
-        events.add(1, source_run_id="by hand", ended=NOW - DAY * 8)
+        events.add(1, source_run_id="by hand", ended=NOW - DAY * days)
         events.add_run("by hand", "manual")
-        assert (events.one()["expected_at"], events.one()["marks"]) == (None, [])
+        expected = NOW - DAY * next_day - datetime.timedelta(minutes=1)
+        assert (events.one()["expected_at"], events.one()["marks"]) == (expected.isoformat(), marks)
+
+    def test_a_landing_of_a_dag_without_a_schedule_is_never_late(self, events: Events) -> None:
+        events.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
+        events.add_dag(timetable_summary="None")
+        series = events.one()
+        assert (series["is_paused"], series["expected_at"], series["marks"]) == (False, None, [])
 
     @pytest.mark.parametrize(("known", "rows"), [({"source_rows": [10, 20]}, [10, 20]), ({}, [None, None])])
     def test_several_sources_are_shown_with_their_tasks_and_rows(
