@@ -144,6 +144,16 @@ describe("attention", () => {
     assert.deepEqual(kinds([failure({ run_id: "an older run" })]), ["failure", "failed"]);
   });
 
+  test("a failed landing is shown with the failure that tells its reason, and no other", () => {
+    const failures = [failure(), failure({ task_id: "other" })];
+    const items = logic.attention([series({ marks: ["failed"] })], activity(failures), (each) => each.task_id);
+    for (const filter of ["failed", "landings"])
+      assert.deepEqual(
+        items.map((item) => logic.isShown(filter, "attention", item)),
+        [true, false],
+      );
+  });
+
   test("a log without an error gives no reason but says where to look", () => {
     const raised = { error_detail: [{ exc_type: "NotFound", exc_value: "no such task" }, { exc_type: "Cause" }] };
     assert.equal(logic.errorIn([{ level: "error", event: "first" }, raised]), "NotFound: no such task");
@@ -200,12 +210,12 @@ describe("the top line", () => {
 
   test("each part shows its own sections", () => {
     const sections = ["attention", "landings", "running", "service"];
-    const shown = (filter, kind) => sections.filter((section) => logic.isShown(filter, section, kind)).join(" ");
+    const shown = (filter, kind) => sections.filter((section) => logic.isShown(filter, section, { kind })).join(" ");
     assert.equal(shown(null, "odd"), sections.join(" "));
     assert.equal(shown("late", "late"), "attention landings");
     assert.equal(shown("late", "odd"), "landings");
     assert.equal(shown("failures", "failure"), "attention");
-    assert.equal(shown("failed", "failure"), "attention landings", "there its reason is told");
+    assert.equal(shown("failed", "failure"), "landings");
     assert.equal(shown("running", "timeout"), "attention running");
     assert.equal(shown("service", "failure"), "service");
   });

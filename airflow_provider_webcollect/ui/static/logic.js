@@ -270,7 +270,7 @@ export function errorIn(content) {
 }
 
 /**
- * Return what needs somebody, the gravest first: `{ key, kind, failures | series | task, message }`.
+ * Return what needs somebody, the gravest first: `{ key, kind, failures | series | task, message, isLanding }`.
  *
  * :param messageOf: gives the reason of a failure, null if it is not known yet; failures with the same reason
  *     are one item.
@@ -286,10 +286,13 @@ export function attention(series, activity, messageOf) {
     groups.get(key).failures.push(failure);
   }
   const told = new Set(open.map(taskKey));
+  const newestKey = (each) => taskKey({ ...each, run_id: each.runs.at(-1)?.run_id });
+  const failed = new Set(series.filter((each) => each.marks.includes("failed")).map(newestKey));
+  for (const group of groups.values()) group.isLanding = group.failures.some((each) => failed.has(taskKey(each)));
   const marked = (mark) =>
     series
       .filter((each) => each.marks.includes(mark))
-      .filter((each) => mark !== "failed" || !told.has(taskKey({ ...each, run_id: each.runs.at(-1)?.run_id })))
+      .filter((each) => mark !== "failed" || !told.has(newestKey(each)))
       .map((each) => ({ key: `${mark} ${seriesKey(each)}`, kind: mark, series: each }));
   const near = (activity?.running ?? [])
     .filter((task) => task.is_near_timeout)
@@ -409,19 +412,13 @@ export function topLine(landings, activity, service = null) {
   return groups;
 }
 
-/** Return whether the filter lets an item of the section be seen; `kind` is what `attention` says. */
-export function isShown(filter, section, kind = null) {
+/** Return whether the filter lets an item of the section be seen; `kind` and `isLanding` are what `attention` says. */
+export function isShown(filter, section, { kind, isLanding = false } = {}) {
   if (!filter) return true;
   if (section !== "attention") return section === (STATES.includes(filter) ? "landings" : filter);
-  // the reason of a failed landing is that of its failure
-  const kinds = {
-    failures: ["failure"],
-    failed: ["failure", "failed"],
-    landings: STATES,
-    running: ["timeout"],
-    service: [],
-  };
-  return (kinds[filter] ?? [filter]).includes(kind);
+  const kinds = { failures: ["failure"], landings: STATES, running: ["timeout"], service: [] };
+  // a failed landing is told with its failure, which has the reason
+  return (kinds[filter] ?? [filter]).includes(kind) || (isLanding && ["failed", "landings"].includes(filter));
 }
 
 /** Return whether each word of the search is in one of the texts. */

@@ -429,7 +429,7 @@ class WebCollectPage extends HTMLElement {
     };
     const all = attention(landingsData?.series ?? [], activityData, messageOf);
     const items = all.filter(
-      (item) => isShown(this.filter, "attention", item.kind) && this.isFound(this.textsOf(item)),
+      (item) => isShown(this.filter, "attention", item) && this.isFound(this.textsOf(item)),
     );
     const act = {
       reveal: (series) => this.reveal(series),
