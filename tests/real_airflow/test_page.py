@@ -199,6 +199,8 @@ def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(page: Pag
         return series_of(shown, dag_id).locator(f'[data-run-state="{state}"]')
 
     assert runs("flights_daily", "failed").count() == 3
+    # all rows of the landing before are still there
+    assert re.search(r"\t—\s+[\d,]+\s+2 d ago", series_of(shown, "flights_daily").inner_text())
     assert runs("hotels_daily", "empty").count() == 1
     assert runs("jobs_daily", "odd").count() == 1
     shapes = {

@@ -89,7 +89,8 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
     newest.run_id ? taskLink(task) : taskLink(series),
     runStrip(stripLabel(series), series.runs, runTitle),
     cell({ "data-rows": newest.rows, "data-bytes": newest.bytes }, number(newest.rows), usually),
-    numeric(newest.total_rows),
+    // a failed run leaves what has landed
+    numeric(series.runs.findLast((run) => run.state !== "failed")?.total_rows),
     time(series.landed_at),
     series.is_paused ? "paused" : time(series.expected_at),
   );
