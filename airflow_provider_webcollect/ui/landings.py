@@ -33,7 +33,7 @@ USUAL_RUNS, FEWEST_RUNS = 10, 4
 ODD_FACTOR = 2
 #: Operators of a DAG's author that extend the provider's are not found by their names.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
-#: What is wrong with a landing's newest run, the gravest first.
+#: What is wrong with a landing's newest run, or with one of its sources, the gravest first.
 MARKS = ("failed", "late", "odd", "empty")
 #: Runs that come when somebody wants them: they do not tell when the next one is to come.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
@@ -76,7 +76,8 @@ class _Run:
 
     :ivar event: None if it has failed.
     :ivar is_planned: whether a schedule or an asset has started it.
-    :ivar usual_rows: of the runs before; None if there are too few.
+    :ivar usual_rows: by the runs before; None if there are too few.
+    :ivar mark: ``odd`` or ``empty``, if its rows are that after the runs before.
     """
 
     run_id: str
@@ -85,19 +86,13 @@ class _Run:
     logical_date: datetime.datetime | None = None
     is_planned: bool = True
     usual_rows: float | None = None
+    mark: str | None = None
 
     @property
     def state(self) -> str:
         if self.event is None:
             return "failed"
         return "landed" if self.event.rows else "empty"
-
-    @property
-    def is_odd(self) -> bool:
-        """Whether the rows are far from the usual; no rows are a state of their own."""
-        if self.event is None or not self.event.rows or self.usual_rows is None:
-            return False
-        return not self.usual_rows / ODD_FACTOR <= self.event.rows <= self.usual_rows * ODD_FACTOR
 
 
 class _Expectation(NamedTuple):
@@ -256,17 +251,20 @@ def _described(
     newest = landed[-1]
     assert newest.event
     runs = _one_per_run([*landed, *failed])
-    _set_usual_rows(runs)
+    _judge(runs)
     # what somebody has started by hand does not tell how often they come
     planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned] if is_expected else []
     next_one = _Expectation.of(planned, newest.ended_at)
+    sources = _sources(runs, newest.event)
+    holds = {runs[-1].mark, *(source["mark"] for source in sources)}
+    holds |= {"failed" if runs[-1].event is None else None, "late" if next_one.is_late(now) else None}
     return {
         "webcollect_conn_id": newest.event.webcollect_conn_id,
         "lotno": newest.event.lotno or None,
-        "sources": newest.event.sources(),
+        "sources": sources,
         "destination": newest.event.destination,
         "manifests": newest.event.all_manifests(),
-        "marks": _marks(runs, next_one.is_late(now)),
+        "marks": [mark for mark in MARKS if mark in holds],
         "usual_seconds": next_one.interval and next_one.interval.total_seconds(),
         "expected_at": next_one.at and next_one.at.isoformat(),
         "landed_at": newest.ended_at.isoformat(),
@@ -274,28 +272,48 @@ def _described(
     }
 
 
-def _set_usual_rows(runs: Sequence[_Run]) -> None:
-    """Set what is usual for each run: the median of the rows of those before it that had rows."""
+def _judge(runs: Sequence[_Run]) -> None:
+    """Set what is usual for each run, and whether it is unusual."""
     counts: list[int] = []
     for run in runs:
-        latest = counts[-USUAL_RUNS:]
-        run.usual_rows = statistics.median(latest) if len(latest) >= FEWEST_RUNS else None
-        if run.event and run.event.rows:
+        run.usual_rows = _usual(counts)
+        if run.event:
+            run.mark = _mark(run.event.rows, counts)
             counts.append(run.event.rows)
 
 
-def _marks(runs: Sequence[_Run], is_late: bool) -> list[str]:
-    """Return what is wrong with the newest run, the gravest first."""
-    newest = runs[-1]
-    earlier = [run.state for run in runs[:-1] if run.event][-USUAL_RUNS:]
-    holds = {
-        "failed": newest.state == "failed",
-        "late": is_late,
-        "odd": newest.is_odd,
+def _usual(earlier: Iterable[int]) -> float | None:
+    """Return the median of the latest counts but those of 0; None if there are too few."""
+    latest = [count for count in earlier if count][-USUAL_RUNS:]
+    return statistics.median(latest) if len(latest) >= FEWEST_RUNS else None
+
+
+def _mark(count: int, earlier: Sequence[int]) -> str | None:
+    """Return whether a count is unusual after the earlier ones."""
+    if not count:
+        latest = earlier[-USUAL_RUNS:]
         # where no rows are common, a quiet day is nothing to look at
-        "empty": newest.state == "empty" and len(earlier) >= FEWEST_RUNS and "empty" not in earlier,
-    }
-    return [mark for mark in MARKS if holds[mark]]
+        return "empty" if len(latest) >= FEWEST_RUNS and all(latest) else None
+    usual = _usual(earlier)
+    is_odd = usual is not None and not usual / ODD_FACTOR <= count <= usual * ODD_FACTOR
+    return "odd" if is_odd else None
+
+
+def _sources(runs: Sequence[_Run], newest: LandingEvent) -> list[dict[str, Any]]:
+    """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
+    earlier: dict[str, list[int]] = {}
+    for run in runs[:-1]:
+        for source in run.event.sources() if run.event else ():
+            if source["rows"] is not None:
+                earlier.setdefault(source["collection_task_id"], []).append(source["rows"])
+    found = []
+    for source in newest.sources():
+        counts = earlier.get(source["collection_task_id"], [])
+        # a run that has failed says nothing of its sources
+        is_known = source["rows"] is not None and runs[-1].event is not None
+        mark = _mark(source["rows"], counts) if is_known else None
+        found.append({**source, "usual_rows": _usual(counts), "mark": mark})
+    return found
 
 
 def _run(run: _Run, newest: LandingEvent) -> dict[str, Any]:
@@ -310,7 +328,7 @@ def _run(run: _Run, newest: LandingEvent) -> dict[str, Any]:
         "bytes": event and event.bytes,
         "duration": event and event.duration,
         "usual_rows": run.usual_rows,
-        "is_odd": run.is_odd,
+        "is_odd": run.mark == "odd",
     }
     if event and event.all_manifests() != newest.all_manifests():
         facts["manifests"] = event.all_manifests()

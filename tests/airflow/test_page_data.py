@@ -174,7 +174,8 @@ class TestLandings:
         (shown,) = series["runs"]
 
         assert (series["webcollect_conn_id"], series["destination"]) == ("webcollect_default", destination)
-        assert series["sources"] == [{"collection_task_id": source["task_id"], "rows": 400}]
+        (shown_source,) = series["sources"]
+        assert (shown_source["collection_task_id"], shown_source["rows"]) == (source["task_id"], 400)
         assert series["lotno"] is None
         assert (series["dag_id"], series["task_id"], series["map_index"]) == (dag.dag_id, "land", -1)
         assert (shown["run_id"], shown["state"]) == (run.run_id, "landed")
@@ -390,6 +391,23 @@ class TestLandings:
         assert [source["collection_task_id"] for source in series["sources"]] == ["a", "b"]
         assert [source["rows"] for source in series["sources"]] == rows
         assert series["manifests"] == ["a/m", "b/m"]
+
+    def test_one_of_many_sources_that_brings_no_rows_or_odd_ones_is_seen(self, events: Events) -> None:
+        def add(*rows: int, at: datetime.datetime) -> None:
+            tasks = ["a", "b", "c"]
+            sources = {"collection_task_ids": tasks, "manifests": tasks, "source_rows": rows}
+            events.add_event(landed(rows=sum(rows), **sources), at)
+
+        for index in range(5, 0, -1):
+            add(1000, 10, 10 * (index % 2), at=NOW - DAY * index)
+        add(1000, 10, 0, at=NOW - DAY / 2)
+        assert events.one()["marks"] == []
+        add(1000, 0, 50, at=NOW)
+        series = events.one()
+        assert series["marks"] == ["empty"]
+        # `c` is quiet now and then, and has too few runs with rows to tell what is usual
+        assert [source["mark"] for source in series["sources"]] == [None, "empty", None]
+        assert [source["usual_rows"] for source in series["sources"]] == [1000, 10, None]
 
 
 @pytest.fixture(scope="module")

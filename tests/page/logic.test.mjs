@@ -104,6 +104,20 @@ describe("states", () => {
     ]);
   });
 
+  test("a mark of some of many collection tasks is told as theirs", () => {
+    const sources = [
+      { rows: 0, usual_rows: 380, mark: "empty" },
+      { rows: 400, usual_rows: 380, mark: null },
+      { rows: 0, usual_rows: 12, mark: "empty" },
+      { rows: 900, usual_rows: 380, mark: "odd" },
+    ].map((each, index) => ({ collection_task_id: `${index}`, ...each }));
+    const many = series({ sources });
+    assert.equal(logic.reasonOf(many, "empty", NOW), "2 of 4 collection tasks: 0 rows, usually 380, …");
+    assert.equal(logic.reasonOf(many, "odd", NOW), "1 of 4 collection tasks: 900 rows, usually 380");
+    const all = series({ sources: sources.map((each) => ({ ...each, mark: null })) });
+    assert.equal(logic.reasonOf(all, "odd", NOW), "20 rows, usually 105");
+  });
+
   test("marked landings come first, the others stay in the server's order", () => {
     const marks = [[], ["odd"], [], ["failed"], ["late"], ["late", "odd"]];
     const sorted = logic.inOrder(marks.map((each, index) => series({ dag_id: `${index}`, marks: each })));

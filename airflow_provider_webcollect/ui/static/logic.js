@@ -219,14 +219,20 @@ export function stateOf(series) {
 /** Return why a series has a mark. */
 export function reasonOf(series, mark, now) {
   const newest = series.runs.at(-1) ?? {};
-  const usually = newest.usual_rows == null ? "" : `, usually ${number(newest.usual_rows, 0)}`;
   if (mark === "late") {
     const last = series.landed_at ? `; the last landing was ${relative(series.landed_at, now)}` : "";
     const expected = series.expected_at ? `expected ${relative(series.expected_at, now)}` : "nothing has landed";
     return `${expected}, usually every ${duration(series.usual_seconds)}${last}`;
   }
   if (mark === "failed") return `the newest run has failed ${relative(newest.ended_at, now)}`;
-  return `${counted(newest.rows, "row")}${usually}`;
+  const some = series.sources.filter((source) => source.mark === mark);
+  if (series.sources.length < 2 || !some.length) return rowsOf(newest);
+  const others = some.length > 1 ? ", …" : "";
+  return `${number(some.length)} of ${counted(series.sources.length, "collection task")}: ${rowsOf(some[0])}${others}`;
+}
+
+function rowsOf({ rows, usual_rows }) {
+  return `${counted(rows, "row")}${usual_rows == null ? "" : `, usually ${number(usual_rows, 0)}`}`;
 }
 
 /** Return the marked series, the gravest first, then the others, each in the server's order. */

@@ -144,13 +144,15 @@ export function landingDetails(series, names, links) {
 
 function sourcesTable(series, known) {
   const table = new Table("Collection tasks of the newest landing", [
+    "State",
     "*Collection task",
     "Id",
     "#Rows",
+    "#Usually",
     "Manifest",
     "Copy",
   ]);
-  const draw = ({ collection_task_id: id, rows }, index) => {
+  const draw = ({ collection_task_id: id, rows, usual_rows, mark }, index) => {
     const path = series.manifests[index] ?? "";
     // all are below the destination, mostly
     const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
@@ -162,9 +164,11 @@ function sourcesTable(series, known) {
     ];
     return table.row(
       { "data-source": id },
+      stateMark(mark ?? "landed", mark ?? (rows === 0 ? "empty" : "landed"), null),
       collectionName([id], known),
       copyable(id, "the id"),
       numeric(rows),
+      numeric(usual_rows),
       code,
       el("span", { class: "copies" }, path && copies),
     );
