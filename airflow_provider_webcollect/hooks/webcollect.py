@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.client import AsyncClient, Client
 
-#: Attempts of a call whose result is shown to people, and seconds after which none is made.
-READING_ATTEMPTS, READING_DEADLINE = 2, 10.0
+#: Attempts of a call whose result is shown to people, seconds after which none is made, and for its response.
+READING_TRIES, READING_DEADLINE, READING_TIMEOUT = 2, 10.0, 20.0
 
 
 class WebCollectHook(BaseHook):
@@ -119,7 +119,8 @@ class WebCollectHook(BaseHook):
         """
         from airflow_provider_webcollect.service.client import Client
 
-        return Client(self._context(reads_only=True).short_retries(READING_ATTEMPTS, READING_DEADLINE))
+        context = self._context(reads_only=True)
+        return Client(context.short_retries(READING_TRIES, READING_DEADLINE, READING_TIMEOUT))
 
     def async_client(self) -> AsyncClient:
         """Return a new client for an event loop; the caller closes it (``async with``)."""

@@ -86,11 +86,20 @@ class ClientContext:
     tokens: Tokens
     is_outdated: Callable[[], bool] = lambda: False
 
-    def short_retries(self, attempts: int, deadline: float = math.inf) -> ClientContext:
-        """Return this context with fewer attempts per call, and none after ``deadline`` seconds."""
+    def short_retries(
+        self, attempts: int, deadline: float = math.inf, timeout: float = math.inf
+    ) -> ClientContext:
+        """Return this context with fewer attempts per call, and none after ``deadline`` seconds.
+
+        :param timeout: seconds for a response at most.
+        """
         retries = self.settings.retries
-        return self._with_retries(
+        short = self._with_retries(
             attempts=min(attempts, retries.attempts), deadline=min(deadline, retries.deadline)
+        )
+        total_timeout = min(timeout, self.settings.total_timeout)
+        return dataclasses.replace(
+            short, settings=dataclasses.replace(short.settings, total_timeout=total_timeout)
         )
 
     def impatient(self, seconds: float) -> ClientContext:
@@ -99,9 +108,7 @@ class ClientContext:
 
     def for_token_calls(self) -> ClientContext:
         """Return this context with limits for a call that ends before a claim on the renewal expires."""
-        short = self.short_retries(TOKEN_TRIES, TOKEN_DEADLINE)
-        timeout = min(TOKEN_TIMEOUT, short.settings.total_timeout)
-        return dataclasses.replace(short, settings=dataclasses.replace(short.settings, total_timeout=timeout))
+        return self.short_retries(TOKEN_TRIES, TOKEN_DEADLINE, TOKEN_TIMEOUT)
 
     def base_of(self, *, datahub: bool) -> str:
         """Return the base URL of the main service, or of the data-app service.

@@ -15,6 +15,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import insert, select, update
 
 from airflow_provider_webcollect.common import GRACE
+from airflow_provider_webcollect.hooks import webcollect
 from airflow_provider_webcollect.operators.webcollect import WebCollectMarkExportedOperator
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
@@ -668,6 +669,15 @@ class TestService:
         clock(6.0)
         found = view.read(EVERYTHING)["capacity"]
         assert (found["problem"], found["unanswered_since"]) == (None, None)
+
+    def test_a_response_that_does_not_come_is_given_up_before_the_connection_s_timeout(
+        self, view: ServiceView, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(webcollect, "READING_TIMEOUT", 0.3)
+        sandbox.control.fail(COUNTS, kind="slow", seconds=5, times=100)
+        found = view.read(EVERYTHING)["capacity"]
+        assert found["problem"]
+        assert found["unanswered_since"]
 
     def test_a_service_that_does_not_answer_holds_nobody_up(
         self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch

@@ -316,8 +316,8 @@ class WebCollectPage extends HTMLElement {
     read(url, this.abort.signal)
       .then(({ extra_links }) => this.links.set(url.href, Object.entries(extra_links)))
       .then(() => this.draw())
-      // who may not read the task has no links; they are asked for again when the page is
-      .catch(() => this.links.delete(url.href));
+      // who may not read the task has no links; after another error they are asked for again
+      .catch((error) => error.status === 403 || this.links.delete(url.href));
     return [];
   }
 

@@ -28,6 +28,7 @@ import {
   counted,
   duration,
   exact,
+  hasZone,
   landingName,
   number,
   progress,
@@ -343,10 +344,13 @@ function tokenSentence(token) {
   return ["Access token: stored ", time(token.stored_at), by, end, "."];
 }
 
-const TASK_HEADS = ["*Collection task", "State", "#Rows", "#Sub-tasks", "#Runs", "Started", "Ended", "Next run"];
+const TASK_HEADS = ["*Collection task", "State", "#Rows", "#Sub-tasks", "#Runs"];
+const TASK_TIMES = { started: "Started", ended: "Ended", next_run: "Next run" };
 
 export function tasksTable(label, tasks, names) {
-  const table = new Table(label, TASK_HEADS);
+  const isLocal = (name) => tasks.some((task) => task[name] && !hasZone(task[name]));
+  const times = Object.entries(TASK_TIMES).map(([name, head]) => (isLocal(name) ? `${head} (service's time)` : head));
+  const table = new Table(label, [...TASK_HEADS, ...times]);
   const draw = (task) =>
     table.row(
       { "data-collection-task": task.task },
@@ -357,9 +361,7 @@ export function tasksTable(label, tasks, names) {
         ? number(task.sub_tasks)
         : `${number(task.sub_tasks_done)} of ${number(task.sub_tasks)}`,
       numeric(task.runs),
-      time(task.started),
-      time(task.ended),
-      time(task.next_run),
+      ...Object.keys(TASK_TIMES).map((name) => time(task[name])),
     );
   table.show(tasks.map((task) => ({ key: task.task, facts: task, draw: () => draw(task) })));
   return table.element;
