@@ -437,9 +437,11 @@ def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None
     be_well(page)
     shown = show(page, url)
     shown.get_by_text("All is well: no failure of the last seven days is open, no landing is late").wait_for()
+    shown.locator("[data-sentence=capacity]").wait_for()
+    since = ago(seconds=0)  # after what is shown was read
 
     def fall_silent(data: dict[str, Any]) -> None:
-        data["capacity"].update(unanswered_since=ago(seconds=8), read_at=ago(seconds=60))
+        data["capacity"].update(unanswered_since=since, read_at=ago(seconds=60))
 
     change(page, "connections/webcollect_default", fall_silent)
     refresh(shown)
