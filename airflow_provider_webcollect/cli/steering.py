@@ -12,6 +12,7 @@ import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
 from airflow_provider_webcollect.cli.output import output_option, printable, show
+from airflow_provider_webcollect.landing.manifest import counted
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
 from airflow_provider_webcollect.service.models import (
@@ -162,14 +163,10 @@ def _ask(question: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _counted(ids: Sequence[object], what: str) -> str:
-    return f"{len(ids):,} {what}{'' if len(ids) == 1 else 's'}"
-
-
 def _deletion(ids: Sequence[object], what: str) -> str:
     """Return the question before some are deleted, with the first of their ids."""
     some = ", ".join(map(str, ids[:NAMED])) + (", …" if len(ids) > NAMED else "")
-    return f"Delete {_counted(ids, what)} ({some})?"
+    return f"Delete {counted(len(ids), what)} ({some})?"
 
 
 @click.command()
@@ -390,7 +387,7 @@ def set_loop(
     """
     values = [*loop_items, *file]
     call = endpoints.update_loop_items(task_id, action_id, loop_type, values, is_append)
-    question = f"Overwrite all values of step {action_id} with {_counted(values, 'value')}?"
+    question = f"Overwrite all values of step {action_id} with {counted(len(values), 'value')}?"
     message = _send(call, output, "" if is_append else question, **sending).message
     row = {"task": task_id, "action_id": action_id, "values": len(values), "message": message}
     show([row], output, tuple(row))
