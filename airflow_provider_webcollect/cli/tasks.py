@@ -26,11 +26,11 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.models import (
-    ACTIVE_SUBTASK_STATES,
     AnalyticsRow,
     SubTask,
     TaskState,
     TaskStatus,
+    active_subtask_ids,
 )
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.service.tokens import StoredToken
@@ -262,10 +262,10 @@ def follow(
                 seen |= found
                 waits = waits or _waits(ids, found, is_next)
                 for task_id in left:
-                    awaited = _awaited(task_id, found.get(task_id), is_next)
-                    if awaited and awaited not in said:
-                        said.add(awaited)
-                        display.say(awaited)
+                    notice = _no_run_yet(task_id, found.get(task_id), is_next)
+                    if notice and notice not in said:
+                        said.add(notice)
+                        display.say(notice)
                     if ended := waits[task_id].judge({task_id: found.get(task_id)}):
                         ends[task_id] = ended
                     display.show(task_id, found.get(task_id), _subtasks(client, task_id, found.get(task_id)))
@@ -278,7 +278,7 @@ def follow(
     return int(bool(failed))
 
 
-def _awaited(task_id: str, status: TaskStatus | None, is_next: bool) -> str | None:
+def _no_run_yet(task_id: str, status: TaskStatus | None, is_next: bool) -> str | None:
     """Return what is waited for before a task has a run; None if it has one."""
     until = "--next waits until it does" if is_next else f"waiting {MISSING_TIMEOUT:.0f} s for that"
     if status is None:
@@ -377,7 +377,7 @@ class _Display:
 
     def show(self, task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask]) -> None:
         """Show the state of a task; None if the service left it out."""
-        done = sum(subtask.status not in ACTIVE_SUBTASK_STATES for subtask in subtasks)
+        done = len(subtasks) - len(active_subtask_ids(subtasks))
         rows = (status and status.current_total_extract_count) or 0
         counts = f"{done}/{counted(len(subtasks), 'sub-task')}, {rows:,} collected"
         shown = printable(status.status) if status else "not shown yet"

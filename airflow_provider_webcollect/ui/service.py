@@ -20,7 +20,7 @@ from airflow_provider_webcollect.hooks.token_store import make_token_store
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import ServiceFailure, TransportError, WebCollectError
-from airflow_provider_webcollect.service.models import ACTIVE_SUBTASK_STATES, AnalyticsRow, TaskState
+from airflow_provider_webcollect.service.models import AnalyticsRow, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pages import all_analytics
 from airflow_provider_webcollect.ui.activity import waited_for
 from airflow_provider_webcollect.ui.landings import newest_landings
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 #: Seconds after which a value is read again; one that could not be read; analytics change slowly. The page
 #: asks every 30 seconds, and finds a value old each time, however long it took to read.
 LIFETIME, RETRY_AFTER, ANALYTICS_LIFETIME = 25.0, 5.0, 3600.0
-#: Seconds for which a response of the service is awaited by default; after that, the page says so.
+#: Seconds to wait for a response of the service by default; after that, the page says so.
 PATIENCE = 2.0
 #: The days of analytics that are shown.
 DAYS = 30
@@ -152,8 +152,7 @@ class ServiceView:
     Each reading takes the connection as it is then, and the rate limit that it shares with the other users of
     the connection in this process. It never renews the token: its threads may end at any moment.
 
-    :param patience: seconds for which an answer of the service is awaited; after that, what was last known
-        is shown.
+    :param patience: seconds to wait for a response of the service; after that, what was last known is shown.
     """
 
     def __init__(self, conn_id: str, patience: float = PATIENCE) -> None:
@@ -173,7 +172,7 @@ class ServiceView:
             part.refresh()
         known = {name: part.get(until - time.monotonic()) for name, part in self._parts.items()}
         with create_session() as session:
-            ids = _task_ids(session, self._conn_id, reader)
+            ids = set(_task_ids(session, self._conn_id, reader))
 
         def shown(rows: Iterable[AnalyticsRow]) -> list[AnalyticsRow]:
             return [row for row in rows if reader.sees_all or row.task_id in ids]
@@ -217,7 +216,9 @@ class ServiceView:
         with hook.reading_client() as client:
             size = hook.connection.status_batch_size
             found: dict[str, TaskStatus] = all_task_statuses(client, ids, size)
-            extracting = [task_id for task_id in ids if task_id in found and _is_extracting(found[task_id])]
+            extracting = [
+                task_id for task_id, status in found.items() if status.status == TaskState.EXTRACTING
+            ]
             subtasks = SUBTASKS.ask(client, extracting[:MOST_COUNTED])
         return [_task(task_id, found.get(task_id), subtasks.get(task_id)) for task_id in ids]
 
@@ -256,21 +257,17 @@ def _task_ids(session: Session, conn_id: str, reader: Reader | None = None) -> l
     return list(dict.fromkeys([*waited_for(session, conn_id, dag_ids), *sorted({*landed, *assets})]))
 
 
-def _left_out(ids: Collection[str], tasks: Collection[dict[str, Any]]) -> int:
+def _left_out(ids: set[str], tasks: Collection[dict[str, Any]]) -> int:
     """Return how many of a person's tasks were not asked for; new ones are asked for next time."""
-    return len(set(ids).difference(task["task"] for task in tasks)) if len(tasks) >= MOST_TASKS else 0
+    return len(ids.difference(task["task"] for task in tasks)) if len(tasks) >= MOST_TASKS else 0
 
 
 def _task(task_id: str, status: TaskStatus | None, subtasks: Sequence[SubTask] | None) -> dict[str, Any]:
     if status is None:
         return {"task": task_id, "status": "unknown to the service"}
-    done = None if subtasks is None else sum(each.status not in ACTIVE_SUBTASK_STATES for each in subtasks)
+    done = None if subtasks is None else len(subtasks) - len(active_subtask_ids(subtasks))
     facts = {name: _plain(value) for name, value in status.overview().items()}
     return {"task": task_id, **facts, "sub_tasks_done": done}
-
-
-def _is_extracting(status: TaskStatus) -> bool:
-    return status.status == TaskState.EXTRACTING
 
 
 def _per_day(rows: Iterable[AnalyticsRow]) -> dict[str, Any]:
