@@ -173,17 +173,18 @@ def test_a_terminal_that_knows_no_such_characters_gets_others(
     assert b"Traceback" not in ended.stderr
 
 
-def test_a_status_without_airflow_s_database_gives_no_traceback(sandbox: Sandbox, tmp_path: Path) -> None:
-    connection = {
-        "conn_type": "webcollect",
-        "host": sandbox.url,
-        "extra": {"access_token": sandbox.access_token},
-    }
-    environment = os.environ | {
+def without_database(tmp_path: Path, sandbox: Sandbox, store: str, **credential: str) -> dict[str, str]:
+    """Return the environment of an Airflow without a database, whose connection is ``my_service``."""
+    connection = {"conn_type": "webcollect", "host": sandbox.url, "extra": credential}
+    return os.environ | {
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW_CONN_MY_SERVICE": json.dumps(connection),
-        "AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory",
+        "AIRFLOW__WEBCOLLECT__TOKEN_STORE": store,
     }
+
+
+def test_a_status_without_airflow_s_database_gives_no_traceback(sandbox: Sandbox, tmp_path: Path) -> None:
+    environment = without_database(tmp_path, sandbox, "memory", access_token=sandbox.access_token)
     command = [WEBCOLLECT, "status", "--conn-id", "my_service"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -199,16 +200,7 @@ def test_a_status_without_airflow_s_database_gives_no_traceback(sandbox: Sandbox
 def test_a_token_that_airflow_s_database_cannot_keep_is_said_in_a_sentence(
     sandbox: Sandbox, tmp_path: Path, command: list[str]
 ) -> None:
-    connection = {
-        "conn_type": "webcollect",
-        "host": sandbox.url,
-        "extra": {"refresh_token": sandbox.refresh_token},
-    }
-    environment = os.environ | {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW_CONN_MY_SERVICE": json.dumps(connection),
-        "AIRFLOW__WEBCOLLECT__TOKEN_STORE": "variable",
-    }
+    environment = without_database(tmp_path, sandbox, "variable", refresh_token=sandbox.refresh_token)
     ended = subprocess.run(
         [WEBCOLLECT, *command, "my_service"], env=environment, capture_output=True, text=True
     )
