@@ -478,7 +478,7 @@ class WebCollectPage extends HTMLElement {
       (this.open.has("recovered") ? shown : []).map((each) => ({
         key: taskKey(each),
         facts: each,
-        draw: () => recoveredItem(each, this.allNames),
+        draw: () => recoveredItem(each),
       })),
     );
   }

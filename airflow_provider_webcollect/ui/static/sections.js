@@ -290,10 +290,10 @@ function shortened(text) {
 }
 
 /** Return a row of a failure that a later run has made good. */
-export function recoveredItem(each, names) {
+export function recoveredItem(each) {
   const links = [taskLink(each, "Open the log", each.try_number)];
   const when = ["failed ", time(each.ended_at), ", succeeded ", time(each.recovered_at)];
-  return listItem("landed", "recovered", [taskLink(each)], when, links, names);
+  return listItem("landed", "recovered", [taskLink(each)], when, links);
 }
 
 // ---- Running
