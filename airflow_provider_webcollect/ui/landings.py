@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import statistics
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
 from msgspec import UNSET
-from sqlalchemy import String, and_, cast, func, or_, select
+from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select
 
 from airflow_provider_webcollect.assets import LandingEvent
 
@@ -45,6 +46,9 @@ _SERIES = (
     AssetEvent.source_task_id,
     AssetEvent.source_map_index,
 )
+_TEXTS: list[ColumnElement[str]] = [func.coalesce(cast(column, String), "") for column in _SERIES]
+#: The same as one text, which SQLite sorts in half the time; no id of Airflow has a slash.
+_SERIES_TEXT = functools.reduce(lambda text, column: text + "/" + column, _TEXTS)
 #: Other operators and people add events to assets as well, which must not take the places of landings.
 _IS_LANDING = (
     cast(AssetEvent.extra, String).contains('"webcollect_conn_id"'),
@@ -149,7 +153,7 @@ def read_landings(
         return has_failed or is_late, newest
 
     shown = sorted(places, key=urgency, reverse=True)[:MOST_SERIES]
-    events = _events(session, [place.event_id for key in shown for place in places[key]])
+    events = _events(session, [place for key in shown for place in places[key]])
     assets = _assets(session, {key.asset_id for key in shown})
     series = []
     for key in shown:
@@ -180,7 +184,9 @@ def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
 def _places(session: Session, search: str) -> dict[SeriesKey, list[_Place]]:
     """Return the places of the newest events of each series, the newest first."""
     event = AssetEvent
-    number = func.row_number().over(partition_by=_SERIES, order_by=(event.timestamp.desc(), event.id.desc()))
+    number = func.row_number().over(
+        partition_by=_SERIES_TEXT, order_by=(event.timestamp.desc(), event.id.desc())
+    )
     query = select(*_SERIES, event.timestamp, event.id, number.label("number")).where(*_IS_LANDING)
     if search:
         texts = (event.source_dag_id, event.source_task_id, AssetModel.name, AssetModel.uri)
@@ -195,19 +201,20 @@ def _places(session: Session, search: str) -> dict[SeriesKey, list[_Place]]:
     return found
 
 
-def _events(session: Session, ids: Sequence[int]) -> dict[int, _Run]:
+def _events(session: Session, places: Iterable[_Place]) -> dict[int, _Run]:
     """Return the runs of events that landings have left, by the events' ids."""
+    timestamps = {place.event_id: place.timestamp for place in places}
     event, run = AssetEvent, DagRun
     is_its_run = and_(run.dag_id == event.source_dag_id, run.run_id == event.source_run_id)
     # not as objects of the ORM, which keep the garbage collector busy for longer than the query takes
     rows = session.execute(
-        select(event.id, event.source_run_id, event.timestamp, event.extra, run.logical_date, run.run_type)
+        select(event.id, event.source_run_id, event.extra, run.logical_date, run.run_type)
         .outerjoin(run, is_its_run)
-        .where(event.id.in_(ids))
+        .where(event.id.in_(timestamps))
     )
     return {
-        event_id: _Run(run_id, timestamp, landing, logical_date, run_type not in _UNPLANNED)
-        for event_id, run_id, timestamp, extra, logical_date, run_type in rows
+        event_id: _Run(run_id, timestamps[event_id], landing, logical_date, run_type not in _UNPLANNED)
+        for event_id, run_id, extra, logical_date, run_type in rows
         if (landing := LandingEvent.of(extra))
     }
 
