@@ -40,8 +40,8 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def until_no_thread(name: str) -> None:
-    """Wait until no thread of that name runs."""
-    until(lambda: name not in {thread.name for thread in threading.enumerate()})
+    """Wait until no thread runs, or is about to, whose name begins like that."""
+    until(lambda: not any(thread.name.startswith(name) for thread in threading.enumerate()))
 
 
 class Pauses(Stop):

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.landings import landed, manifest, transfer
-from tests.interruption import signalled_when
+from tests.interruption import signalled_when, until_no_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +55,7 @@ class Landing:
         with signalled_when(happened, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
             transfer(self._destination, sources=[self._task_id], **options)
         then()
-        for thread in threading.enumerate():
-            if thread.name.startswith("webcollect-land"):
-                thread.join()
+        until_no_thread("webcollect-land")
 
     def requests(self, path: str) -> int:
         """Return how many requests of a path the service has answered."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
 from tests.airflow.landings import landed, make_transfer, manifest, rows_at, transfer
-from tests.interruption import signalled_when
+from tests.interruption import signalled_when, until_no_thread
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -247,9 +246,7 @@ class TestSources:
 
         with signalled_when(two_have_landed, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
             sources.land("first")
-        for thread in threading.enumerate():
-            if thread.name.startswith("webcollect-land"):
-                thread.join()
+        until_no_thread("webcollect-land")
 
         assert rows_of_each(sources.land("second")) == sources.rows()
         assert sources.land("third")["uris"] == []

@@ -71,9 +71,7 @@ def test_after_an_interruption_no_other_begins() -> None:
     with signalled_when(lambda: begun), pytest.raises(Signalled):
         land_all({name: partial(work, name) for name in ("a", "b", "c")}, 1)
     may_end.set()
-    for thread in threading.enumerate():
-        if thread.name == "webcollect-land":
-            thread.join()
+    until_no_thread("webcollect-land")
 
     assert begun == ["a"]
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_webcollect.landing.copy import BATCH_BYTES, write_behind
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import pauses
-from tests.interruption import ended_by
+from tests.interruption import ended_by, until_no_thread
 from tests.landing.conftest import Store, StoreFile
 
 BATCH = b"x" * BATCH_BYTES
@@ -179,8 +179,6 @@ def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_publi
     assert hanging.is_set()
     let.set()
     assert discarded.wait(60)
-    for thread in threading.enumerate():
-        if thread.name.startswith("webcollect-"):
-            thread.join(60)
+    until_no_thread("webcollect-")
     gc.collect()
     assert folder.files() == {}
