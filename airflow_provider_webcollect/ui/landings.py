@@ -174,7 +174,7 @@ def read_landings(
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
     """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG."""
-    newest = select(func.max(AssetEvent.id)).where(*_IS_LANDING).group_by(*_SERIES)
+    newest = select(func.max(AssetEvent.id)).where(*_IS_LANDING).group_by(_SERIES_TEXT)
     columns = (AssetEvent.source_dag_id, AssetEvent.extra)
     for dag_id, extra in session.execute(select(*columns).where(AssetEvent.id.in_(newest))):
         if landing := LandingEvent.of(extra):
