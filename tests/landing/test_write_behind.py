@@ -179,6 +179,7 @@ def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_publi
     assert hanging.is_set()
     let.set()
     assert discarded.wait(60)
-    until_no_thread("webcollect-")
+    for name in ("webcollect-write", "webcollect-drop"):
+        until_no_thread(name)
     gc.collect()
     assert folder.files() == {}
