@@ -61,10 +61,21 @@ class Signalled(BaseException):
 
 @contextlib.contextmanager
 def signalled_when(happened: Callable[[], object], error: type[BaseException] = Signalled) -> Iterator[None]:
-    """Have a signal interrupt the main thread, with ``error``, once something has happened."""
+    """Have a signal interrupt the main thread, with ``error``, once something has happened.
+
+    Python drops what is raised while it finalizes an object; then the signal comes again.
+    """
+    unraisable_hook = sys.unraisablehook
 
     def interrupt(*_: object) -> None:
         raise error
+
+    def signal_again(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, error):
+            # here it would be raised, and dropped, within this function
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        else:
+            unraisable_hook(dropped)
 
     def watch() -> None:
         while not happened():
@@ -72,10 +83,12 @@ def signalled_when(happened: Callable[[], object], error: type[BaseException] = 
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
+    sys.unraisablehook = signal_again
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
     finally:
         watcher.join(10)
+        sys.unraisablehook = unraisable_hook
         signal.signal(signal.SIGUSR1, before)

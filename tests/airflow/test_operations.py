@@ -125,7 +125,7 @@ def execute_interrupted(
     held: dict[str, tuple[threading.Event, threading.Event]] = {}
 
     def hold(path: str, status: int, body: Any) -> tuple[int, Any]:
-        for name, (acted, ended) in held.items():
+        for name, (acted, ended) in tuple(held.items()):
             if path.startswith(PATHS[name]):
                 acted.set()
                 ended.wait(10)
