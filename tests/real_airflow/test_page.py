@@ -109,6 +109,8 @@ def show(page: Page, url: str) -> Locator:
         page.goto(f"{url}{PAGE}")
     shown = page.locator("webcollect-page")
     shown.locator("[data-filter=service]").wait_for()
+    # the service may answer before Airflow's database does
+    shown.get_by_text("reading …").first.wait_for(state="detached")
     return shown
 
 
