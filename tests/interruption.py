@@ -66,6 +66,7 @@ def signalled_when(happened: Callable[[], object], error: type[BaseException] = 
     Python drops what is raised while it finalizes an object; then the signal comes again.
     """
     unraisable_hook = sys.unraisablehook
+    again: list[threading.Timer] = []
 
     def interrupt(*_: object) -> None:
         raise error
@@ -73,7 +74,8 @@ def signalled_when(happened: Callable[[], object], error: type[BaseException] = 
     def signal_again(dropped: sys.UnraisableHookArgs) -> None:
         if isinstance(dropped.exc_value, error):
             # here it would be raised, and dropped, within this function
-            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            again.append(threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1)))
+            again[-1].start()
         else:
             unraisable_hook(dropped)
 
@@ -91,4 +93,6 @@ def signalled_when(happened: Callable[[], object], error: type[BaseException] = 
     finally:
         watcher.join(10)
         sys.unraisablehook = unraisable_hook
+        for timer in again:
+            timer.cancel()
         signal.signal(signal.SIGUSR1, before)

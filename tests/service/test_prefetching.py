@@ -7,8 +7,6 @@ import gzip
 import itertools
 import json
 import math
-import os
-import signal
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -28,6 +26,7 @@ from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from tests.interruption import Signalled, signalled_when
 from tests.service.conftest import Clock
 from tests.service.servers import answer, client_of, query_number, refusal, serving
 
@@ -276,26 +275,22 @@ class TestAPageThatWasAskedForInVain:
         assert len(sandbox.control.requests("/token")) == 2
 
 
-class Ended(BaseException):
-    """As Airflow ends a task."""
-
-
 def test_a_task_that_is_ended_does_not_wait_for_the_answer() -> None:
-    def end(*_: object) -> None:
-        raise Ended
+    asked = threading.Event()
 
     def respond(request: bytes) -> bytes | None:
         if query_number(request) == 0:
             return answer(body_at(0))
-        os.kill(os.getpid(), signal.SIGUSR1)
+        asked.set()
         return None
 
-    before = signal.signal(signal.SIGUSR1, end)
-    try:
-        with serving(respond) as server, client_of(server, SLOW) as client, pytest.raises(Ended):
-            rows_of(Reader(client).pages())
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with (
+        serving(respond) as server,
+        client_of(server, SLOW) as client,
+        pytest.raises(Signalled),
+        signalled_when(asked.is_set),
+    ):
+        rows_of(Reader(client).pages())
 
 
 @pytest.mark.parametrize(
