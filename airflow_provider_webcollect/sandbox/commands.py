@@ -88,6 +88,7 @@ def _command(state: State, name: str) -> tuple[Callable[..., object], object]:
     commands: dict[str, tuple[Callable[..., object], object]] = {
         "add_task": (World.add_task, world),
         "advance": (Clock.advance, state.clock),
+        "change_rows": (World.change_rows, world),
         "clear_faults": (Faults.clear, state.faults),
         "clear_requests": (RequestLog.clear, state.log),
         "configure": (State.configure, state),

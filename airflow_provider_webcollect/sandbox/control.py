@@ -140,6 +140,34 @@ class Control:
         """
         self._send("reset_data", task_id=task_id)
 
+    def change_rows(
+        self,
+        task_id: str,
+        column: str,
+        to: str | None = None,
+        *,
+        renamed: str | None = None,
+        from_row: int | None = None,
+    ) -> None:
+        """
+        Change a column of a task's rows from one row on, as after a change of the web site.
+
+        Several changes of one task add up, in the order in which they were made; rows without the column stay
+        as they are. :meth:`true_rows` shows the changes; copies of the task do not have them. Fewer rows than
+        before need no change: see ``lots`` of :meth:`add_task`, and :meth:`grow`.
+
+        :param task_id: the task.
+        :param column: one of its fields, or a name that an earlier change gave to one.
+        :param to: what the column becomes: ``empty`` (an empty text), ``null``, ``number``, ``boolean``,
+            ``list`` (made-up values, the same in all rows), or ``missing`` (rows do not have it).
+        :param renamed: instead of ``to``: the column's new name, which no other column has.
+        :param from_row: index in ``true_rows(task_id)`` of the first changed row; there may be no such row
+            yet. Default: the number of rows that are there now, so that they stay as they are. After
+            :meth:`shrink` and :meth:`reset_data`, new rows take the indexes of the removed ones.
+        :raises SandboxError: an argument is invalid; the message names it.
+        """
+        self._send("change_rows", task_id=task_id, column=column, to=to, renamed=renamed, from_row=from_row)
+
     def mark_state(self, task_id: str, state: str) -> None:
         """Show any status word for a task until its next start, whatever its true state is.
 

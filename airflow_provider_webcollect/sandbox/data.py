@@ -96,6 +96,10 @@ class GivenRows:
         first = number * BLOCK_ROWS
         return make_block([self.rows[i % len(self.rows)] for i in range(first, first + count)])
 
+    def columns(self) -> set[str]:
+        """Return the names of all fields that a row has."""
+        return {name for row in self.rows for name in msgspec.json.decode(row, type=dict[str, object])}
+
 
 @dataclass(frozen=True, eq=False)
 class MadeUpRows:
@@ -131,6 +135,10 @@ class MadeUpRows:
             ]
         )
 
+    def columns(self) -> set[str]:
+        """Return the names of the rows' fields."""
+        return set(self.fields)
+
     def _middles(self, names: Sequence[bytes]) -> list[bytes]:
         if len(names) == 1:
             return [b'"']
@@ -138,8 +146,73 @@ class MadeUpRows:
         return [b'",' + names[1] + b":" + msgspec.json.encode(item) for item in items]
 
 
+_CHANGED_VALUES: dict[str, object] = {
+    "empty": "",
+    "null": None,
+    "number": 12.5,
+    "boolean": True,
+    "list": ["first", "second"],
+}
+_MISSING = "missing"
+#: What a column may become, other than renamed.
+CHANGES = (*_CHANGED_VALUES, _MISSING)
+
+
+@dataclass(frozen=True)
+class Change:
+    """
+    A change of one column, from a row on; rows without the column stay as they are.
+
+    :param from_row: number of the first changed row.
+    :param to: one of :data:`CHANGES`; ``None``: renamed.
+    :param renamed: the new name of a column that keeps its value and its place.
+    """
+
+    column: str
+    from_row: int
+    to: str | None
+    renamed: str | None
+
+    def apply(self, row: dict[str, object]) -> dict[str, object]:
+        """Return a row as it is after the change."""
+        if self.column not in row:
+            return row
+        if self.renamed is not None:
+            return {self.renamed if name == self.column else name: value for name, value in row.items()}
+        if self.to in _CHANGED_VALUES:
+            return row | {self.column: _CHANGED_VALUES[self.to]}
+        return {name: value for name, value in row.items() if name != self.column}
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """
+    Rows with changes, which are applied in order.
+
+    Equal ones share their blocks in the cache, so that each read may make its own.
+    """
+
+    rows: GivenRows | MadeUpRows
+    changes: tuple[Change, ...]
+
+    def block(self, number: int, count: int) -> Block:
+        """Return the block of this number of the unchanged rows, with the changes made."""
+        block = self.rows.block(number, count)
+        first = number * BLOCK_ROWS
+        return make_block([self._row(first + i, block.cut(i, i + 1)) for i in range(block.count)])
+
+    def _row(self, number: int, encoded: bytes) -> bytes:
+        changes = [change for change in self.changes if change.from_row <= number]
+        if not changes:
+            return encoded
+        row = msgspec.json.decode(encoded, type=dict[str, object])
+        for change in changes:
+            row = change.apply(row)
+        return msgspec.json.encode(row)
+
+
 #: An endless supply of rows.
-Rows = GivenRows | MadeUpRows
+Rows = GivenRows | MadeUpRows | ChangedRows
 
 
 @lru_cache(maxsize=64)

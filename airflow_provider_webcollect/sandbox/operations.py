@@ -274,7 +274,7 @@ def mark_exported(state: State, *, task_id: Text) -> None:
 def visible_rows(state: State, task: Task, lotno: str | None = None) -> list[Span]:
     """Return the rows of a complete read of a task, or of one of its batches."""
     now, delay = state.clock.now(), state.settings.empty_after_finish_seconds
-    return [run.readable(now, delay) for run in task.runs if lotno in (None, run.lotno)]
+    return [task.readable(run, now, delay) for run in task.runs if lotno in (None, run.lotno)]
 
 
 def _page(state: State, spans: list[Span], offset: int, size: int) -> bytes:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.bodies import ServiceError
 from airflow_provider_webcollect.sandbox.data import (
+    CHANGES,
     DEFAULT_FIELDS,
+    Change,
+    ChangedRows,
     GivenRows,
     MadeUpRows,
-    Rows,
     Span,
     encode_rows,
     load_table,
@@ -83,7 +85,7 @@ class Run:
 
     number: int
     lotno: str
-    rows: Rows
+    rows: GivenRows | MadeUpRows
     planned: int
     subtasks: int
     wait: float
@@ -196,6 +198,7 @@ class Task:
     :param rows_per_run: a fixed number of rows per run; ``None``: determined by the loop items.
     :param given_rows: the rows that a run collects instead of generated ones.
     :param marked: a status word shown instead of the true one, until the next start.
+    :param changes: changes of its rows, whose numbers count through all runs.
     """
 
     task_id: str
@@ -209,6 +212,7 @@ class Task:
     given_rows: Sequence[bytes] = ()
     runs: list[Run] = field(default_factory=list)
     marked: str | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def loop(self) -> Action:
@@ -242,6 +246,15 @@ class Task:
         if len(self.runs) == 1:
             return UNEXECUTED, None
         return self.runs[-2].status(now), self.runs[-2]
+
+    def readable(self, run: Run, now: float, delay: float) -> Span:
+        """Return what :meth:`Run.readable` returns for one of its runs, with the changes of the rows."""
+        span = run.readable(now, delay)
+        if not self.changes:
+            return span
+        before = sum(earlier.row_count(now) for earlier in self.runs[: run.number - 1])
+        changes = tuple(replace(change, from_row=change.from_row - before) for change in self.changes)
+        return Span(ChangedRows(run.rows, changes), span.count)
 
     def stop(self, now: float) -> None:
         """Stop the active run, if there is one."""
@@ -373,9 +386,40 @@ class World:
             ],
             runs=[],
             marked=None,
+            changes=(),
         )
         self.tasks[task_id] = copy
         return copy
+
+    def change_rows(
+        self,
+        *,
+        task_id: str,
+        column: str,
+        to: str | None = None,
+        renamed: str | None = None,
+        from_row: int | None = None,
+    ) -> None:
+        """
+        Change a column of a task's rows; see :meth:`Control.change_rows` for the parameters.
+
+        :raises ValueError: there is no such task or column, or an argument is invalid.
+        """
+        task = self.task(task_id=task_id)
+        if (to is None) == (renamed is None):
+            raise ValueError(f"give one of to and renamed, not to={to!r} and renamed={renamed!r}")
+        if to is not None and to not in CHANGES:
+            raise ValueError(f"to must be one of {', '.join(CHANGES)}, not {to!r}")
+        columns = self._columns(task)
+        if column not in columns:
+            raise ValueError(f"column must be one of {', '.join(sorted(columns))}, not {column!r}")
+        if renamed in columns:
+            raise ValueError(f"renamed must be a new name: there is a column {renamed!r} already")
+        if from_row is None:
+            from_row = sum(run.row_count(self.clock.now()) for run in task.runs)
+        if from_row < 0:
+            raise ValueError(f"from_row must be 0 or more, not {from_row}")
+        task.changes += (Change(column, from_row, to, renamed),)
 
     def delete_group(self, group_id: int) -> None:
         """Delete a group; its tasks move to the default group."""
@@ -430,7 +474,7 @@ class World:
         if planned is None:
             planned = len(own_rows) or len(task.loop.loop_items) * settings.rows_per_item
         lotno = str(_FIRST_LONG_LOTNO + number - 1) if settings.long_lotnos else f"{number:06d}"
-        rows: Rows = GivenRows(own_rows) if own_rows else self._made_up(task, lotno, planned)
+        rows = GivenRows(own_rows) if own_rows else self._made_up(task, lotno, planned)
         return Run(
             number,
             lotno,
@@ -440,6 +484,11 @@ class World:
             wait=settings.wait_seconds,
             duration=settings.run_seconds,
         )
+
+    def _columns(self, task: Task) -> set[str]:
+        """Return the names of a run's columns, and those that changes gave to them."""
+        renamed = {change.renamed for change in task.changes if change.renamed is not None}
+        return self._new_run(task).rows.columns() | renamed
 
     def _made_up(self, task: Task, lotno: str, planned: int) -> MadeUpRows:
         items = tuple(task.loop.loop_items)
