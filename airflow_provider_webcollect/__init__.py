@@ -16,6 +16,7 @@ _PUBLIC = {
     "hooks.webcollect": ("WebCollectHook",),
     "landing.reader": ("read_landing",),
     "operators.webcollect": (
+        "WebCollectAcceptLandingOperator",
         "WebCollectCleanLandingOperator",
         "WebCollectCopyTaskOperator",
         "WebCollectCopyTasksOperator",

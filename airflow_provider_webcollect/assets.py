@@ -111,9 +111,10 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar bytes: of the parts.
     :ivar parts: their number.
     :ivar duration: seconds.
+    :ivar quarantined_rows: rows of this run that were set apart, since they have failed their checks.
     :ivar total_rows: all rows of an incremental landing; unset for others.
     :ivar collection_task_id: the source, with ``lotno``; this and the next five are unset if there are
-        several sources.
+        several sources, as are ``filled`` and ``checks``.
     :ivar lotno: the batch; None for the whole history.
     :ivar manifest: the landing's manifest.
     :ivar uris: the parts that this run reports; None if there are more than 1,000.
@@ -121,7 +122,10 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar redshift_manifest: for Redshift's COPY; None if none was written.
     :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
     :ivar manifests: those of their landings.
-    :ivar source_rows: the rows of each of them.
+    :ivar source_rows: the rows of each of them; ``source_filled`` and ``source_checks`` likewise, the first
+        only if they have no more than 1,000 columns in all.
+    :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
+    :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     """
 
     webcollect_conn_id: str
@@ -130,6 +134,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     parts: int
     duration: float
+    quarantined_rows: int = 0
     total_rows: int | UnsetType = UNSET
     collection_task_id: str | UnsetType = UNSET
     lotno: str | UnsetType | None = UNSET
@@ -140,6 +145,10 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     collection_task_ids: list[str] | UnsetType = UNSET
     manifests: list[str] | UnsetType = UNSET
     source_rows: list[int] | UnsetType = UNSET
+    filled: dict[str, float] | UnsetType = UNSET
+    checks: list[dict[str, Any]] | UnsetType = UNSET
+    source_filled: list[dict[str, float]] | UnsetType = UNSET
+    source_checks: list[list[dict[str, Any]]] | UnsetType = UNSET
 
     @classmethod
     def of(cls, extra: object) -> LandingEvent | None:

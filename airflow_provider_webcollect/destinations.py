@@ -126,7 +126,7 @@ def folder_at(path: ObjectStoragePath) -> Folder:
         fs = path.fs
     except (ImportError, ValueError) as error:
         raise StorageError(_what_to_do(path, error), permanent=True) from error
-    return Folder(fs, path.path)
+    return Folder(fs, path.path, str(path).rstrip("/") if "@" in str(path) else None)
 
 
 def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:

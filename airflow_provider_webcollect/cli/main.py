@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from airflow_provider_webcollect import __version__
+from airflow_provider_webcollect.cli.landed import landing
 from airflow_provider_webcollect.cli.output import INTERRUPTED, log_to_stderr
-from airflow_provider_webcollect.cli.rows import land, landing, read
+from airflow_provider_webcollect.cli.rows import land, read
 from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, follow, status, token
 from airflow_provider_webcollect.cli.wording import in_options

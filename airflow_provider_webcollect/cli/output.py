@@ -24,7 +24,7 @@ _GAP = 2
 _WRAPPED = {"name"}
 _NARROW_TEXT = 20
 #: The columns of numbers that are shares of 1.
-_SHARES = {"succeeded"}
+_SHARES = {"succeeded", "filled"}
 #: What a text may have besides letters and signs that are printable everywhere.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 
@@ -183,3 +183,16 @@ def _text(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat(sep=" ", timespec="seconds")
     return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def ask(question: str) -> None:
+    """Ask before something that cannot be undone.
+
+    :raises Exit: if the answer is no.
+    :raises UsageError: if there is no terminal for the question.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Without a terminal to answer on, --yes is needed.")
+    if not click.confirm(printable(question), err=True):
+        click.echo("Nothing was changed.", err=True)
+        raise click.exceptions.Exit(1)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import itertools
 import json
 import os
-import re
 import secrets
 import signal
 import sys
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from airflow_provider_webcollect.cli.connecting import (
+    WatchShown,
     connect,
     connection_options,
     shown_place,
@@ -24,13 +23,10 @@ from airflow_provider_webcollect.cli.connecting import (
     storage_option,
 )
 from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_option, show, write
-from airflow_provider_webcollect.landing import cleaning
-from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.job import Landed, Observer
-from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, Run, Source, counted
+from airflow_provider_webcollect.landing.job import Landed
+from airflow_provider_webcollect.landing.manifest import Run, Source, counted
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
-from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.run import land as land_rows
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import validation
@@ -42,7 +38,7 @@ from airflow_provider_webcollect.service.pages import PageReader, RowCount
 from airflow_provider_webcollect.service.pauses import Stop, first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 
 #: What a terminal is sent to show its cursor, which rich hides beside a bar.
@@ -127,6 +123,14 @@ def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int 
         offset, rows = page.offset, rows - len(page.rows)
 
 
+def _decoded_json(context: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """Return a JSON value, which the landing checks."""
+    try:
+        return None if value is None else json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no JSON: {error}.") from error
+
+
 @click.command()
 @click.argument("task")
 @click.argument("destination")
@@ -170,6 +174,18 @@ def _pages(client: Client, task: str, lotno: str | None, offset: int, rows: int 
     "--run-id",
     metavar="NAME",
     help="A name for this landing: with the same one, a landing that is complete is left as it is.",
+)
+@click.option(
+    "--checks",
+    metavar="JSON",
+    callback=_decoded_json,
+    help="""What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
+)
+@click.option(
+    "--on-failed-checks",
+    type=click.Choice(["fail", "warn", "quarantine"]),
+    default="fail",
+    help="fail: land nothing; quarantine: set the rows apart (incremental).",
 )
 @storage_option
 @connection_options
@@ -218,13 +234,9 @@ def _landing(
 ) -> Callable[[], Landed]:
     """Return what lands; it says on standard error what it waits for."""
 
-    class Shown(Observer):
+    class Shown(WatchShown):
         def on_progress(self, rows: int, total: int) -> None:
             on_progress(rows, total)
-
-        def on_watch(self, owner: str, seconds: float) -> None:
-            at_work = f"Another landing is at work in {shown_place(location)} ({owner})"
-            click.echo(f"{at_work}; watching it for {seconds:.0f} s", err=True)
 
         def on_settle(self, seconds: float) -> None:
             click.echo(f"Waiting {seconds:.0f} s for late rows (--settle)", err=True)
@@ -241,7 +253,7 @@ def _landing(
             max_part_bytes=max_part_bytes or MAX_PART_BYTES,
             **options,
         ),
-        observer=Shown(),
+        observer=Shown(location),
     )
 
 
@@ -280,172 +292,3 @@ def _progress() -> Iterator[Callable[[int, int], object]]:
     with Progress(*columns, console=shown, transient=True) as progress:
         bar = progress.add_task("landing", total=None)
         yield lambda rows, total: progress.update(bar, completed=rows, total=total)
-
-
-FACTS = ("folder", "rows", "parts", "bytes", "source", "run", "finished_at", "exported_at")
-LEFTOVERS = ("name", "bytes", "modified")
-REPLACED = ("name", "rows", "parts", "finished_at")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-@click.group()
-def landing() -> None:
-    """Check, print, query and clean up what has landed."""
-
-
-@landing.command()
-@click.argument("path")
-@storage_option
-@output_option
-def verify(path: str, storage_conn_id: str | None, output: str) -> int:
-    """Compare all parts with the manifest, and show its facts.
-
-    Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
-    nothing has landed there; what is wrong is on standard error.
-    """
-    location = storage_location(path, storage_conn_id)
-    landed = read_landing(location)
-    try:
-        landed.verify()
-    except LandingDamaged as error:
-        click.echo(f"Error: {error}", err=True)
-        return 1
-    manifest, run = landed.manifest, landed.manifest.run
-    row = {
-        "folder": shown_place(location),
-        "rows": manifest.rows,
-        "parts": len(manifest.parts),
-        "bytes": manifest.bytes,
-        "source": str(manifest.source),
-        "run": f"{run.dag_id}.{run.task_id} {run.run_id}",
-        "finished_at": manifest.finished_at,
-        "exported_at": manifest.exported_at,
-    }
-    show([row], output, FACTS)
-    return 0
-
-
-@landing.command()
-@click.argument("path")
-@click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
-@click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
-@storage_option
-def cat(path: str, rows: int | None, new_only: bool, storage_conn_id: str | None) -> None:
-    """Write the landed rows as JSON lines, whatever their format is."""
-    for row in itertools.islice(_landed(path, storage_conn_id).iter_rows(new_only), rows):
-        write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
-
-
-@landing.command()
-@click.argument("path")
-@click.argument("query")
-@click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
-@storage_option
-@output_option
-def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, output: str) -> None:
-    """Run a query of DuckDB over the landed rows.
-
-    The table `landing` has exactly the rows of the parts in the manifest. For example "select city, count(*)
-    from landing group by city". The rows must fit into memory.
-    """
-    relation = _landed(path, storage_conn_id).to_duckdb(new_only=new_only)
-    import duckdb
-
-    try:
-        found = relation.query("landing", query)
-        columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
-    except duckdb.Error as error:
-        raise click.UsageError(str(error)) from error
-    show([dict(zip(columns, row, strict=True)) for row in rows], output, columns, exactly=True)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Return names of columns with a number behind those that were there before, which a join has."""
-    unique: list[str] = []
-    for name in names:
-        others = (f"{name}_{number}" for number in itertools.count(2))
-        taken = {*names, *unique}
-        unique.append(next(each for each in others if each not in taken) if name in unique else name)
-    return unique
-
-
-def _age(context: click.Context, option: click.Parameter, value: str) -> float:
-    """Return an age such as ``12h`` in seconds."""
-    if not (found := re.fullmatch(r"(\d+)([smhd])", value)):
-        raise click.BadParameter(f"{value!r} is no age such as 90m, 12h or 2d.")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
-@landing.command()
-@click.argument("path")
-@click.option(
-    "--older-than",
-    metavar="AGE",
-    default="1d",
-    callback=_age,
-    help="Only files of this age, such as 90m, 12h, 2d; longer than the longest task that lands.",
-)
-@click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
-@storage_option
-@output_option
-def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, output: str) -> None:
-    """List the files that no landing needs; --yes removes them.
-
-    Interrupted landings leave such files; the next landing removes most of them itself.
-    """
-    location = storage_location(path, storage_conn_id)
-    found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
-    if not found:
-        _require_landing(location, also=PROGRESS)
-    if found or output != "table":
-        show([file._asdict() for file in found], output, LEFTOVERS)
-    files = counted(len(found), "file")
-    said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
-    click.echo(said, err=True)
-
-
-@landing.command()
-@click.argument("path")
-@click.option("--name", help="The replaced manifest to put back; the latest without it.")
-@click.option("--yes", is_flag=True, help="Put it back; without it what could be is only listed.")
-@storage_option
-@output_option
-def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None, output: str) -> None:
-    """List replaced landings; --yes puts one back.
-
-    Those that `land --on-reset full` has replaced stay until they are cleaned up. What is landed now takes
-    the place of the one that is put back.
-    """
-    location = storage_location(path, storage_conn_id)
-    _require_landing(location)
-    rows = [
-        {
-            "name": each.name,
-            "rows": each.manifest.rows,
-            "parts": len(each.manifest.parts),
-            "finished_at": each.manifest.finished_at,
-        }
-        for each in cleaning.replaced_landings(location)
-        if not yes or name in (None, each.name)
-    ]
-    if yes:
-        cleaning.restore(location, name)
-        rows = rows[:1]
-    if rows or output != "table":
-        show(rows, output, REPLACED)
-    listed = f"{counted(len(rows), 'landing')}; --yes puts back the latest, or the one of --name"
-    click.echo("Put back" if yes else listed if rows else "No landing was replaced here", err=True)
-
-
-def _require_landing(location: Any, also: str = MANIFEST) -> None:
-    """Raise :class:`NothingLanded` if a folder has no manifest.
-
-    :param also: another file that will do.
-    """
-    folder = Folder(*locate(location))
-    if folder.read(MANIFEST) is None and folder.read(also) is None:
-        raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
-
-
-def _landed(path: str, storage_conn_id: str | None) -> LandedData:
-    return read_landing(storage_location(path, storage_conn_id))

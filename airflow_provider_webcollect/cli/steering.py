@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from airflow_provider_webcollect.cli.connecting import connect, connection_options
-from airflow_provider_webcollect.cli.output import output_option, printable, show
+from airflow_provider_webcollect.cli.output import ask, output_option, printable, show
 from airflow_provider_webcollect.landing.manifest import counted
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import NotFound, RequestRejected, TaskBusy
@@ -135,7 +135,7 @@ def _client_for(
         _show_calls(calls, output)
         raise click.exceptions.Exit
     if question and not yes:
-        _ask(question)
+        ask(question)
     return connect(conn_id, url).client()
 
 
@@ -153,14 +153,6 @@ def _call_row(call: Call[Any], output: str) -> dict[str, Any]:
         "path": call.target,
         "body": body if output == "json" or body is None else json.dumps(body, ensure_ascii=False),
     }
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Without a terminal to answer on, --yes is needed.")
-    if not click.confirm(printable(question), err=True):
-        click.echo("Nothing was changed.", err=True)
-        raise click.exceptions.Exit(1)
 
 
 def _deletion(ids: Sequence[object], what: str) -> str:

@@ -18,6 +18,8 @@ from airflow_provider_webcollect.landing.manifest import (
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
+    QUARANTINE,
+    QUARANTINE_PATTERN,
     REPLACED_PATTERN,
     Manifest,
     Run,
@@ -45,9 +47,9 @@ log = logging.getLogger(__name__)
 #: A part or an incomplete file on a disk, in the folder or in partition folders (no lock files); or a
 #: loader's manifest, or one that was replaced.
 _REMOVABLE = re.compile(
-    rf"(?:{PARTITION_PATTERN}/)*"
+    rf"(?:{QUARANTINE_PATTERN}/)?(?:{PARTITION_PATTERN}/)*"
     rf"(?:{PART_PATTERN}|\.tmp-(?:{PART_PATTERN}|_[a-z_]+(?:-[0-9a-f]+)?\.json)-[0-9a-f]{{8}})"
-    rf"|{LOADER_MANIFEST_PATTERN}|{REPLACED_PATTERN}"
+    rf"|{LOADER_MANIFEST_PATTERN}|{REPLACED_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
 )
 #: Seconds after which nobody writes a manifest or progress file any more that is incomplete on a disk.
 _WRITING = 60.0
@@ -84,11 +86,11 @@ def clean(
       partitions (``key=value``), but not in a subfolder that has its own landing. In the folder itself, it
       also removes manifests for loaders, except those of the last run that has committed, and replaced
       manifests.
-    * It keeps the files that the manifest lists, those that a younger replaced manifest lists, those that the
-      progress file ``_progress.json`` lists, and those whose names contain the id of an attempt in the
-      progress file: an attempt is in the progress file before it writes its first file, so its unlisted part
-      is known by its name. Manifests and progress files that are being written on a disk stay for a minute,
-      whatever the age.
+    * It keeps the files that the manifest lists, rows that are quarantined, those that a younger replaced
+      manifest lists, those that the progress file ``_progress.json`` lists, and those whose names contain the
+      id of an attempt in the progress file: an attempt is in the progress file before it writes its first
+      file, so its unlisted part is known by its name. Manifests and progress files that are being written on
+      a disk stay for a minute, whatever the age.
     * It lists the files first, then reads the progress file, and then the manifest. So a file that is written
       later is not considered, and a landing that commits and then removes its progress file is found in the
       manifest.
@@ -144,12 +146,14 @@ class _Needed(NamedTuple):
 
     :ivar names: names of files.
     :ivar ids: ids of attempts whose files may still be recorded.
+    :ivar quarantined: folders of rows that wait for a decision.
     :ivar run: that has committed last.
     :ivar unknown: whether there is neither manifest nor progress file.
     """
 
     names: frozenset[str]
     ids: frozenset[str]
+    quarantined: frozenset[str | None]
     run: Run | None
     unknown: bool
 
@@ -169,9 +173,13 @@ class _Needed(NamedTuple):
             if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))
         unknown = stored_progress is None and manifest is None
-        return cls(frozenset(names), frozenset(ids), manifest.run if manifest else None, unknown)
+        quarantined = frozenset(each.folder for each in manifest.quarantined) if manifest else frozenset()
+        run = manifest.run if manifest else None
+        return cls(frozenset(names), frozenset(ids), quarantined, run, unknown)
 
     def includes(self, name: str) -> bool:
+        if apart := QUARANTINE.match(name):
+            return apart[0] in self.quarantined or apart[0][-8:] in self.ids
         return (
             name in self.names
             or attempt_id_in(posixpath.basename(name)) in self.ids
@@ -267,10 +275,12 @@ def restore(
 
 
 def _removable(files: Iterable[str]) -> Iterator[str]:
-    """Yield the names that landings use, without those of landings in subfolders."""
+    """Yield the names that landings use, without those of landings in subfolders but for quarantined rows."""
     names = sorted(files)
     others = {
-        posixpath.dirname(name) for name in names if posixpath.basename(name) in {MANIFEST, PROGRESS}
+        posixpath.dirname(name)
+        for name in names
+        if posixpath.basename(name) in {MANIFEST, PROGRESS} and not QUARANTINE.match(name)
     } - {""}
     for name in names:
         if _REMOVABLE.fullmatch(name) and not any(name.startswith(f"{other}/") for other in others):

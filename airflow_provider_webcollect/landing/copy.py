@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
+from airflow_provider_webcollect.landing.formats.base import table
+from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.job import Job, intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint, Part, Progress, part_name
+from airflow_provider_webcollect.landing.profile import Profiler
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pages import RowCount
@@ -298,6 +302,8 @@ def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
 #: Bytes passed to the thread, and written, at a time. The threads synchronize for every batch: with small
 #: batches the second thread costs more time than it saves.
 BATCH_BYTES = 1024 * 1024
+#: Rows of a finished part that are read back at a time.
+_ROWS_AGAIN = 10_000
 
 
 @contextlib.contextmanager
@@ -365,19 +371,38 @@ class WriteBehind:
 
 
 class PartsWriter:
-    """Writes the parts of one landing: each is recorded when it is finished, and written while pages come."""
+    """Writes the parts of one landing: each is recorded when it is finished, and written while pages come.
+
+    :ivar values: of all parts, if there are checks of columns, also of those that an earlier attempt has
+        written.
+    """
 
     def __init__(self, job: Job, lease: Lease, reader: SourceReader) -> None:
         self._job = job
         self._lease = lease
         self._reader = reader
         self._columns = job.options.file_format.columns_after(lease.progress.columns)
+        self.values = ValueCounter(job.options.checks or Checks())
+        if self.values.needs_values:
+            for part in lease.progress.parts:
+                self._count_again(part)
 
     def write(self, pages: Iterator[Page]) -> None:
         """Write the pages as parts."""
         page = next(pages, None)
         while page is not None:
             page = self._write_part(page, pages) or next(pages, None)
+
+    def _count_again(self, part: Part) -> None:
+        file_format, names = self._job.options.file_format, self.values.first
+        types = getattr(file_format, "column_types", {})
+        reader = part_reader(file_format.name, file_format.compression, self._columns.names, types)
+        assert reader is not None
+        self.values.offset = part.start_offset
+        with self._job.folder.opened(part.name) as file:
+            rows = reader.rows(file)
+            while batch := list(itertools.islice(rows, _ROWS_AGAIN)):
+                self.values.add(names, table(batch, names))
 
     def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
         """Write the next part.
@@ -390,12 +415,14 @@ class PartsWriter:
         if self._job.options.partition:
             name = f"{self._job.options.partition}/{name}"
         last = left_over = None
+        profiler = Profiler(self.values)
         with (
             self._job.folder.part(name) as file,
             write_behind(file) as behind,
-            self._job.options.file_format.writer(behind, self._columns) as writer,
+            self._job.options.file_format.writer(behind, self._columns, profiler) as writer,
         ):
             for page in itertools.chain((first,), others):
+                self.values.offset = page.offset
                 if not writer.write(page.rows):
                     left_over = page
                     break
@@ -406,14 +433,16 @@ class PartsWriter:
                     break
         # the first page of a part is always written
         assert last is not None
+        rows = last.rows_so_far - (first.rows_so_far - len(first.rows))
         part = Part(
             name=name,
-            rows=last.rows_so_far - (first.rows_so_far - len(first.rows)),
+            rows=rows,
             bytes=file.bytes,
             sha256=file.sha256,
             start_offset=progress.next_offset,
             next_offset=last.next_offset,
             columns=None if self._columns.fixed else len(writer.columns) or None,
+            profile=profiler.profile(rows),
         )
         self._lease.save(
             progress.with_part(part, self._columns.names, self._reader.first, last.fingerprint())

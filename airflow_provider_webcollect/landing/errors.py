@@ -47,6 +47,22 @@ class RowsMissing(LandingError):
     """The number of rows read differs from the number the service announced; nothing was committed."""
 
 
+class ChecksFailed(LandingError):
+    """Rows are not what the checks ask for; nothing was committed, and what was read stays staged.
+
+    :param outcomes: the :class:`~.landing.checks.CheckOutcome` of each check that failed.
+    """
+
+    permanent = True
+
+    def __init__(self, message: str, outcomes: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.outcomes = tuple(outcomes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.outcomes)
+
+
 class PartsMissing(LandingError):
     """Parts of the landing are missing or changed; nothing was committed."""
 
@@ -59,6 +75,12 @@ class DestinationUnreadable(LandingError):
 
 class NothingLanded(LandingError):
     """There is no manifest at the path to read: nothing has landed there, or not yet."""
+
+
+class NothingToReview(LandingError):
+    """No rows of such a run wait for a decision; nothing was changed."""
+
+    permanent = True
 
 
 class LandingReplaced(LandingError):

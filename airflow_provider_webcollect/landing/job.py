@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_webcollect.landing.manifest import Manifest, Part, Run, Source
 
 if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.options import Options
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.models import DataPage
@@ -60,6 +61,12 @@ class Observer:
         """It is waited for rows that the source may not show yet.
 
         :param seconds: how long at most.
+        """
+
+    def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
+        """The rows were checked; nothing is committed yet.
+
+        :param outcomes: of each check. A landing that begins again may check several times.
         """
 
     def on_commit(self, landed: Landed) -> None:
@@ -152,6 +159,7 @@ class Landed:
         run.
     :ivar committed: the parts with the rows that this attempt has committed; empty if the commit already
         existed.
+    :ivar checks: what became of the checks of this run's rows, in whichever of its attempts.
     :ivar report: None if nothing was written.
     """
 
@@ -159,6 +167,7 @@ class Landed:
     own: bool = True
     new: tuple[Part, ...] = ()
     committed: tuple[Part, ...] = ()
+    checks: tuple[CheckOutcome, ...] = ()
     report: Report | None = field(default=None, compare=False, repr=False)
 
     def finish(self) -> None:

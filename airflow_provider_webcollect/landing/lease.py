@@ -205,7 +205,7 @@ class Lease:
         if self.obsolete and (stored := self._folder.read(MANIFEST)) is not None:
             manifest = decode_manifest(stored.content, f"{self._folder.root}/{MANIFEST}")
             # one that was put back meanwhile may list them
-            self._folder.delete(sorted(self.obsolete - {part.name for part in manifest.parts}))
+            self._folder.delete(sorted(manifest.without_needed(self.obsolete)))
 
     def finish(self) -> None:
         """End the report: remove the progress file.
@@ -232,8 +232,11 @@ class Lease:
                 raise self._lose(stored and stored.content) from None
             raise
 
-    def release(self, error: Exception) -> None:
-        """Release the lease after an error, so that others need not watch, unless this write fails."""
+    def release(self, error: Exception | None = None) -> None:
+        """Release the lease after an error, so that others need not watch, unless this write fails.
+
+        :param error: None if nothing has failed: what is committed, the next run reports.
+        """
         # a failed storage may still have stored a part or a commit, so its attempt stays in the progress file
         first = len(self.progress.attempt_ids) == 1 and self._committed is None
         with contextlib.suppress(Exception), self._lock:

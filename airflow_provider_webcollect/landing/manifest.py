@@ -11,7 +11,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import pendulum
 
+from airflow_provider_webcollect.landing.checks import CheckOutcome
 from airflow_provider_webcollect.landing.errors import DestinationUnreadable
+from airflow_provider_webcollect.landing.profile import Profile
 
 #: Version of both files' layout.
 VERSION = 1
@@ -27,9 +29,14 @@ PARTITION_PATTERN = r"[A-Za-z0-9-][A-Za-z0-9._-]*=[A-Za-z0-9._=-]+"
 Mode = Literal["full", "incremental"]
 #: Digits of a run's digest in the entry of a part.
 _RUN_DIGITS = 12
+#: How many runs a manifest has records of.
+MOST_RECORDS = 30
 
 #: The pattern of the names that :func:`part_name` returns.
 PART_PATTERN = r"part-\d{5,}-[0-9a-f]{8}\.[a-z0-9.]+"
+#: A folder for quarantined rows, named after their run and its attempt.
+QUARANTINE_PATTERN = r"_quarantine/[A-Za-z0-9._-]+-[0-9a-f]{8}"
+QUARANTINE = re.compile(QUARANTINE_PATTERN)
 _PART_PATH = re.compile(rf"(?:{PARTITION_PATTERN}/)*{PART_PATTERN}")
 _REPLACED = re.compile(REPLACED_PATTERN)
 _ATTEMPT_ID = re.compile(r"part-\d{5,}-([0-9a-f]{8})\.")
@@ -54,6 +61,11 @@ def _check_part_names(names: Iterable[str]) -> None:
     for name in names:
         if not _PART_PATH.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a part")
+
+
+def quarantine_folder(run_id: str, attempt_id: str) -> str:
+    """Return the name of the folder for an attempt's quarantined rows."""
+    return f"_quarantine/{re.sub('[^A-Za-z0-9._-]', '-', run_id)[:80]}-{attempt_id}"
 
 
 def attempt_id_in(name: str) -> str | None:
@@ -105,6 +117,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """Return the hex digest that stands for the run where many are named."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+    def short_digest(self) -> str:
+        """Return the first digits of the digest, as parts have them."""
+        return self.digest()[:_RUN_DIGITS]
 
     def __str__(self) -> str:
         mapped = "" if self.map_index < 0 else f"[{self.map_index}]"
@@ -159,6 +175,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar next_offset: the cursor after its last page.
     :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
     :ivar run: the first digits of the digest of the run that reports its rows; None before the commit.
+    :ivar profile: what its rows hold, column by column.
     """
 
     name: str
@@ -169,13 +186,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_offset: int
     columns: int | None = None
     run: str | None = None
+    profile: Profile = Profile()
 
     def of(self, run: Run) -> Part:
         """Return the part as one whose rows a run reports.
 
         :param run: the run.
         """
-        return msgspec.structs.replace(self, run=run.digest()[:_RUN_DIGITS])
+        return msgspec.structs.replace(self, run=run.short_digest())
 
 
 def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
@@ -184,6 +202,42 @@ def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None
     :param files: bytes by name.
     """
     return next((part for part in parts if files.get(part.name) != part.bytes), None)
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has committed, kept to compare later runs with.
+
+    :ivar filled: by column, in how many of its rows it is filled; only columns that one of them has.
+    """
+
+    run: Run
+    finished_at: str
+    rows: int
+    filled: dict[str, int]
+
+
+class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Rows of the source that a landing goes on behind, although they are not in it.
+
+    :ivar kind: ``quarantined`` if they are a landing of their own in ``folder``; ``discarded`` if a person
+        has left them out.
+    :ivar run: that has read them.
+    :ivar start_offset: the cursor before the first row; ``next_offset`` is the one after the last.
+    :ivar finished_at: when they were set apart or discarded.
+    :ivar folder: relative to the manifest; None for discarded rows.
+    :ivar checks: that they have failed.
+    :ivar is_earlier: whether they are of a source that was reset since: the total does not count them.
+    """
+
+    kind: Literal["quarantined", "discarded"]
+    run: Run
+    rows: int
+    start_offset: int
+    next_offset: int
+    finished_at: str
+    folder: str | None = None
+    checks: tuple[CheckOutcome, ...] = ()
+    is_earlier: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,11 +249,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     :ivar new_parts: how many of the last parts no run had reported before this commit.
     :ivar next_offset: the cursor after the last page; ``last_page`` identifies that page.
     :ivar total: rows that the service announced.
-    :ivar earlier_rows: how many of the first rows the source has no more (``on_reset="append"``); ``rows`` is
-        ``total`` and these.
+    :ivar earlier_rows: how many of the rows the source has no more (``on_reset="append"``).
+    :ivar set_apart: rows of the source that are not in the landing, although it goes on behind them: ``rows``
+        and these are ``total`` and ``earlier_rows``.
     :ivar run: the run that has committed last; its rows are those of :meth:`new`.
     :ivar started_at: ISO 8601, UTC, as is ``finished_at``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
+    :ivar checks: what became of the checks of the run's rows, before this commit.
+    :ivar history: the last :data:`MOST_RECORDS` runs that have committed rows, the latest last; also those
+        whose parts were replaced since.
     """
 
     version: int = VERSION
@@ -221,17 +279,48 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str
     exported_at: str | None = None
     provider_version: str
+    checks: tuple[CheckOutcome, ...] = ()
+    history: tuple[RunRecord, ...] = ()
+    set_apart: tuple[SetApart, ...] = ()
     parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
         _check_part_names(part.name for part in self.parts)
+        for each in self.set_apart:
+            if each.folder is not None and not QUARANTINE.fullmatch(each.folder):
+                raise ValueError(f"{each.folder!r} is not the name of a folder for quarantined rows")
+
+    @property
+    def source_rows(self) -> int:
+        """Number of the source's first rows that are in the landing or set apart."""
+        apart = sum(each.rows for each in self.set_apart if not each.is_earlier)
+        return self.rows - self.earlier_rows + apart
+
+    @property
+    def lacks_mark(self) -> bool:
+        """Whether the export is still to be marked; not while rows of the source are quarantined."""
+        return self.exported_at is None and all(each.is_earlier for each in self.quarantined)
+
+    @property
+    def quarantined(self) -> tuple[SetApart, ...]:
+        """The rows that wait for a person's decision."""
+        return tuple(each for each in self.set_apart if each.kind == "quarantined")
+
+    def without_needed(self, names: Iterable[str]) -> set[str]:
+        """Return the names of files that are neither parts of the landing nor quarantined rows.
+
+        :param names: of files in the landing's folder.
+        """
+        parts = {part.name for part in self.parts}
+        folders = tuple(f"{each.folder}/" for each in self.quarantined)
+        return {name for name in names if name not in parts and not name.startswith(folders)}
 
     def new(self, run: Run | None = None) -> tuple[Part, ...]:
         """Return the parts whose rows a run reports, even if other runs have landed since.
 
         :param run: None for the run that has committed last.
         """
-        digits = (run or self.run).digest()[:_RUN_DIGITS]
+        digits = (run or self.run).short_digest()
         return tuple(part for part in self.parts if part.run == digits)
 
     def columns_of(self, part: Part) -> tuple[str, ...]:
@@ -261,6 +350,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     :ivar run: the current or last owner, with ``attempt``. ``owner`` is a random id of its process; empty
         after the lease is released.
     :ivar heartbeat: a number that changes while the owner is alive.
+    :ivar refused: the checks that the parts' rows have failed, which are all that there were: a person
+        decides what becomes of them. Empty while rows are read.
     """
 
     version: int = VERSION
@@ -283,6 +374,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     owner: str = ""
     heartbeat: int = 0
+    refused: tuple[CheckOutcome, ...] = ()
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from airflow_provider_webcollect.landing.checks import Checks, OnFailedChecks, make_checks
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PARTITION_PATTERN, Mode
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
@@ -61,6 +62,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int
     max_part_bytes: int
     settle: float
+    checks: Checks | None
+    on_failed_checks: OnFailedChecks
 
 
 def make_options(
@@ -74,6 +77,8 @@ def make_options(
     page_size: int | str = MAX_DATA_SIZE,
     max_part_bytes: int | str = MAX_PART_BYTES,
     settle: float = SETTLE_SECONDS,
+    checks: object = None,
+    on_failed_checks: OnFailedChecks = "fail",
 ) -> Options:
     """Return the checked options of a landing. Imports nothing heavy.
 
@@ -90,15 +95,23 @@ def make_options(
     :param page_size: rows per request, 1 to 1000 (default).
     :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
     :param settle: seconds to wait for rows that the source may not show yet; by default 15.
+    :param checks: what the rows must be before they are committed, see :func:`~.landing.checks.make_checks`;
+        None for no checks.
+    :param on_failed_checks: ``fail`` commits nothing, and what was read stays staged; ``warn`` commits;
+        ``quarantine``, for ``incremental``, commits that the rows were set apart, see
+        :func:`~.landing.review.quarantine`; rows with which a landing begins again stay staged.
     :raises InvalidArgument: if an argument is wrong, or does not go with the mode.
     """
     validation.one_of("if_exists", if_exists, get_args(IfExists))
     validation.one_of("mode", mode, get_args(Mode))
     validation.one_of("on_reset", on_reset, get_args(OnReset))
+    validation.one_of("on_failed_checks", on_failed_checks, get_args(OnFailedChecks))
     if mode == "incremental" and if_exists != "fail":
         raise InvalidArgument("if_exists", if_exists, "it goes with mode='full' alone")
     if mode == "full" and on_reset != "fail":
         raise InvalidArgument("on_reset", on_reset, "it goes with mode='incremental' alone")
+    if mode == "full" and on_failed_checks == "quarantine":
+        raise InvalidArgument("on_failed_checks", on_failed_checks, "it goes with mode='incremental' alone")
     return Options(
         file_format=file_format,
         mode=mode,
@@ -109,6 +122,8 @@ def make_options(
         page_size=validation.integer("page_size", page_size, 1, MAX_DATA_SIZE),
         max_part_bytes=validation.integer("max_part_bytes", max_part_bytes, 1),
         settle=validation.seconds("settle", settle, may_be_zero=True),
+        checks=make_checks(checks, file_format),
+        on_failed_checks=on_failed_checks,
     )
 
 

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.storage.folder import is_marker, is_ours
 
 if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.checks import CheckOutcome
     from airflow_provider_webcollect.landing.formats import FileFormat
     from airflow_provider_webcollect.landing.job import Job
 
@@ -53,7 +54,7 @@ class FolderState:
 
     def lacks_mark(self, job: Job) -> bool:
         """Return whether the job marks and the commit is not marked."""
-        return job.options.mark_exported and self.manifest is not None and self.manifest.exported_at is None
+        return job.options.mark_exported and self.manifest is not None and self.manifest.lacks_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,11 @@ class FinishReport:
     """An earlier attempt of the run has committed, and its report must be finished.
 
     :ivar start: the end of what is landed.
+    :ivar checks: what became of the checks of the run's rows.
     """
 
     start: Progress
+    checks: tuple[CheckOutcome, ...]
 
 
 def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | FinishReport | Copy:
@@ -93,7 +96,7 @@ def make_plan(job: Job, found: FolderState) -> AlreadyCommitted | FinishReport |
     committed = found.manifest
     if committed is not None and _already_committed(job, found, committed):
         if committed.run == job.run and found.is_unreported:
-            return FinishReport(_continuing(job, committed))
+            return FinishReport(continuing(job, committed), committed.checks)
         return AlreadyCommitted(committed)
     _refuse_foreign_files(job, found)
     starts = _starts(job, found, committed)
@@ -151,13 +154,13 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
             "needs all of its parts. Put it back; or land all rows again, with on_reset='full' (all of them "
             "count as new then) or at another destination"
         )
-    continuing = _continuing(job, committed)
+    end = continuing(job, committed)
     match job.options.on_reset:
         case "full":
-            return [continuing, first_row]
+            return [end, first_row]
         case "append":
-            return [continuing, _after_reset(continuing, committed)]
-    return [continuing]
+            return [end, _after_reset(end, committed)]
+    return [end]
 
 
 def _first_row(job: Job, committed: Manifest | None) -> Progress:
@@ -171,15 +174,22 @@ def _first_row(job: Job, committed: Manifest | None) -> Progress:
     )
 
 
-def _continuing(job: Job, committed: Manifest) -> Progress:
-    """Return the progress of a landing that adds to the commit."""
-    encoding = {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
-    _refuse_another_format(job, encoding)
+def encoding_of_manifest(committed: Manifest) -> dict[str, Any]:
+    """Return the format of a landing with all its options, as :func:`encoding_of` does."""
+    return {**committed.encoding, "file_format": committed.format, "compression": committed.compression}
+
+
+def continuing(job: Job, committed: Manifest) -> Progress:
+    """Return the progress of a landing that adds to the commit.
+
+    :raises FormatChanged: if the job has other format options.
+    """
+    _refuse_another_format(job, encoding_of_manifest(committed))
     return msgspec.structs.replace(
         _first_row(job, committed),
         columns=committed.columns or (),
         continues=True,
-        rows_before=committed.rows - committed.earlier_rows,
+        rows_before=committed.source_rows,
         parts_before=len(committed.parts),
         offset_before=committed.next_offset,
         earlier_rows=committed.earlier_rows,
@@ -187,10 +197,10 @@ def _continuing(job: Job, committed: Manifest) -> Progress:
     )
 
 
-def _after_reset(continuing: Progress, committed: Manifest) -> Progress:
+def _after_reset(end: Progress, committed: Manifest) -> Progress:
     """Return the progress of a landing that adds the source's rows, from the first, to the commit."""
     return msgspec.structs.replace(
-        continuing, rows_before=0, offset_before=0, earlier_rows=committed.rows, last_page=PageFingerprint()
+        end, rows_before=0, offset_before=0, earlier_rows=committed.rows, last_page=PageFingerprint()
     )
 
 
@@ -200,11 +210,7 @@ def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progre
     if progress is None or not progress.parts or progress.source != job.source:
         return None
     # a landing that restarted from the first row after a reset of the source still needs `on_reset`
-    begins = (progress.base, progress.mode, progress.continues, progress.earlier_rows)
-    like = (
-        start for start in starts if (start.base, start.mode, start.continues, start.earlier_rows) == begins
-    )
-    if (start := next(like, None)) is None:
+    if (start := next((start for start in starts if _begins(start) == _begins(progress)), None)) is None:
         return None
     if progress.encoding != start.encoding:
         log.warning("%d rows were written with other format options; they are read again.", progress.rows)
@@ -217,7 +223,17 @@ def _resumed(job: Job, found: FolderState, starts: Sequence[Progress]) -> Progre
         progress.rows,
         counted(progress.parts_before + len(progress.parts), "part"),
     )
-    return progress
+    return msgspec.structs.replace(progress, refused=())
+
+
+def _begins(progress: Progress) -> tuple[object, ...]:
+    return (
+        progress.base,
+        progress.mode,
+        progress.continues,
+        progress.rows_before,
+        progress.earlier_rows,
+    )
 
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:

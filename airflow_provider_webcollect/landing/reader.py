@@ -8,7 +8,7 @@ reading them raises :class:`~airflow_provider_webcollect.landing.errors.LandingR
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,8 +24,17 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.base import Row
 from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
-from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, Part, counted, decode_manifest
+from airflow_provider_webcollect.landing.manifest import (
+    MANIFEST,
+    Manifest,
+    Part,
+    RunRecord,
+    SetApart,
+    counted,
+    decode_manifest,
+)
 from airflow_provider_webcollect.landing.options import locate
+from airflow_provider_webcollect.landing.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.storage.folder import Folder
 
 if TYPE_CHECKING:
@@ -54,7 +63,10 @@ def read_landing(
         Airflow has no such connection, or cannot open the storage with it.
     """
     fs, root = locate(path, storage_options, storage_conn_id)
-    folder = Folder(fs, root)
+    return _read(fs, Folder(fs, root))
+
+
+def _read(fs: AbstractFileSystem, folder: Folder) -> LandedData:
     where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
     stored = folder.read(MANIFEST)
     if stored is None:
@@ -63,6 +75,19 @@ def read_landing(
     if wrong := _contradiction(manifest):
         raise DestinationUnreadable(f"{where} contradicts itself: {wrong}")
     return LandedData(fs, folder, manifest)
+
+
+class RunProfile(NamedTuple):
+    """What the rows of one run hold.
+
+    :ivar run_id: None for a run of long ago.
+    :ivar finished_at: when it has committed, ISO 8601 in UTC; None for a run of long ago.
+    """
+
+    run_id: str | None
+    finished_at: str | None
+    rows: int
+    profile: Profile
 
 
 class LandedData:
@@ -100,6 +125,7 @@ class LandedData:
         """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
 
         Parts are read one after another, a few megabytes at a time. Parts with a wrong size are not read.
+        Quarantined rows are verified too: landed, quarantined and discarded rows are all of the source's.
 
         :raises LandingDamaged: listing all differences.
         :raises LandingReplaced: if another landing has replaced this one meanwhile.
@@ -110,8 +136,31 @@ class LandedData:
             for part in self.manifest.parts
             if (problem := self._problem(part, sizes.get(part.name)))
         ]
+        for apart in self.manifest.quarantined:
+            problems += self._quarantine_problems(apart)
         if problems:
             raise self._damage(problems)
+
+    def profile(self, new_only: bool | str = False) -> Profile:
+        """Return what the rows hold, column by column; nothing but the manifest is read.
+
+        :param new_only: only the parts of a run, see above.
+        """
+        return sum_of(part.profile for part in self._parts(new_only))
+
+    def profiles(self) -> list[RunProfile]:
+        """Return what the rows of each run hold, in the order in which the runs have landed.
+
+        Nothing but the manifest is read. The names and times of runs are known of the last thirty.
+        """
+        known = {record.run.short_digest(): record for record in self.manifest.history}
+        runs = dict.fromkeys(part.run for part in self.manifest.parts)
+        return [
+            self._run_profile(
+                known.get(digest or ""), [part for part in self.manifest.parts if part.run == digest]
+            )
+            for digest in runs
+        ]
 
     def iter_rows(self, new_only: bool | str = False) -> Iterator[Row]:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
@@ -167,6 +216,28 @@ class LandedData:
 
         rows = self.to_arrow(new_only)
         return (duckdb.connect() if connection is None else connection).from_arrow(rows)
+
+    def _run_profile(self, record: RunRecord | None, parts: Sequence[Part]) -> RunProfile:
+        return RunProfile(
+            run_id=record.run.run_id if record else None,
+            finished_at=record.finished_at if record else None,
+            rows=sum(part.rows for part in parts),
+            profile=sum_of(part.profile for part in parts),
+        )
+
+    def _quarantine_problems(self, apart: SetApart) -> list[str]:
+        assert apart.folder is not None
+        inside = self._folder.inside(apart.folder)
+        try:
+            landed = _read(self.fs, inside)
+            if landed.manifest.rows != apart.rows:
+                return [f"{apart.folder} has {landed.manifest.rows} rows instead of {apart.rows}"]
+            landed.verify()
+        except NothingLanded:
+            return [f"{apart.folder}/{MANIFEST} is missing"]
+        except LandingDamaged as damage:
+            return [f"{apart.folder}/{problem}" for problem in damage.problems]
+        return []
 
     def _parts(self, new_only: bool | str) -> Sequence[Part]:
         if isinstance(new_only, str):
@@ -262,6 +333,11 @@ def _contradiction(manifest: Manifest) -> str | None:
         whole, summed = getattr(manifest, name), sum(getattr(part, name) for part in parts)
         if whole != summed:
             return f"it has {whole} {name}, and its parts {summed}"
+    if manifest.source_rows != manifest.total:
+        return (
+            f"it has {manifest.source_rows} of the source's rows, with those that were set apart, and the "
+            f"source {manifest.total}"
+        )
     if not 0 <= manifest.new_parts <= len(parts):
         return f"{manifest.new_parts} of its {len(parts)} parts are new"
     if len({part.name for part in parts}) < len(parts):

@@ -7,20 +7,21 @@ compare-and-swap reads the folder again and plans again.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import logging
-import posixpath
+import shlex
 from collections import deque
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-import airflow_provider_webcollect
+from airflow_provider_webcollect.landing.checks import CheckOutcome, Checks, ValueCounter, evaluate
+from airflow_provider_webcollect.landing.commit import commit, history, is_commit_due, read_folder
 from airflow_provider_webcollect.landing.copy import Page, PartsWriter, SourceReader, rows_missing
 from airflow_provider_webcollect.landing.errors import (
+    ChecksFailed,
     DestinationBusy,
     DestinationTaken,
     SomeFailed,
@@ -29,19 +30,13 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Report
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
 from airflow_provider_webcollect.landing.manifest import (
-    MANIFEST,
     PROGRESS,
     Manifest,
+    Part,
     Progress,
     Run,
     Source,
-    attempt_id_in,
-    decode_manifest,
-    decode_progress,
-    is_replaced_manifest,
-    is_torn,
-    missing_part,
-    now,
+    counted,
 )
 from airflow_provider_webcollect.landing.options import Options
 from airflow_provider_webcollect.landing.plan import (
@@ -51,14 +46,16 @@ from airflow_provider_webcollect.landing.plan import (
     FolderState,
     make_plan,
 )
-from airflow_provider_webcollect.landing.storage import Changed, Stored
+from airflow_provider_webcollect.landing.profile import sum_of
+from airflow_provider_webcollect.landing.review import can_be_set_apart, quarantine
+from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import LONGEST_WAIT, first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -107,6 +104,7 @@ def land(
     :raises FormatChanged: if the data to continue has other format options.
     :raises SourceReset: if the source no longer begins with the data to continue.
     :raises RowsMissing: if the service returned fewer or more rows than it announced.
+    :raises ChecksFailed: if a check failed, unless ``on_failed_checks`` is ``warn``.
     :raises PartsMissing: if parts of another run are missing.
     :raises DestinationUnreadable: if the manifest is torn, or of a newer version.
     :raises CastFailed: if a value does not fit its column's type.
@@ -147,7 +145,7 @@ def run_job(job: Job, *, finish: bool = True) -> Landed:
         )
     for _ in range(PLAN_TRIES):
         try:
-            landed = _land_on(job, _read_folder(job.folder))
+            landed = _land_on(job, read_folder(job.folder))
         except Changed:
             log.info("Another landing has written to %s; the folder is read again.", job.folder.root)
             job.pages.forget()
@@ -159,60 +157,44 @@ def run_job(job: Job, *, finish: bool = True) -> Landed:
     raise DestinationBusy(f"other landings keep writing to {job.folder.root}")
 
 
-def _read_folder(folder: Folder) -> FolderState:
-    # both are of one moment if the progress file is still the same afterwards, see `_unwritten`
-    stored = folder.read(PROGRESS)
-    there = folder.read(MANIFEST)
-    manifest = there and decode_manifest(there.content, f"{folder.root}/{MANIFEST}")
-    found = FolderState(
-        manifest=manifest,
-        manifest_version=there and there.version,
-        progress=stored and _progress(stored, f"{folder.root}/{PROGRESS}", manifest),
-        progress_version=stored and stored.version,
-        files=folder.files(),
-    )
-    if manifest is not None and missing_part(manifest.parts, found.files):
-        # another commit may have deleted them between the reading of the manifest and the listing
-        again = folder.read(MANIFEST)
-        if (again and again.version) != found.manifest_version:
-            raise Changed(MANIFEST)
-    return found
-
-
-def _progress(stored: Stored, where: str, manifest: Manifest | None) -> Progress:
-    if not is_torn(stored.content):
-        return decode_progress(stored.content, where)
-    # its owner may be about to complete it, or dead; it does not tell whether the commit is reported
-    unreported = () if manifest is None else (manifest.landing_id,)
-    return Progress(
-        source=Source(collection_task_id=""), started_at="", owner="unknown", attempt_ids=unreported
-    )
-
-
 def _land_on(job: Job, found: FolderState) -> Landed:
     plan = make_plan(job, found)
     if isinstance(plan, AlreadyCommitted):
         committed = plan.manifest
         log.info("Run %s has landed %d rows already.", committed.run.run_id, committed.rows)
-        return _unwritten(job, found, committed)
+        return _unwritten(job, found, committed, committed.checks if committed.run == job.run else ())
     wait_until_free(job, found)
     if isinstance(plan, FinishReport):
         lease = Lease.acquire(job, plan.start, found)
         with lease.held():
-            return _commit(job, found, lease, plan.start.rows)
+            return commit(job, found, lease, plan.start.rows, plan.checks)
     reader = SourceReader(job)
     start, first, others = _first_page(job, reader, plan, found)
-    is_write_due = _is_commit_due(found, start) or found.lacks_mark(job)
+    is_write_due = is_commit_due(found, start) or found.lacks_mark(job)
     if first is None and found.manifest is not None and not is_write_due:
         log.info("%s has nothing new for %s.", job.source, job.folder.root)
-        return _unwritten(job, found, found.manifest)
+        outcomes = _checked(job, found, (), ValueCounter(Checks()))
+        if failed := _failed(job, outcomes):
+            raise _refusal(job, 0, failed)
+        return _unwritten(job, found, found.manifest, outcomes)
     lease = Lease.acquire(job, start, found)
     with lease.held():
-        _copy(job, lease, reader, itertools.chain(() if first is None else (first,), others))
-        return _commit(job, found, lease, reader.count.total)
+        writer = PartsWriter(job, lease, reader)
+        _copy(job, lease, reader, writer, itertools.chain(() if first is None else (first,), others))
+        outcomes = _checked(job, found, lease.progress.parts, writer.values)
+        if failed := _failed(job, outcomes):
+            rows = sum(part.rows for part in lease.progress.parts)
+            if rows and job.options.on_failed_checks == "quarantine" and can_be_set_apart(lease.progress):
+                return quarantine(job, found, lease, outcomes)
+            if rows:
+                lease.save(msgspec.structs.replace(lease.progress, refused=failed))
+            raise _refusal(job, rows, failed)
+        return commit(job, found, lease, reader.count.total, outcomes)
 
 
-def _unwritten(job: Job, found: FolderState, manifest: Manifest) -> Landed:
+def _unwritten(
+    job: Job, found: FolderState, manifest: Manifest, outcomes: tuple[CheckOutcome, ...]
+) -> Landed:
     """Return the result of a landing that leaves the commit as it is.
 
     :raises Changed: if others have worked in the folder while it was read: what the manifest says of this
@@ -223,7 +205,54 @@ def _unwritten(job: Job, found: FolderState, manifest: Manifest) -> Landed:
     if (progress and progress.version) != found.progress_version:
         raise Changed(PROGRESS)
     own = manifest.run == job.run or job.options.mode == "incremental"
-    return Landed(manifest, own, manifest.new(job.run))
+    return Landed(manifest, own, manifest.new(job.run), checks=outcomes)
+
+
+def _checked(
+    job: Job, found: FolderState, parts: Sequence[Part], values: ValueCounter
+) -> tuple[CheckOutcome, ...]:
+    """Return what becomes of the checks of a run's rows.
+
+    :param parts: that have the rows.
+    """
+    if job.options.checks is None:
+        return ()
+    outcomes = evaluate(
+        job.options.checks,
+        sum(part.rows for part in parts),
+        sum_of(part.profile for part in parts),
+        values,
+        [record for record in history(found) if record.run != job.run],
+    )
+    for outcome in outcomes:
+        if outcome.state in ("failed", "warning"):
+            log.warning("Check of %s, %s", job.source, outcome)
+    job.observer.on_checks(outcomes)
+    return outcomes
+
+
+def _failed(job: Job, outcomes: Sequence[CheckOutcome]) -> tuple[CheckOutcome, ...]:
+    """Return the outcomes for which nothing may be committed."""
+    if job.options.on_failed_checks == "warn":
+        return ()
+    return tuple(outcome for outcome in outcomes if outcome.state == "failed")
+
+
+def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFailed:
+    checks = counted(len(failed), "check")
+    where, run_id = shlex.quote(job.folder.url), shlex.quote(job.run.run_id)
+    ways = (
+        f"; the {counted(rows, 'row')} that were read stay staged there. `webcollect landing accept {where}` "
+        f"lands them as they are, `webcollect landing discard {where} {run_id}` leaves them out; or change "
+        "`checks` and clear the task"
+        if rows
+        else ""
+    )
+    return ChecksFailed(
+        f"{checks} failed for {job.source} at {where}: {'; '.join(map(str, failed))}. Nothing was committed "
+        f"or marked{ways}",
+        failed,
+    )
 
 
 def _first_page(
@@ -273,14 +302,8 @@ def _confirmed_start(job: Job, reader: SourceReader, plan: Copy) -> Progress:
     raise SourceReset(f"{reset}. Nothing was changed; {remedy}; another destination keeps what is there")
 
 
-def _is_commit_due(found: FolderState, progress: Progress) -> bool:
-    """Return whether the manifest must be written, for new parts or for a report that has not ended."""
-    return found.is_unreported or bool(progress.parts) or not progress.continues
-
-
-def _copy(job: Job, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -> None:
+def _copy(job: Job, lease: Lease, reader: SourceReader, writer: PartsWriter, pages: Iterator[Page]) -> None:
     """Write the rows as parts, and check that there are as many as the service has announced."""
-    writer = PartsWriter(job, lease, reader)
     writer.write(pages)
     if job.options.mark_exported and lease.progress.rows and not reader.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
@@ -290,92 +313,6 @@ def _copy(job: Job, lease: Lease, reader: SourceReader, pages: Iterator[Page]) -
     rows, total = lease.progress.rows, reader.count.total
     if rows != total:
         raise rows_missing(job.source, f"the service announced {total} rows, and {rows} came")
-
-
-def _commit(job: Job, found: FolderState, lease: Lease, total: int) -> Landed:
-    """Commit what is new, and mark the export; the result's ``finish`` ends the report."""
-    progress, version = lease.progress, found.manifest_version
-    manifest = _manifest(job, found, progress, total)
-    lease.obsolete = _obsolete(job, found, progress) - {part.name for part in manifest.parts}
-    landed = Landed(manifest, new=manifest.new(job.run), committed=progress.parts, report=lease)
-    if _is_commit_due(found, progress):
-        if found.manifest is not None and _keeps_replaced(job, found, progress):
-            job.folder.keep_replaced(found.manifest)
-        version = lease.commit(manifest, version)
-        job.observer.on_commit(landed)
-    if job.options.mark_exported and manifest.exported_at is None:
-        # a landing that was taken over must not mark rows that its successor has not landed yet
-        lease.renew()
-        job.mark()
-        landed = dataclasses.replace(landed, manifest=msgspec.structs.replace(manifest, exported_at=now()))
-        lease.commit(landed.manifest, version)
-    return landed
-
-
-def _manifest(job: Job, found: FolderState, progress: Progress, total: int) -> Manifest:
-    """Return the manifest of the landed parts and those of the progress.
-
-    Parts whose report has not ended belong to this run from now on.
-    """
-    before = found.manifest if progress.continues else None
-    landed = before.parts if before is not None else ()
-    taken = before.new_parts if before is not None and found.is_unreported else 0
-    reported, unreported = landed[: len(landed) - taken], landed[len(landed) - taken :]
-    if before is not None and unreported and before.run != job.run:
-        rows = sum(part.rows for part in unreported)
-        log.info("%s has not finished its report of %d rows; this run reports them.", before.run, rows)
-    parts = (*reported, *(part.of(job.run) for part in (*unreported, *progress.parts)))
-    if before is not None and not progress.parts:
-        # the place in the source stays too: it may have no rows for a moment
-        return msgspec.structs.replace(
-            before,
-            landing_id=progress.landing_id,
-            source=progress.source,
-            parts=parts,
-            new_parts=len(unreported),
-            # who has only marked has no rows to report
-            run=job.run if unreported else before.run,
-            started_at=progress.started_at,
-            finished_at=now(),
-            provider_version=airflow_provider_webcollect.__version__,
-        )
-    encoding = dict(progress.encoding)
-    return Manifest(
-        landing_id=progress.landing_id,
-        source=progress.source,
-        rows=sum(part.rows for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        format=encoding.pop("file_format"),
-        compression=encoding.pop("compression"),
-        encoding=encoding,
-        columns=job.options.file_format.columns_after(progress.columns).names or None,
-        new_parts=len(unreported) + len(progress.parts),
-        next_offset=progress.next_offset,
-        last_page=progress.last_page,
-        total=total,
-        earlier_rows=progress.earlier_rows,
-        run=job.run,
-        started_at=progress.started_at,
-        finished_at=now(),
-        provider_version=airflow_provider_webcollect.__version__,
-        parts=parts,
-    )
-
-
-def _keeps_replaced(job: Job, found: FolderState, progress: Progress) -> bool:
-    """Return whether the commit replaces a landing that can be put back."""
-    return found.manifest is not None and not progress.continues and job.options.on_reset == "full"
-
-
-def _obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
-    """Return the files that are not needed after the commit, unless it lists them."""
-    if _keeps_replaced(job, found, progress) or any(is_replaced_manifest(name) for name in found.files):
-        # what can be put back may have parts of the same attempts
-        return set()
-    ids = progress.attempt_ids
-    written = {name for name in found.files if attempt_id_in(posixpath.basename(name)) in ids}
-    replaced = found.manifest.parts if found.manifest is not None and not progress.continues else ()
-    return written | {part.name for part in replaced}
 
 
 class Unreported:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.common import airflow_errors, check_now
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import datetime
@@ -88,6 +89,69 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
             "new_parts": len(manifest.new()),
             "run_id": manifest.run.run_id,
             "finished_at": manifest.finished_at,
+        }
+
+
+class WebCollectAcceptLandingOperator(_LandingOperator):
+    """Decides on rows that have failed their checks and are staged or quarantined.
+
+    Accepted rows are committed to the landing, each once, and the next run of the transfer reports them.
+    Discarded ones are deleted, and the landing goes on behind them. See
+    :mod:`airflow_provider_webcollect.landing.review`.
+
+    Returns ``{"destination", "run_id", "rows", "state", "checks"}``: the run that has read the rows, how many
+    they are, whether they were ``staged`` or ``quarantined``, and the names of the checks that have failed.
+
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
+        (templated)
+    :param run_id: the run that has read the rows; None (default) for the only one whose rows wait. It must be
+        named to discard them. (templated)
+    :param decision: ``accept`` (default) or ``discard``. (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
+        (templated)
+    :raises AirflowFailException: if no such rows wait for a decision; and if a retry cannot help.
+    :raises LandingError: for any other error, such as a landing that is at work there; the task is retried.
+    """
+
+    template_fields: Sequence[str] = (*_LandingOperator.template_fields, "run_id", "decision")
+
+    def __init__(
+        self,
+        *,
+        destination: str | ObjectStoragePath,
+        run_id: str | None = None,
+        decision: Literal["accept", "discard"] = "accept",
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(destination=destination, object_storage_conn_id=object_storage_conn_id, **kwargs)
+        self.run_id = run_id
+        self.decision = decision
+        check_now(self, self._check)
+
+    def _check(self) -> None:
+        self._check_destination()
+        validation.one_of("decision", self.decision, ("accept", "discard"))
+        if self.decision == "discard" and not self.run_id:
+            raise InvalidArgument("run_id", self.run_id, "it must be named to discard rows")
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Decide, and return what on."""
+        from airflow_provider_webcollect.landing import review
+
+        with airflow_errors():
+            self._check()
+            if self.decision == "accept":
+                rows = review.accept(self._path(), self.run_id or None)
+            else:
+                rows = review.discard(self._path(), str(self.run_id))
+        self.log.info("%s: %s", self.decision, rows)
+        return {
+            "destination": str(self.destination),
+            "run_id": rows.run.run_id,
+            "rows": rows.rows,
+            "state": rows.state,
+            "checks": [outcome.check for outcome in rows.checks],
         }
 
 

@@ -17,6 +17,7 @@ from airflow_provider_webcollect.operators.analytics import (
     WebCollectQueryAnalyticsOperator,
 )
 from airflow_provider_webcollect.operators.landings import (
+    WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.endpoints import Call
 
 __all__ = [
+    "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
     "WebCollectCopyTaskOperator",
     "WebCollectCopyTasksOperator",

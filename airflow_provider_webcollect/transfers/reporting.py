@@ -8,7 +8,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET, UnsetType
+
 from airflow_provider_webcollect.assets import Address, LandingEvent, dataset_name, landing_asset
+from airflow_provider_webcollect.landing.checks import as_json
 from airflow_provider_webcollect.landing.job import Landed, Observer
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
@@ -16,10 +19,12 @@ from airflow_provider_webcollect.landing.manifest import (
     Mode,
     Part,
     Run,
+    SetApart,
     Source,
     counted,
     loader_manifest,
 )
+from airflow_provider_webcollect.landing.profile import sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+    from airflow_provider_webcollect.landing.checks import CheckOutcome
+    from airflow_provider_webcollect.landing.profile import Profile
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.service.pauses import Stop
     from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
@@ -41,6 +48,8 @@ METRICS = "webcollect.landing"
 CURSOR_KEY = "webcollect_next_offset"
 #: Above this number of new parts, they are not listed: XComs and asset events are kept in Airflow's database.
 MAX_LISTED_PARTS = 1000
+#: Likewise for the columns of all sources together.
+MAX_LISTED_SHARES = 1000
 
 
 @dataclass
@@ -48,16 +57,19 @@ class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
     :param path: the folder.
+    :param run: the Airflow run.
     :param log: gets a line every few seconds.
     :param prefix: the beginning of each line.
     :ivar landed: the result of the landing; None if nothing was committed.
     :ivar committed: the parts that this attempt has committed, also if the mark after it fails.
+    :ivar checks: what became of the checks, also if one of them fails the landing.
     :ivar redshift_manifest: the URI of the manifest for Redshift's COPY, if one was written.
     :ivar duration: seconds.
     """
 
     place: Place
     path: ObjectStoragePath
+    run: Run
     mode: Mode
     log: Any
     prefix: str = ""
@@ -67,6 +79,7 @@ class LandingReport(Observer):
     redshift_manifest: str | None = None
     duration: float = 0.0
     committed: Sequence[Part] = ()
+    checks: Sequence[CheckOutcome] = ()
     _first: tuple[float, int] | None = None
     _logged: float = field(default_factory=time.monotonic)
 
@@ -95,6 +108,9 @@ class LandingReport(Observer):
         if rate < LEAST_RATE:
             return ""
         return f", {rate:.0f} rows/s, {(total - rows) / rate:.0f} s left"
+
+    def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
+        self.checks = outcomes
 
     def on_commit(self, landed: Landed) -> None:
         """Store a commit, which counts even if the mark after it fails; there may be several."""
@@ -128,6 +144,7 @@ class LandingReport(Observer):
             "bytes": sum(part.bytes for part in self.committed),
             "pages": self.pages,
             "retries": max(0, self.requests - self.pages),
+            "failed_checks": sum(outcome.state == "failed" for outcome in self.checks),
         }
         for name, number in counts.items():
             Stats.incr(f"{METRICS}.{name}", number)
@@ -142,6 +159,12 @@ class LandingReport(Observer):
         """Return the parts whose rows this run reports."""
         return self.landed.new if self.landed else ()
 
+    def quarantined(self) -> SetApart | None:
+        """Return what was quarantined of the rows of this run; None if nothing was."""
+        assert self.landed is not None
+        of_run = (each for each in self.manifest.quarantined if each.run == self.run)
+        return next(of_run, None)
+
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
 
@@ -152,12 +175,18 @@ class LandingReport(Observer):
         parts = new if self.mode == "incremental" else self.manifest.parts
         address = Address.of(self.path)
         files = [address.file(part.name) for part in new]
+        rows = sum(part.rows for part in parts)
+        columns = sum_of(part.profile for part in parts).columns
+        apart = self.quarantined()
         facts = {
             "destination": folder,
             "manifest": f"{folder.rstrip('/')}/{MANIFEST}",
-            "rows": sum(part.rows for part in parts),
+            "rows": rows,
             "bytes": sum(part.bytes for part in parts),
             "parts": len(parts),
+            "quarantined_rows": apart.rows if apart else 0,
+            "filled": {name: round(counts.filled / rows, 4) for name, counts in columns.items()},
+            "checks": as_json(self.landed.checks if self.landed else ()),
             "uris": [file.uri for file in files] if listed else None,
             "objects": [file.key for file in files] if listed else None,
             "redshift_manifest": self.redshift_manifest,
@@ -184,7 +213,7 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
     ]
     sums = {
         name: sum(facts[name] for facts in summaries)
-        for name in ("rows", "bytes", "parts", "total_rows")
+        for name in ("rows", "bytes", "parts", "quarantined_rows", "total_rows")
         if all(name in facts for facts in summaries)
     }
     lists = {
@@ -226,6 +255,8 @@ def report_to_outlets(
             collection_task_ids=tasks,
             manifests=[summary["manifest"] for summary in summaries],
             source_rows=[summary["rows"] for summary in summaries],
+            source_filled=_few([summary["filled"] for summary in summaries]),
+            source_checks=[summary["checks"] for summary in summaries],
             **sums,
         )
     else:
@@ -234,6 +265,11 @@ def report_to_outlets(
         event = LandingEvent(webcollect_conn_id=conn_id, collection_task_id=task, lotno=lotno, **facts)
     for asset in assets:
         events[asset].extra.update(event.extra())
+
+
+def _few(filled: list[dict[str, float]]) -> list[dict[str, float]] | UnsetType:
+    """Return the shares of all sources, unless they are too many for an event."""
+    return filled if sum(map(len, filled)) <= MAX_LISTED_SHARES else UNSET
 
 
 def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:
@@ -276,28 +312,36 @@ def write_redshift_manifest(
 class Transferred:
     """A task and the folder its rows were written to; both are pairs of a dataset's namespace and name.
 
+    :param folder: None if nothing was committed, since a check has failed.
     :param columns: names of the columns and their types, as far as known; empty if each row has its own keys.
     :param rows: rows that this attempt has committed; ``bytes`` likewise.
+    :param profile: what these rows hold.
+    :param checks: what became of the checks of these rows.
     """
 
     task: tuple[str, str]
-    folder: tuple[str, str]
+    folder: tuple[str, str] | None
     columns: Mapping[str, str | None]
     rows: int
     bytes: int
+    profile: Profile
+    checks: Sequence[CheckOutcome]
 
 
 def report(hook: WebCollectHook, landing: LandingReport) -> Transferred:
     """Report a landing's source and folder to Airflow's hook lineage, and return them for OpenLineage."""
     source = landing.place.source
     hook.report_read(source.collection_task_id, source.lotno)
-    _report_written(landing.path)
+    if landing.landed is not None:
+        _report_written(landing.path)
     return Transferred(
         task=dataset_name(hook, source.collection_task_id, source.lotno),
-        folder=_folder_name(Address.of(landing.path)),
-        columns=_columns(landing.manifest),
+        folder=_folder_name(Address.of(landing.path)) if landing.landed is not None else None,
+        columns=_columns(landing.manifest) if landing.landed is not None else {},
         rows=sum(part.rows for part in landing.committed),
         bytes=sum(part.bytes for part in landing.committed),
+        profile=sum_of(part.profile for part in landing.committed),
+        checks=landing.checks,
     )
 
 
@@ -308,9 +352,11 @@ def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, A
 
     inputs, outputs = [], []
     for each in transferred:
+        inputs.append(facet.InputDataset(*each.task, inputFacets=_quality(each)))
+        if each.folder is None:
+            continue
         fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in each.columns.items()]
         written = facet.OutputStatisticsOutputDatasetFacet(rowCount=each.rows, size=each.bytes)
-        inputs.append(facet.Dataset(*each.task))
         outputs.append(
             facet.OutputDataset(
                 *each.folder,
@@ -319,6 +365,34 @@ def to_openlineage(transferred: Iterable[Transferred]) -> OperatorLineage[Any, A
             )
         )
     return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+def _quality(each: Transferred) -> dict[str, Any]:
+    """Return OpenLineage's facets on the rows of a task: what they hold, and the checks."""
+    from openlineage.client.facet_v2 import (
+        data_quality_assertions_dataset,
+        data_quality_metrics_input_dataset,
+    )
+
+    column = data_quality_metrics_input_dataset.ColumnMetrics
+    columns = {name: column(count=counts.filled) for name, counts in each.profile.columns.items()}
+    facets: dict[str, Any] = {}
+    if columns:
+        facets["dataQualityMetrics"] = data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet(
+            rowCount=each.rows, bytes=each.bytes, columnMetrics=columns
+        )
+    assertions = [
+        data_quality_assertions_dataset.Assertion(
+            assertion=outcome.check, success=outcome.state == "passed", column=outcome.column
+        )
+        for outcome in each.checks
+        if outcome.state != "skipped"
+    ]
+    if assertions:
+        facets["dataQualityAssertions"] = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
+            assertions=assertions
+        )
+    return facets
 
 
 def _report_written(folder: ObjectStoragePath) -> None:

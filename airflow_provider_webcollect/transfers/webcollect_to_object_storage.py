@@ -22,6 +22,7 @@ from airflow_provider_webcollect.common import (
 )
 from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
 from airflow_provider_webcollect.landing.manifest import Mode, Run, Source
 from airflow_provider_webcollect.landing.options import (
@@ -146,15 +147,16 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     rows. The default, ``full``, lands the whole history (or the batch ``lotno``) in a folder for this run
     alone.
 
-    Returns ``{"destination", "manifest", "rows", "bytes", "parts", "uris", "objects", "redshift_manifest",
-    "duration"}``, the duration in seconds. ``uris`` and ``objects`` (paths without scheme and bucket) name
-    the parts that this run reports: those that it has added, and those of a run that has failed after its
-    commit. They are empty if there are none, None if there are more than 1,000. With
-    ``mode="incremental"``, rows, bytes and parts count only these, and ``total_rows`` counts all rows.
-    With ``sources``, they are sums, without ``manifest`` and ``redshift_manifest``, and ``sources`` lists the
-    results of each source. The ``extra`` of the events of outlet assets has the same contents, but without
-    the lists if there are several sources, and ``webcollect_conn_id``, ``collection_task_id`` and ``lotno``
-    (``collection_task_ids`` for several sources).
+    Returns ``{"destination", "manifest", "rows", "bytes", "parts", "quarantined_rows", "filled", "checks",
+    "uris", "objects", "redshift_manifest", "duration"}``, the duration in seconds. ``filled`` has, for each
+    column, the share of the rows that have a value, and ``checks`` what became of each check. ``uris`` and
+    ``objects`` (paths without scheme and bucket) name the parts that this run reports: those that it has
+    added, and those of a run that has failed after its commit. They are empty if there are none, None if
+    there are more than 1,000. With ``mode="incremental"``, rows, bytes and parts count only these, and
+    ``total_rows`` counts all rows. With ``sources``, they are sums, without ``manifest``, ``filled``,
+    ``checks`` and ``redshift_manifest``, and ``sources`` lists the results of each source. The ``extra`` of
+    the events of outlet assets has the same contents, but without the lists if there are several sources, and
+    ``webcollect_conn_id``, ``collection_task_id`` and ``lotno`` (``collection_task_ids`` for several).
 
     Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
     mapped (``[webcollect] default_outlets``).
@@ -204,6 +206,13 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         beginning of the task on), and, with ``mark_exported``, before every mark.
         A ``full`` landing of the whole history without a mark does not wait if the source shows older
         batches: set ``lotno`` to wait for the rows of one batch.
+    :param checks: what the rows of a run must be before they are committed, such as ``{"rows": {"min": 100,
+        "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns": "fail"}``; see
+        :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
+    :param on_failed_checks: ``fail`` (default) commits nothing and fails the task without retries; what was
+        read stays staged, until a person accepts or discards it. ``warn`` commits, with a warning.
+        ``quarantine``, for ``incremental``, sets the run's rows apart under ``_quarantine/``, marks nothing,
+        and the next run goes on behind them. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
         long as the service requests (``Retry-After``), see
@@ -229,12 +238,15 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         "on_reset",
         "if_exists",
         "partition",
+        "checks",
+        "on_failed_checks",
         "webcollect_conn_id",
     )
     template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
         "sources": "json",
         "columns": "json",
         "column_types": "json",
+        "checks": "json",
     }
     ui_color = "#d7ecdf"
     operator_extra_links = (WebCollectTaskLink(), WebCollectExportLink())
@@ -264,6 +276,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         max_part_bytes: int = MAX_PART_BYTES,
         max_concurrency: int = 8,
         settle: float = SETTLE_SECONDS,
+        checks: Mapping[str, Any] | None = None,
+        on_failed_checks: OnFailedChecks = "fail",
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -290,6 +304,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.max_part_bytes = max_part_bytes
         self.max_concurrency = max_concurrency
         self.settle = settle
+        self.checks = checks
+        self.on_failed_checks = on_failed_checks
         self.webcollect_conn_id = webcollect_conn_id
         self._transferred: list[Transferred] = []
         check_now(self, self._check)
@@ -337,6 +353,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             page_size=self.page_size,
             max_part_bytes=self.max_part_bytes,
             settle=self.settle,
+            checks=self.checks,
+            on_failed_checks=self.on_failed_checks,
         )
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -361,7 +379,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                 facts = reporting.totals_of(self.destination, reports, began)
             sources = [report.place.source for report in reports]
             reporting.report_to_outlets(context, self.outlets, self.webcollect_conn_id, sources, facts)
-        if self.skip_if_nothing_new and not facts["rows"]:
+        if self.skip_if_nothing_new and not facts["rows"] and not facts["quarantined_rows"]:
             raise AirflowSkipException(f"Nothing new for {self.destination}")
         return facts
 
@@ -371,6 +389,10 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
         return to_openlineage(self._transferred)
 
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the same for a task that has failed, as for checks that have."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
     def _land(
         self, context: Context, hook: WebCollectHook, stop: Stop, unreported: Unreported, began: float
     ) -> list[LandingReport]:
@@ -378,9 +400,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         from airflow_provider_webcollect.service.client import Client
         from airflow_provider_webcollect.transfers import reporting
 
-        reports = [self._report(place) for place in self._places()]
         client, ti, options = Client(hook.client.context, stop=stop), context["ti"], self._options()
         run = _run(ti)
+        reports = [self._report(place, run) for place in self._places()]
 
         def land_one(report: LandingReport, folder: Folder) -> None:
             with report.ending():
@@ -415,15 +437,19 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             else:
                 land_all(jobs, int(self.max_concurrency))
         finally:
-            self._transferred = [reporting.report(hook, report) for report in reports if report.landed]
+            # what has failed its checks says so, too
+            self._transferred = [
+                reporting.report(hook, report) for report in reports if report.landed or report.checks
+            ]
         return reports
 
-    def _report(self, place: Place) -> LandingReport:
+    def _report(self, place: Place, run: Run) -> LandingReport:
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
         return LandingReport(
             place=place,
             path=storage_path(place.folder, self.object_storage_conn_id),
+            run=run,
             mode=self.mode,
             log=self.log,
             prefix="" if self.sources is None else f"{place.source}: ",

@@ -221,3 +221,18 @@ def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
     yield plan
     for thread in threads:
         thread.join()
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The counters that Airflow's metrics have got."""
+    from airflow.providers.common.compat.sdk import Stats
+
+    counted: dict[str, int] = {}
+
+    def incr(name: str, count: int = 1, *arguments: Any, **options: Any) -> None:
+        if name.startswith("webcollect."):
+            counted[name] = counted.get(name, 0) + count
+
+    monkeypatch.setattr(Stats, "incr", incr)
+    return counted

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.operators.analytics import WebCollectQueryAnalyticsOperator
 from airflow_provider_webcollect.operators.landings import (
+    WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
@@ -82,6 +83,7 @@ def test_a_path_that_is_wrong_is_an_import_error(destination: str, rule: str) ->
 @pytest.mark.parametrize(
     ("operator", "arguments"),
     [
+        (WebCollectAcceptLandingOperator, {}),
         (WebCollectVerifyLandingOperator, {}),
         (WebCollectCleanLandingOperator, {}),
         (WebCollectQueryAnalyticsOperator, {"start": "2026-01-01", "end": "2026-01-02"}),

@@ -23,7 +23,11 @@ CLASSES = {
 }
 #: Described by the base classes: the first has a meaning only where an outcome can be unknown.
 IN_BASES = {"retry_unknown_outcome", "retry_policy"}
-WITHOUT_THE_SERVICE = {"WebCollectCleanLandingOperator", "WebCollectVerifyLandingOperator"}
+WITHOUT_THE_SERVICE = {
+    "WebCollectAcceptLandingOperator",
+    "WebCollectCleanLandingOperator",
+    "WebCollectVerifyLandingOperator",
+}
 
 
 def arguments(cls: type[Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The example DAGs that land what is new and load just that, run for real."""
+"""The example DAGs that land what is new, check it and load just that, run for real."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from tests.airflow.dag_runs import FinishedRun, run_dag
 from tests.airflow.examples import load
+from tests.airflow.landings import landed
 from tests.airflow.warehouses import needs_warehouses, rendered, warehouses  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
@@ -94,6 +95,46 @@ class TestDuckDB:
         part.write_bytes(content)
         self.load_again(dag, run, conf)
         assert self.table(conf) == before
+
+
+class TestChecks:
+    @pytest.fixture
+    def dag(self) -> Any:
+        dag = load("webcollect_checked_landing")
+        dag.get_task("land").settle = 0
+        return dag
+
+    @pytest.fixture
+    def conf(self, source: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+        return {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
+
+    @pytest.mark.parametrize("decision", ["accept", "discard"])
+    def test_rows_without_prices_land_only_if_a_person_accepts_them(
+        self, sandbox: Sandbox, dag: Any, conf: dict[str, Any], decision: str
+    ) -> None:
+        task_id = conf["collection_task_id"]
+        good = run_dag(dag, conf)
+        assert good.xcoms["use"] == good.xcoms["land"]["uris"] != []
+        sandbox.control.change_rows(task_id, "price", "empty")
+        sandbox.control.grow(task_id, 40)
+
+        bad = run_dag(dag, conf)
+        assert bad.states == {"land": "failed", "use": "upstream_failed"}
+        assert landed(conf["destination"]) == sandbox.control.true_rows(task_id)[:400]
+
+        decided = run_dag(
+            load("webcollect_decide_on_rows"),
+            {"destination": conf["destination"], "run_id": bad.run_id, "decision": decision},
+        )
+        assert decided.xcoms["decide"] == {
+            "destination": conf["destination"],
+            "run_id": bad.run_id,
+            "rows": 40,
+            "state": "staged",
+            "checks": ["columns.price.filled"],
+        }
+        rows = sandbox.control.true_rows(task_id)
+        assert landed(conf["destination"]) == rows[: 440 if decision == "accept" else 400]
 
 
 @needs_warehouses

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStor
 
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
     WebCollectVerifyLandingOperator,
 )
@@ -148,6 +149,8 @@ class TestClean:
     ("operator", "wrong"),
     [
         (WebCollectVerifyLandingOperator, {"destination": ""}),
+        (WebCollectAcceptLandingOperator, {"decision": "keep"}),
+        (WebCollectAcceptLandingOperator, {"run_id": None, "decision": "discard"}),
         (WebCollectCleanLandingOperator, {"destination": " "}),
         (WebCollectCleanLandingOperator, {"older_than": -1}),
         (WebCollectCleanLandingOperator, {"older_than": "a day"}),

@@ -19,7 +19,7 @@ from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.lease import Lease
-from airflow_provider_webcollect.landing.manifest import Manifest, Source
+from airflow_provider_webcollect.landing.manifest import Manifest, Run, Source
 from airflow_provider_webcollect.transfers import reporting
 from airflow_provider_webcollect.transfers.reporting import LandingReport, totals_of
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
@@ -43,8 +43,13 @@ class TestSummary:
         uris = [f"{destination}/{part['name']}" for part in written["parts"]]
 
         assert isinstance(summary.pop("duration"), float)
+        filled = summary.pop("filled")
+        assert filled["price"] == 1
+        assert 0 < filled["city"] < 1
         assert summary == {
             "destination": destination,
+            "quarantined_rows": 0,
+            "checks": [],
             "manifest": f"{destination}/_manifest.json",
             "rows": 400,
             "bytes": written["bytes"],
@@ -140,6 +145,7 @@ def report_of(parts: int, task: str = "a") -> LandingReport:
     return LandingReport(
         place=Place(committed.source, folder),
         path=ObjectStoragePath(folder),
+        run=committed.run,
         mode="full",
         log=Lines(),
         landed=Landed(committed, new=committed.parts, committed=committed.parts),
@@ -247,7 +253,10 @@ class TestAssetEvents:
         assert typed is not None
         assert (typed.tasks(), typed.all_manifests()) == (tasks, reported["manifests"])
         assert isinstance(reported.pop("duration"), float)
+        assert [each["price"] for each in reported.pop("source_filled")] == [1, 1]
         assert reported == {
+            "quarantined_rows": 0,
+            "source_checks": [[], []],
             "webcollect_conn_id": "webcollect_default",
             "collection_task_ids": tasks,
             "destination": destination,
@@ -260,20 +269,6 @@ class TestAssetEvents:
 
 
 class TestMetrics:
-    @pytest.fixture
-    def counted(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-        """The counters that Airflow's metrics have got."""
-        from airflow.providers.common.compat.sdk import Stats
-
-        counted: dict[str, int] = {}
-
-        def incr(name: str, count: int = 1, *arguments: Any, **options: Any) -> None:
-            if name.startswith("webcollect."):
-                counted[name] = counted.get(name, 0) + count
-
-        monkeypatch.setattr(Stats, "incr", incr)
-        return counted
-
     def test_rows_bytes_pages_and_retries_are_counted(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, counted: dict[str, int]
     ) -> None:
@@ -285,6 +280,7 @@ class TestMetrics:
             "webcollect.landing.bytes": manifest(destination)["bytes"],
             "webcollect.landing.pages": 4,
             "webcollect.landing.retries": 2,
+            "webcollect.landing.failed_checks": 0,
         }
 
     def test_what_an_earlier_try_has_landed_is_not_counted_again(
@@ -371,6 +367,7 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     report = LandingReport(
         Place(Source(collection_task_id="a"), "file:///tmp/a"),
         ObjectStoragePath("file:///tmp/a"),
+        Run(dag_id="d", task_id="t", run_id="r"),
         "full",
         log,
         "task a: ",

@@ -208,3 +208,10 @@ class TestRedshift:
 
         assert self.copied(s3, first) == [400]
         assert skipped["redshift_manifest"] is None
+
+
+def test_the_commands_of_a_failed_check_name_the_connection_of_the_storage(
+    source: dict[str, Any], folder: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder}`"):
+        transfer(f"s3://{folder}", source, object_storage_conn_id="storage", checks={"rows": {"min": 500}})

@@ -24,6 +24,7 @@ from airflow_provider_webcollect.landing.manifest import (
     part_name,
 )
 from airflow_provider_webcollect.landing.plan import encoding_of
+from airflow_provider_webcollect.landing.profile import Profile, Profiler
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -61,6 +62,12 @@ def rows_of(number: int) -> Rows:
 def with_rating(rows: Rows) -> Rows:
     """Return the rows with a column that no row had before."""
     return [{**row, "rating": "5"} for row in rows]
+
+
+def _profile(rows: Rows) -> Profile:
+    profiler = Profiler()
+    profiler.add([*rows[0]], [(*row.values(),) for row in rows])
+    return profiler.profile(len(rows))
 
 
 def run_of(number: int) -> Run:
@@ -129,6 +136,7 @@ class Runs:
             start_offset=number * EACH,
             next_offset=(number + 1) * EACH,
             columns=None if self.format.name == "jsonl" else len(self.rows[0]),
+            profile=_profile(rows_of(number)),
         )
         return part.of(run_of(number))
 

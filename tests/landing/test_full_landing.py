@@ -117,10 +117,12 @@ class TestLanding:
         assert set(manifest) == {
             *("version", "landing_id", "source", "rows", "bytes", "format", "compression", "encoding"),
             *("columns", "parts", "new_parts", "next_offset", "last_page", "total", "earlier_rows", "run"),
-            *("started_at", "finished_at", "exported_at", "provider_version"),
+            *("started_at", "finished_at", "exported_at", "provider_version", "checks", "history"),
+            "set_apart",
         }
         (part,) = manifest["parts"]
-        assert set(part) == {"name", "rows", "bytes", "sha256", "start_offset", "next_offset", "run"}
+        where = {"name", "start_offset", "next_offset", "run"}
+        assert set(part) == {*where, "rows", "bytes", "sha256", "profile"}
         assert set(manifest["last_page"]) == {"offset", "rows", "sha256"}
         assert manifest["version"] == 1
         assert manifest["format"] == "jsonl"

@@ -431,7 +431,7 @@ class TestWithoutAGoodManifest:
     def test_a_part_that_is_listed_twice_is_a_contradiction(self, landing: Landed, folder: Folder) -> None:
         landing("t", fetch=listed(widening(2)))
         manifest = folder.manifest()
-        doubled = {name: manifest[name] * 2 for name in ("parts", "rows", "bytes")}
+        doubled = {name: manifest[name] * 2 for name in ("parts", "rows", "bytes", "total")}
         folder.write("_manifest.json", json.dumps(manifest | doubled).encode())
         with pytest.raises(DestinationUnreadable, match="it lists a part twice"):
             opened(folder)
@@ -468,7 +468,7 @@ class TestDamage:
     def test_a_wrong_number_of_rows_is_found_too(self, landing: Landed, folder: Folder) -> None:
         landing("t", fetch=listed(widening(2)))
         manifest = folder.manifest()
-        manifest["parts"][0]["rows"] = manifest["rows"] = 5
+        manifest["parts"][0]["rows"] = manifest["rows"] = manifest["total"] = 5
         folder.write("_manifest.json", json.dumps(manifest).encode())
         landed = opened(folder)
         for read in (landed.verify, landed.to_arrow, lambda: list(landed.iter_rows())):

@@ -32,6 +32,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.formats.base import Columns, RowWriter, SupportsWrite
+    from airflow_provider_webcollect.landing.profile import Inspector
 
 Compression = Literal["gzip", "zstd"]
 OnCastError = Literal["fail", "null"]
@@ -83,10 +84,12 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
         """
         raise NotImplementedError
 
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+    def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
         """Begin a part.
 
         :param columns: the landing's columns so far; the part's first page may add to them.
+        :param inspector: receives the rows that are written, decoded; those that cannot be decoded, which
+            only JSON lines take, are left out. None to decode no more than needed.
         """
         raise NotImplementedError
 
@@ -120,11 +123,11 @@ class JsonLines(_Text, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "jsonl"
 
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+    def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
         """Begin a part. Only fixed columns have an effect."""
         from airflow_provider_webcollect.landing.formats.text import JsonLinesWriter, Output
 
-        return JsonLinesWriter(Output(sink, self.compression), columns)
+        return JsonLinesWriter(Output(sink, self.compression), columns, inspector)
 
 
 class Csv(_Text, frozen=True, kw_only=True):
@@ -144,10 +147,10 @@ class Csv(_Text, frozen=True, kw_only=True):
     name: ClassVar[str] = "csv"
     sanitize_formulas: bool = False
 
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+    def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
         from airflow_provider_webcollect.landing.formats.text import CsvWriter, Output
 
-        return CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas)
+        return CsvWriter(Output(sink, self.compression), columns, self.sanitize_formulas, inspector)
 
 
 class Parquet(FileFormat, frozen=True, kw_only=True):
@@ -171,11 +174,11 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
     def require_extras(self) -> None:
         require("pyarrow.parquet", "parquet", "file_format='parquet'")
 
-    def writer(self, sink: SupportsWrite, columns: Columns) -> RowWriter:
+    def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
         from airflow_provider_webcollect.landing.formats.parquet import ParquetWriter
 
         self.require_extras()
-        return ParquetWriter(sink, columns, self)
+        return ParquetWriter(sink, columns, self, inspector)
 
 
 def make_format(

@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, Inspector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from typing import Self
-
-    import msgspec
 
 #: Bytes of JSON that are decoded at a time; a single row may be larger.
 BATCH_BYTES = 4 * 1024 * 1024
 
 Row = dict[str, Any]
-#: The values of a row, one per column; None where it has none.
+#: The values of a row, one per column; ``UNSET`` where it has none.
 Values = tuple[Any, ...]
 Rows = Sequence[msgspec.Raw]
 #: The rows of a page; can be iterated repeatedly.
@@ -70,7 +69,7 @@ def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows]
     try:
         row = msgspec.defstruct(
             "Row",
-            [(field, Any, None) for field in fields],
+            [(field, Any, UNSET) for field in fields],
             rename=dict(zip(fields, names, strict=True)),
             forbid_unknown_fields=not others_dropped,
             gc=False,
@@ -92,12 +91,12 @@ def known_rows(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows]
 
 
 def table(batch: Sequence[Row], names: Sequence[str]) -> list[Values]:
-    """Return each row's values for ``names``, None where a row has none."""
+    """Return each row's values for ``names``, ``UNSET`` where a row has none."""
     # for a single name, itemgetter would not return tuples
     if len(names) > 1:
         with contextlib.suppress(KeyError):
             return list(map(itemgetter(*names), batch))
-    return [tuple(map(row.get, names)) for row in batch]
+    return [tuple(map(row.get, names, repeat(UNSET))) for row in batch]
 
 
 class _DecodedAgain:
@@ -189,6 +188,53 @@ class Columns:
         self._names.update(dict.fromkeys(names))
 
 
+class InspectedRows:
+    """Decodes rows that are written undecoded, for whoever inspects their values.
+
+    :param columns: the names of the columns if they are fixed: others are not inspected. Else they are those
+        of the rows, of which the first :data:`~.landing.profile.MAX_COLUMNS` stay known.
+    """
+
+    def __init__(self, inspector: Inspector, columns: Columns) -> None:
+        self._inspector = inspector
+        self._fixed = columns.fixed
+        # whether there are more columns than those that stay known
+        self._is_cut = False
+        self._names = columns.names if columns.fixed else inspector.first
+        self._known = self._decoder()
+
+    def add(self, rows: Rows) -> None:
+        """Pass the rows on; those that cannot be decoded are left out."""
+        if known := self._known(rows):
+            self._inspector.add(self._names, known)
+            return
+        for batch in batches(rows):
+            self._add_unknown(list(_readable(batch)))
+
+    def _add_unknown(self, batch: Sequence[Row]) -> None:
+        names = self._names
+        if not self._fixed:
+            names = tuple(dict.fromkeys(chain(names, chain.from_iterable(batch))))
+        if batch:
+            self._inspector.add(names, table(batch, names))
+        if names != self._names:
+            self._names, self._is_cut = names[:MAX_COLUMNS], len(names) > MAX_COLUMNS
+            self._known = self._decoder()
+
+    def _decoder(self) -> Callable[[Rows], list[Values] | None]:
+        return known_rows(self._names, others_dropped=self._fixed or self._is_cut)
+
+
+def _readable(batch: Rows) -> Iterator[Row]:
+    """Yield the rows that can be decoded."""
+    try:
+        yield from _decoded(batch, _VALUES)
+    except UnreadableRow:
+        for row in batch:
+            with contextlib.suppress(UnreadableRow):
+                yield from _decoded([row], _VALUES)
+
+
 class RowWriter(ABC):
     """Encodes one part.
 
@@ -232,8 +278,9 @@ class RowWriter(ABC):
 class TableWriter(RowWriter):
     """Encodes a part with the landing's columns as known after the part's first page."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, inspector: Inspector | None = None) -> None:
         self._landing = columns
+        self._inspector = inspector
         self._begun = False
         self._known: Callable[[Rows], list[Values] | None] = lambda rows: None
 
@@ -241,7 +288,7 @@ class TableWriter(RowWriter):
         if not rows:
             return True
         if known := self._known(rows):
-            self._append(known)
+            self._add(known)
             return True
         page = decode_rows(rows)
         if missing := self._landing.missing(page):
@@ -255,7 +302,7 @@ class TableWriter(RowWriter):
             )
         self._begin()
         for batch in page:
-            self._append(table(batch, self.columns))
+            self._add(table(batch, self.columns))
         return True
 
     def close(self) -> None:
@@ -268,6 +315,11 @@ class TableWriter(RowWriter):
             self.columns = self._landing.names
             self._known = known_rows(self.columns, others_dropped=self._landing.fixed)
             self._head()
+
+    def _add(self, batch: Sequence[Values]) -> None:
+        self._append(batch)
+        if self._inspector is not None:
+            self._inspector.add(self.columns, batch)
 
     @abstractmethod
     def _head(self) -> None:

@@ -14,15 +14,23 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from airflow_provider_webcollect.landing.errors import CastFailed
 from airflow_provider_webcollect.landing.formats import STRING, TYPES, Parquet, decimal_type
-from airflow_provider_webcollect.landing.formats.base import Columns, SupportsWrite, TableWriter, Values
+from airflow_provider_webcollect.landing.formats.base import (
+    Columns,
+    SupportsWrite,
+    TableWriter,
+    Values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+
+    from airflow_provider_webcollect.landing.profile import Inspector
 
 
 ROW_GROUP_ROWS = 100_000
@@ -35,8 +43,10 @@ _SHOWN_CHARACTERS = 100
 class ParquetWriter(TableWriter):
     """Collects batches until they fill a row group."""
 
-    def __init__(self, sink: SupportsWrite, columns: Columns, wanted: Parquet) -> None:
-        super().__init__(columns)
+    def __init__(
+        self, sink: SupportsWrite, columns: Columns, wanted: Parquet, inspector: Inspector | None = None
+    ) -> None:
+        super().__init__(columns, inspector)
         self._sink = sink
         self._wanted = wanted
         self._file: _File | None = None
@@ -149,15 +159,17 @@ class _Sink:
 
 
 def as_texts(values: Sequence[Any]) -> pa.Array:
-    """Return ``values`` as strings; values of other types become JSON."""
+    """Return ``values`` as strings; ``UNSET`` becomes null, values of other types become JSON."""
     import pyarrow as pa
 
     try:
         return pa.array(values, pa.string())
-    except pa.ArrowTypeError:
-        return pa.array(
-            [value if value is None or type(value) is str else _json(value) for value in values], pa.string()
-        )
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return pa.array([value if type(value) is str else _text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value is UNSET else _json(value)
 
 
 def _shown(text: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from airflow_provider_webcollect.landing.formats import Compression, require_compression
 from airflow_provider_webcollect.landing.formats.base import (
     Columns,
+    InspectedRows,
     RowWriter,
     SupportsWrite,
     TableWriter,
@@ -21,6 +22,8 @@ from airflow_provider_webcollect.landing.formats.base import (
 
 if TYPE_CHECKING:
     from typing import BinaryIO
+
+    from airflow_provider_webcollect.landing.profile import Inspector
 
 
 _ZSTD_LEVEL = 3
@@ -105,15 +108,18 @@ def _gzip() -> _Compressor:
 class JsonLinesWriter(RowWriter):
     """Writes rows as they are, or reduced to fixed columns, each a line."""
 
-    def __init__(self, output: Output, columns: Columns) -> None:
+    def __init__(self, output: Output, columns: Columns, inspector: Inspector | None) -> None:
         self._output = output
         self._cut = columns.fixed
+        self._inspected = InspectedRows(inspector, columns) if inspector else None
         self.columns = columns.names if columns.fixed else ()
 
     def write(self, rows: Sequence[msgspec.Raw]) -> bool:
         # each row is already a single line
         lines = _cut(rows, self.columns) if self._cut else rows
         self._output.write(b"\n".join([*lines, b""]))
+        if self._inspected is not None:
+            self._inspected.add(rows)
         return True
 
     def close(self) -> None:
@@ -147,8 +153,10 @@ _ESCAPES |= {_encode(chr(code))[1:-1]: bytes([code]) for code in range(32)}
 class CsvWriter(TableWriter):
     """Writes a header, and rows as :class:`~.landing.formats.Csv` describes them."""
 
-    def __init__(self, output: Output, columns: Columns, sanitize: bool) -> None:
-        super().__init__(columns)
+    def __init__(
+        self, output: Output, columns: Columns, sanitize: bool, inspector: Inspector | None = None
+    ) -> None:
+        super().__init__(columns, inspector)
         self._output = output
         self._sanitize = sanitize
 
@@ -189,6 +197,6 @@ def _unescaped(line: bytes) -> bytes:
 
 def _cell(value: Any, null: msgspec.Raw) -> Any:
     """Return the value that JSON encodes as the cell of ``value``, which is not a string."""
-    if value is None:
+    if value is None or value is msgspec.UNSET:
         return null
     return _encode(value).decode() if isinstance(value, dict | list) else value

@@ -17,6 +17,7 @@ from airflow_provider_webcollect.landing.manifest import (
     PART_PATTERN,
     PARTITION_PATTERN,
     PROGRESS,
+    QUARANTINE_PATTERN,
     Manifest,
     encode,
     is_replaced_manifest,
@@ -41,8 +42,12 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 
-#: A part or an incomplete file, in the folder or in partition folders; or a loader's manifest.
-_OURS = re.compile(rf"(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)|{LOADER_MANIFEST_PATTERN}")
+#: A part or an incomplete file, in the folder, in partition folders or among quarantined rows; or a manifest
+#: for a loader, or of quarantined rows.
+_OURS = re.compile(
+    rf"(?:{QUARANTINE_PATTERN}/)?(?:{PARTITION_PATTERN}/)*(?:{PART_PATTERN}|\.tmp-[^/]+)"
+    rf"|{LOADER_MANIFEST_PATTERN}|{QUARANTINE_PATTERN}/{MANIFEST}"
+)
 #: What file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
 _PARTITION = re.compile(PARTITION_PATTERN)
@@ -88,12 +93,28 @@ class Folder:
 
     :param fs: the filesystem.
     :param root: the folder's path on it; it need not exist.
+    :param shown: how users name it, if that says more than the path, such as the connection of the storage.
     """
 
-    def __init__(self, fs: AbstractFileSystem, root: str) -> None:
+    def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         self.root = root.rstrip("/")
+        self._shown = shown
         self._fs = fs
         self._storage = _storage_of(fs)
+
+    @property
+    def url(self) -> str:
+        """The folder as shown to users: with its scheme, except on a local disk."""
+        return self._shown or url(self._fs, self.root)
+
+    def inside(self, name: str) -> Folder:
+        """Return a folder in this one.
+
+        :param name: its name, relative to this one.
+        """
+        inside = Folder(self._fs, f"{self.root}/{name}")
+        inside._storage = self._storage
+        return inside
 
     def enclosing(self) -> Folder | None:
         """Return the folder of the landing whose partition this folder is; None if there is none."""

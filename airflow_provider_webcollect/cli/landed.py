@@ -1,0 +1,326 @@
+"""The commands for landings that are there: check, print, query, clean up, decide on what was set apart."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from airflow_provider_webcollect.cli.connecting import (
+    WatchShown,
+    shown_place,
+    storage_location,
+    storage_option,
+)
+from airflow_provider_webcollect.cli.output import ask, output_option, show, write
+from airflow_provider_webcollect.landing import cleaning, review
+from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
+from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, counted
+from airflow_provider_webcollect.landing.options import locate
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
+from airflow_provider_webcollect.landing.reader import LandedData, RunProfile, read_landing
+from airflow_provider_webcollect.landing.review import in_review
+from airflow_provider_webcollect.landing.storage.folder import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FACTS = (
+    *("folder", "rows", "parts", "bytes", "source", "run", "finished_at", "exported_at"),
+    *("quarantined_rows", "staged_rows", "discarded_rows"),
+)
+COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest", "longest")
+RUNS = ("run", "finished_at", "rows")
+REVIEWED = ("run", "rows", "was", "checks")
+LEFTOVERS = ("name", "bytes", "modified")
+REPLACED = ("name", "rows", "parts", "finished_at")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@click.group()
+def landing() -> None:
+    """Check, print, query and clean up what has landed."""
+
+
+@landing.command()
+@click.argument("path")
+@storage_option
+@output_option
+def verify(path: str, storage_conn_id: str | None, output: str) -> int:
+    """Compare all parts with the manifest, and show its facts.
+
+    Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
+    nothing has landed there; what is wrong is on standard error.
+    """
+    location = storage_location(path, storage_conn_id)
+    landed = read_landing(location)
+    try:
+        landed.verify()
+    except LandingDamaged as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
+    manifest, run = landed.manifest, landed.manifest.run
+    row = {
+        "folder": shown_place(location),
+        "rows": manifest.rows,
+        "parts": len(manifest.parts),
+        "bytes": manifest.bytes,
+        "source": str(manifest.source),
+        "run": f"{run.dag_id}.{run.task_id} {run.run_id}",
+        "finished_at": manifest.finished_at,
+        "exported_at": manifest.exported_at,
+        **_apart(location, landed),
+    }
+    show([row], output, FACTS)
+    return 0
+
+
+def _apart(location: Any, landed: LandedData) -> dict[str, int | None]:
+    """Return how many rows wait for a decision or were discarded; None instead of 0."""
+    waiting = in_review(location)
+    counts = {
+        f"{state}_rows": sum(each.rows for each in waiting if each.state == state)
+        for state in ("quarantined", "staged")
+    }
+    discarded = sum(each.rows for each in landed.manifest.set_apart if each.kind == "discarded")
+    return {name: count or None for name, count in {**counts, "discarded_rows": discarded}.items()}
+
+
+@landing.command()
+@click.argument("path")
+@click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What has a line.")
+@click.option("--new-only", is_flag=True, help="By column: only the rows that the last run has added.")
+@storage_option
+@output_option
+def profile(path: str, by: str, new_only: bool, storage_conn_id: str | None, output: str) -> None:
+    """Show what the rows hold, by column or by run.
+
+    No rows are read: the manifest has the counts. By column: the rows that have it, the share of all rows in
+    which it is filled (not null, not blank), how many values are numbers, booleans and lists, and the
+    characters of the shortest and the longest text. By run: in what share of its rows each column is filled;
+    the names of runs are known of the last thirty.
+    """
+    landed = _landed(path, storage_conn_id)
+    if by == "run":
+        _show_runs(landed.profiles(), output)
+        return
+    counted_rows = sum(part.rows for part in (landed.manifest.new() if new_only else landed.manifest.parts))
+    found = landed.profile(new_only)
+    rows = [
+        {
+            "column": name,
+            "rows": counts.present,
+            "filled": round(counts.filled / counted_rows, 4),
+            "numbers": counts.numbers,
+            "booleans": counts.booleans,
+            "lists": counts.lists,
+            "shortest": counts.shortest,
+            "longest": counts.longest,
+        }
+        for name, counts in found.columns.items()
+    ]
+    show(rows, output, COLUMNS)
+    if found.is_cut:
+        click.echo(f"Only the first {MAX_COLUMNS} columns of each part are counted.", err=True)
+    if found.unread:
+        click.echo(f"{counted(found.unread, 'row')} could not be read for this.", err=True)
+
+
+def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
+    if output == "json":
+        plain = [
+            {**run._asdict(), "profile": msgspec.to_builtins(run.profile.columns, order="deterministic")}
+            for run in runs
+        ]
+        show(plain, output, ("run_id", "finished_at", "rows", "profile"))
+        return
+    names = dict.fromkeys(name for run in runs for name in run.profile.columns)
+    headings = {name: f"{name} (column)" if name in RUNS else name for name in names}
+    rows = [
+        {
+            "run": run.run_id,
+            "finished_at": run.finished_at,
+            "rows": run.rows,
+            **{
+                heading: percent(run.profile.columns[name].filled / run.rows)
+                if name in run.profile.columns
+                else None
+                for name, heading in headings.items()
+            },
+        }
+        for run in runs
+    ]
+    show(rows, output, (*RUNS, *headings.values()))
+
+
+@landing.command()
+@click.argument("path")
+@click.argument("run", required=False)
+@storage_option
+@output_option
+def accept(path: str, run: str | None, storage_conn_id: str | None, output: str) -> None:
+    """Land rows that have failed their checks, as they are.
+
+    RUN is the id of the Airflow run that has read them; without it, those of the only one that there is. They
+    become a commit of their own, and the next run of the DAG reports them to what loads them.
+    """
+    location = storage_location(path, storage_conn_id)
+    _show_reviewed(review.accept(location, run, observer=WatchShown(location)), output)
+
+
+@landing.command()
+@click.argument("path")
+@click.argument("run")
+@click.option("--yes", is_flag=True, help="Do not ask before: they cannot be put back.")
+@storage_option
+@output_option
+def discard(path: str, run: str, yes: bool, storage_conn_id: str | None, output: str) -> None:
+    """Leave out rows that have failed their checks for good.
+
+    RUN is the id of the Airflow run that has read them. The next run goes on behind them; the manifest says
+    how many they were. Rows of `--mode full` are only deleted, and the next run reads the source again.
+    """
+    location = storage_location(path, storage_conn_id)
+    if not yes:
+        ask(f"Delete the rows of {run} that wait for a decision at {shown_place(location)}?")
+    _show_reviewed(review.discard(location, run, observer=WatchShown(location)), output)
+
+
+def _show_reviewed(rows: review.InReview, output: str) -> None:
+    row = {
+        "run": rows.run.run_id,
+        "rows": rows.rows,
+        "was": rows.state,
+        "checks": ", ".join(outcome.check for outcome in rows.checks),
+    }
+    show([row], output, REVIEWED)
+
+
+@landing.command()
+@click.argument("path")
+@click.option("-n", "--rows", type=click.IntRange(min=1), help="The most rows to write; by default all.")
+@click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
+@storage_option
+def cat(path: str, rows: int | None, new_only: bool, storage_conn_id: str | None) -> None:
+    """Write the landed rows as JSON lines, whatever their format is."""
+    for row in itertools.islice(_landed(path, storage_conn_id).iter_rows(new_only), rows):
+        write(json.dumps(row, default=str, ensure_ascii=False).encode() + b"\n")
+
+
+@landing.command()
+@click.argument("path")
+@click.argument("query")
+@click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
+@storage_option
+@output_option
+def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, output: str) -> None:
+    """Run a query of DuckDB over the landed rows.
+
+    The table `landing` has exactly the rows of the parts in the manifest. For example "select city, count(*)
+    from landing group by city". The rows must fit into memory.
+    """
+    relation = _landed(path, storage_conn_id).to_duckdb(new_only=new_only)
+    import duckdb
+
+    try:
+        found = relation.query("landing", query)
+        columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
+    except duckdb.Error as error:
+        raise click.UsageError(str(error)) from error
+    show([dict(zip(columns, row, strict=True)) for row in rows], output, columns, exactly=True)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Return names of columns with a number behind those that were there before, which a join has."""
+    unique: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        taken = {*names, *unique}
+        unique.append(next(each for each in others if each not in taken) if name in unique else name)
+    return unique
+
+
+def _age(context: click.Context, option: click.Parameter, value: str) -> float:
+    """Return an age such as ``12h`` in seconds."""
+    if not (found := re.fullmatch(r"(\d+)([smhd])", value)):
+        raise click.BadParameter(f"{value!r} is no age such as 90m, 12h or 2d.")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+@landing.command()
+@click.argument("path")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    default="1d",
+    callback=_age,
+    help="Only files of this age, such as 90m, 12h, 2d; longer than the longest task that lands.",
+)
+@click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
+@storage_option
+@output_option
+def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, output: str) -> None:
+    """List the files that no landing needs; --yes removes them.
+
+    Interrupted landings leave such files; the next landing removes most of them itself.
+    """
+    location = storage_location(path, storage_conn_id)
+    found = cleaning.clean(location, older_than=older_than, dry_run=not yes)
+    if not found:
+        _require_landing(location, also=PROGRESS)
+    if found or output != "table":
+        show([file._asdict() for file in found], output, LEFTOVERS)
+    files = counted(len(found), "file")
+    said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
+    click.echo(said, err=True)
+
+
+@landing.command()
+@click.argument("path")
+@click.option("--name", help="The replaced manifest to put back; the latest without it.")
+@click.option("--yes", is_flag=True, help="Put it back; without it what could be is only listed.")
+@storage_option
+@output_option
+def restore(path: str, name: str | None, yes: bool, storage_conn_id: str | None, output: str) -> None:
+    """List replaced landings; --yes puts one back.
+
+    Those that `land --on-reset full` has replaced stay until they are cleaned up. What is landed now takes
+    the place of the one that is put back.
+    """
+    location = storage_location(path, storage_conn_id)
+    _require_landing(location)
+    rows = [
+        {
+            "name": each.name,
+            "rows": each.manifest.rows,
+            "parts": len(each.manifest.parts),
+            "finished_at": each.manifest.finished_at,
+        }
+        for each in cleaning.replaced_landings(location)
+        if not yes or name in (None, each.name)
+    ]
+    if yes:
+        cleaning.restore(location, name)
+        rows = rows[:1]
+    if rows or output != "table":
+        show(rows, output, REPLACED)
+    listed = f"{counted(len(rows), 'landing')}; --yes puts back the latest, or the one of --name"
+    click.echo("Put back" if yes else listed if rows else "No landing was replaced here", err=True)
+
+
+def _require_landing(location: Any, also: str = MANIFEST) -> None:
+    """Raise :class:`NothingLanded` if a folder has no manifest.
+
+    :param also: another file that will do.
+    """
+    folder = Folder(*locate(location))
+    if folder.read(MANIFEST) is None and folder.read(also) is None:
+        raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
+
+
+def _landed(path: str, storage_conn_id: str | None) -> LandedData:
+    return read_landing(storage_location(path, storage_conn_id))

@@ -1,0 +1,413 @@
+"""What rows must be before they are committed: the declaration, counts of values, and the outcomes."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+import msgspec
+from msgspec import UNSET
+
+from airflow_provider_webcollect.landing.formats import STRING
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
+from airflow_provider_webcollect.service import validation
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.profile import Profile
+
+Level = Literal["allow", "warn", "fail"]
+OnFailedChecks = Literal["fail", "warn", "quarantine"]
+State = Literal["passed", "failed", "warning", "skipped"]
+#: How many landings before this one say what is usual, at most and at least.
+MOST_USUAL, LEAST_USUAL = 10, 4
+#: How many values of a column ``unique`` compares: beyond these it would take too much memory.
+MOST_COMPARED = 1_000_000
+_EXAMPLES = 3
+_SHOWN_CHARACTERS = 60
+_encode = msgspec.json.Encoder().encode
+
+
+class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows there must be.
+
+    :ivar min: at least so many.
+    :ivar min_of_usual: at least this multiple of what is usual; ``max_of_usual`` is at most.
+    """
+
+    min: int | None = None
+    min_of_usual: float | None = None
+    max_of_usual: float | None = None
+
+
+class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
+    """What the values of a column must be.
+
+    :ivar filled: at least this share of the rows has a value that is not null and not blank, 0 to 1.
+    :ivar pattern: a regular expression that each such value matches as a whole.
+    :ivar unique: no such value is there twice.
+    """
+
+    filled: float | None = None
+    pattern: str | None = None
+    unique: bool = False
+
+
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's rows must be.
+
+    :ivar new_columns: what becomes of rows with a column that the landings before did not have.
+    :ivar missing_columns: likewise if no row has a column that each of the landings before had.
+    """
+
+    rows: RowChecks = RowChecks()
+    columns: Mapping[str, ColumnChecks] = {}
+    new_columns: Level = "allow"
+    missing_columns: Level = "allow"
+
+
+class Example(msgspec.Struct, frozen=True):
+    """A value that a check objects to.
+
+    :ivar offset: the cursor with which the service returns the page that has it.
+    """
+
+    value: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.value} at offset {self.offset}"
+
+
+class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one check.
+
+    :ivar check: its name: ``rows.min``, ``columns.price.filled``, ``missing_columns``.
+    :ivar state: ``passed``; ``failed``; ``warning`` if it may not fail a landing; ``skipped`` if there is
+        nothing to compare with.
+    :ivar expected: what was asked for, in words; ``found`` likewise.
+    :ivar examples: some of the values that it objects to.
+    """
+
+    check: str
+    state: State
+    expected: str
+    found: str
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def column(self) -> str | None:
+        """The column that it is about; None if it is about the rows or all columns."""
+        kind, _, rest = self.check.partition(".")
+        return rest.rpartition(".")[0] if kind == "columns" else None
+
+    def __str__(self) -> str:
+        examples = f" ({', '.join(map(str, self.examples))})" if self.examples else ""
+        return f"{self.check}: {self.found}{examples}; expected: {self.expected}"
+
+
+def as_json(outcomes: Sequence[CheckOutcome]) -> list[dict[str, Any]]:
+    """Return outcomes as plain JSON."""
+    return msgspec.json.decode(_encode(outcomes), type=list[dict[str, Any]])
+
+
+def make_checks(checks: object, file_format: FileFormat) -> Checks | None:
+    """Return the checked declaration; None if there are no checks. Imports nothing heavy.
+
+    :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``), ``columns`` (for
+        each name ``filled``, ``pattern``, ``unique``), ``new_columns`` and ``missing_columns`` (``allow``,
+        ``warn``, ``fail``).
+    :param file_format: of the parts.
+    :raises InvalidArgument: if a check is wrong, or does not go with the format.
+    """
+    if checks is None or checks == "":
+        return None
+    found = _keys("checks", checks, Checks)
+    for name in ("new_columns", "missing_columns"):
+        validation.one_of(f"checks[{name!r}]", found.get(name, "allow"), get_args(Level))
+    if file_format.columns is not None and found.get("new_columns", "allow") != "allow":
+        rule = "with `columns` no other column lands, so that none can be new"
+        raise InvalidArgument("checks['new_columns']", found["new_columns"], rule)
+    columns = found.get("columns", {})
+    if not isinstance(columns, Mapping):
+        raise InvalidArgument("checks['columns']", columns, "it must be a dict of checks by column")
+    made = Checks(
+        rows=_row_checks(found.get("rows", {})),
+        columns={name: _column_checks(name, each, file_format) for name, each in columns.items()},
+        new_columns=found.get("new_columns", "allow"),
+        missing_columns=found.get("missing_columns", "allow"),
+    )
+    return None if made == Checks() else made
+
+
+def _keys(argument: str, value: object, kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Return a dict whose keys are fields of a declaration."""
+    names = kind.__struct_fields__
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(argument, value, f"it must be a dict; its keys can be {', '.join(names)}")
+    if unknown := [key for key in value if key not in names]:
+        raise InvalidArgument(argument, unknown[0], f"its keys can be {', '.join(names)}")
+    return value
+
+
+def _row_checks(value: object) -> RowChecks:
+    found = _keys("checks['rows']", value, RowChecks)
+    least, most = (
+        _number(f"checks['rows'][{name!r}]", found.get(name), low, high)
+        for name, low, high in (("min_of_usual", 0.0, 1.0), ("max_of_usual", 1.0, None))
+    )
+    rows = found.get("min")
+    return RowChecks(
+        min=None if rows is None else validation.integer("checks['rows']['min']", rows, 1),
+        min_of_usual=least,
+        max_of_usual=most,
+    )
+
+
+def _column_checks(name: object, value: object, file_format: FileFormat) -> ColumnChecks:
+    argument = f"checks['columns'][{name!r}]"
+    if not isinstance(name, str):
+        raise InvalidArgument("checks['columns']", name, "columns are named by strings")
+    if file_format.columns is not None and name not in file_format.columns:
+        raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
+    found = _keys(argument, value, ColumnChecks)
+    pattern = found.get("pattern")
+    if pattern is not None:
+        kind = getattr(file_format, "column_types", {}).get(name, STRING)
+        if kind != STRING:
+            rule = f"column_types makes it {kind}, which is a check of its own; a pattern is for texts"
+            raise InvalidArgument(f"{argument}['pattern']", pattern, rule)
+        _compiled(f"{argument}['pattern']", pattern)
+    return ColumnChecks(
+        filled=_number(f"{argument}['filled']", found.get("filled"), 0.0, 1.0),
+        pattern=pattern,
+        unique=validation.boolean(f"{argument}['unique']", found.get("unique", False)),
+    )
+
+
+def _compiled(argument: str, pattern: object) -> None:
+    if not isinstance(pattern, str):
+        raise InvalidArgument(argument, pattern, "it must be a regular expression")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidArgument(argument, pattern, f"it is no regular expression: {error}") from error
+
+
+def _number(argument: str, value: object, low: float, high: float | None) -> float | None:
+    """Return a number above 0 within the limits; one in a text (a template) is accepted too."""
+    if value is None:
+        return None
+    number: float | None
+    try:
+        number = None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = None
+    limits = f"{low:g} or more" if high is None else f"above {low:g}, up to {high:g}"
+    if number is None or not low <= number <= (high or number) or not number:
+        raise InvalidArgument(argument, value, f"it must be a number {limits}")
+    return number
+
+
+class Counts(Protocol):
+    """An earlier landing: its rows, and the columns that they had."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def filled(self) -> Mapping[str, int]: ...
+
+
+class ValueCounter:
+    """Counts the values that the checks of columns object to, while rows are written.
+
+    :param checks: what is checked.
+    :ivar offset: the cursor with which the rows are read that come next.
+    """
+
+    def __init__(self, checks: Checks) -> None:
+        self.offset = 0
+        self.columns = {name: _Values(each) for name, each in checks.columns.items()}
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.columns)
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the profile of rows does not tell enough."""
+        return any(each.checks.pattern or each.checks.unique for each in self.columns.values())
+
+    def add(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Count rows, see :class:`~.landing.profile.Inspector`."""
+        for name, values in self.columns.items():
+            if name in names:
+                index = names.index(name)
+                values.add([row[index] for row in rows], self.offset)
+            elif rows:
+                values.not_filled.note(UNSET, self.offset)
+
+
+class _Objections:
+    """How many values a check objects to, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.examples: tuple[Example, ...] = ()
+
+    def note(self, value: Any, offset: int) -> None:
+        self.count += 1
+        if len(self.examples) < _EXAMPLES:
+            example = Example(_shown(value), offset)
+            self.examples += () if example in self.examples else (example,)
+
+
+class _Values:
+    """The values of one column."""
+
+    def __init__(self, checks: ColumnChecks) -> None:
+        self.checks = checks
+        self.not_filled = _Objections()
+        self.not_matching = _Objections()
+        self.repeated = _Objections()
+        self.seen: set[int] = set()
+        self._matches = re.compile(checks.pattern).fullmatch if checks.pattern else None
+
+    def add(self, values: Sequence[Any], offset: int) -> None:
+        for value in values:
+            text = value if type(value) is str else _text(value)
+            if not text or text.isspace():
+                self.not_filled.note(value, offset)
+                continue
+            if self._matches and not self._matches(text):
+                self.not_matching.note(value, offset)
+            if self.checks.unique:
+                self._compare(text, offset)
+
+    def _compare(self, text: str, offset: int) -> None:
+        # eight bytes instead of the text; two texts of a million share a number once in forty million runs
+        number = hash(text)
+        if number in self.seen:
+            self.repeated.note(text, offset)
+        elif len(self.seen) < MOST_COMPARED:
+            self.seen.add(number)
+
+
+def _text(value: Any) -> str:
+    """Return a value that is no text as JSON; empty for one that does not fill a column."""
+    if value is None or value is UNSET or value == [] or value == {}:
+        return ""
+    return value.isoformat() if hasattr(value, "isoformat") else _encode(value).decode()
+
+
+def _shown(value: Any) -> str:
+    if value is UNSET:
+        return "missing"
+    shown = repr(value) if type(value) is str else _encode(value).decode()
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+
+
+def evaluate(
+    checks: Checks, rows: int, profile: Profile, values: ValueCounter, history: Sequence[Counts]
+) -> tuple[CheckOutcome, ...]:
+    """Return the outcome of each check. Without rows, only their number is checked.
+
+    :param rows: of the run.
+    :param profile: of these rows.
+    :param values: of these rows.
+    :param history: the landings before this one, the latest last.
+    """
+    outcomes = [*_of_rows(checks.rows, rows, history[-MOST_USUAL:])]
+    if rows:
+        for name, counted in values.columns.items():
+            outcomes += _of_column(name, rows, profile, counted)
+        outcomes += _of_names(checks, profile, history[-MOST_USUAL:])
+    return tuple(outcomes)
+
+
+def _outcome(
+    check: str, passed: bool, expected: str, found: str, examples: tuple[Example, ...] = ()
+) -> CheckOutcome:
+    return CheckOutcome(check, "passed" if passed else "failed", expected, found, () if passed else examples)
+
+
+def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[CheckOutcome]:
+    found, outcomes = f"{rows:,} rows", []
+    if checks.min is not None:
+        outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", found))
+    counts = [record.rows for record in history]
+    usual = _median(counts)
+    for name, share, words, holds in (
+        ("min_of_usual", checks.min_of_usual, "at least", operator.ge),
+        ("max_of_usual", checks.max_of_usual, "at most", operator.le),
+    ):
+        if share is None:
+            continue
+        if len(counts) < LEAST_USUAL:
+            too_few = f"{found}, and {len(counts)} landings before this one"
+            expected = f"{words} {share:g} times as many as usual"
+            outcomes.append(CheckOutcome(f"rows.{name}", "skipped", expected, too_few))
+            continue
+        listed = ", ".join(f"{count:,}" for count in counts)
+        expected = f"{words} {share:g} times {usual:,.0f}, the median of the last landings ({listed})"
+        outcomes.append(_outcome(f"rows.{name}", holds(rows, share * usual), expected, found))
+    return outcomes
+
+
+def _median(numbers: Sequence[int]) -> float:
+    ordered = sorted(numbers)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0
+
+
+def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[CheckOutcome]:
+    checks, outcomes, check = values.checks, [], f"columns.{name}"
+    counts = profile.columns.get(name)
+    if counts is None:
+        return [_outcome(f"{check}.present", False, "a column of this name", "no row has it")]
+    if checks.filled is not None:
+        expected, share = f"filled in at least {percent(checks.filled)} of the rows", counts.filled / rows
+        found = f"filled in {percent(share)} of {rows:,} rows"
+        is_filled = share >= checks.filled
+        outcomes.append(_outcome(f"{check}.filled", is_filled, expected, found, values.not_filled.examples))
+    if checks.pattern is not None:
+        expected, objections = f"each value matches {checks.pattern}", values.not_matching
+        found = f"{objections.count:,} of {counts.filled:,} values do not match"
+        outcomes.append(
+            _outcome(f"{check}.pattern", not objections.count, expected, found, objections.examples)
+        )
+    if checks.unique:
+        objections = values.repeated
+        of = f"the first {MOST_COMPARED:,}" if len(values.seen) >= MOST_COMPARED else f"{counts.filled:,}"
+        found = f"{objections.count:,} of {of} values were there before"
+        outcomes.append(
+            _outcome(f"{check}.unique", not objections.count, "no value twice", found, objections.examples)
+        )
+    return outcomes
+
+
+def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:
+    known = [set(record.filled) for record in history]
+    here, ever = set(profile.columns), set().union(*known)
+    always = set.intersection(*known) if known else set()
+    outcomes = []
+    for name, level, names, expected in (
+        ("new_columns", checks.new_columns, here - ever, "only columns that the last landings had"),
+        ("missing_columns", checks.missing_columns, always - here, "the columns that all last landings had"),
+    ):
+        if level == "allow":
+            continue
+        if not known or profile.is_cut:
+            why = f"more than {MAX_COLUMNS} columns" if known else "no landing before this one"
+            outcomes.append(CheckOutcome(name, "skipped", expected, why))
+        elif not names:
+            outcomes.append(CheckOutcome(name, "passed", expected, "no other"))
+        else:
+            state: State = "failed" if level == "fail" else "warning"
+            outcomes.append(CheckOutcome(name, state, expected, ", ".join(sorted(names))))
+    return outcomes

@@ -1,0 +1,61 @@
+"""Add a task's new rows to one landing, unless the site seems to have changed.
+
+Needs the connection ``webcollect_default``. The rows of a run are checked before they are committed. If a
+check fails, the task fails, and what reads the landing sees nothing of these rows. Then run
+``webcollect_decide_on_rows`` with the id of the run, and clear the failed task.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param, task
+
+from airflow_provider_webcollect import WebCollectToObjectStorageOperator
+
+CHECKS = {
+    # at least half of the median of the last ten landings
+    "rows": {"min_of_usual": 0.5},
+    "columns": {
+        "id": {"filled": 1, "unique": True},
+        "title": {"filled": 0.95},
+        "price": {"filled": 0.95, "pattern": r"\d+\.\d\d"},
+    },
+    # columns of all last landings that no row has
+    "missing_columns": "fail",
+    "new_columns": "warn",
+}
+
+
+@task
+def use(result: dict[str, Any]) -> list[str]:
+    """Stand for what loads the new parts, which are what they should be; return their names."""
+    return list(result["uris"])
+
+
+with DAG(
+    dag_id="webcollect_checked_landing",
+    schedule="@daily",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    # one run at a time: runs share the landing
+    max_active_runs=1,
+    default_args={"retries": 2},
+    params={
+        "collection_task_id": Param("", type="string", description="The service's task"),
+        "destination": Param(
+            "", type="string", description="The landing's folder, such as s3://bucket/prices"
+        ),
+    },
+    doc_md=__doc__,
+    tags=["webcollect"],
+) as dag:
+    land = WebCollectToObjectStorageOperator(
+        task_id="land",
+        collection_task_id="{{ params.collection_task_id }}",
+        destination="{{ params.destination }}",
+        mode="incremental",
+        checks=CHECKS,
+    )
+    use(land.output)

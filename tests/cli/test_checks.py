@@ -1,0 +1,167 @@
+"""``land --checks``, ``landing profile``, ``accept`` and ``discard``: what rows hold, and who decides."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.conftest import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+
+CHECKS = json.dumps({"columns": {"price": {"filled": 0.95}}})
+
+
+@pytest.fixture
+def task(sandbox: Sandbox) -> str:
+    """A task with 100 rows, and more of which the price is empty."""
+    task = str(sandbox.control.add_task(lots=[100])["task_id"])
+    sandbox.control.change_rows(task, "price", "empty")
+    return task
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "landed"
+
+
+@pytest.fixture
+def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Any]:
+    """Lands what is there, by the name of a run."""
+
+    def land(name: str, *options: object) -> Any:
+        checked = ("--mode", "incremental", "--checks", CHECKS, "--settle", 0)
+        return run("land", task, folder, *checked, "--run-id", name, *options)
+
+    return land
+
+
+@pytest.fixture
+def failed(sandbox: Sandbox, land: Callable[..., Any], task: str) -> None:
+    """Run `good` has landed 100 rows, and run `bad` has read 40 that have failed."""
+    assert land("good").code == 0
+    sandbox.control.grow(task, 40)
+    assert land("bad").code != 0
+
+
+class TestProfile:
+    def test_columns_have_a_line_each(self, run: Run, land: Callable[..., Any], folder: Path) -> None:
+        land("good")
+        ended = run("landing", "profile", folder, "-o", "json")
+        columns = {line["column"]: line for line in json.loads(ended.out)}
+        assert columns["price"]["rows"] == 100
+        assert columns["price"]["filled"] == 1
+        assert columns["price"]["shortest"] <= columns["price"]["longest"] <= 7
+        assert 0 < columns["city"]["filled"] < 1
+        table = run("landing", "profile", folder).out.splitlines()
+        assert table[0].split() == [
+            "column",
+            "rows",
+            "filled",
+            "numbers",
+            "booleans",
+            "lists",
+            "shortest",
+            "longest",
+        ]
+        assert [line.split()[:4] for line in table if line.startswith("price")] == [
+            ["price", "100", "100", "%"]
+        ]
+
+    def test_runs_have_a_line_each(
+        self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
+    ) -> None:
+        land("first")
+        sandbox.control.grow(task, 40)
+        land("second", "--on-failed-checks", "warn")
+        lines = shown(run("landing", "profile", folder, "--by", "run"), "table")
+        assert [(line["run"], line["rows"], line["price"]) for line in lines] == [
+            ("first", "100", "100 %"),
+            ("second", "40", "0 %"),
+        ]
+        first, second = json.loads(run("landing", "profile", folder, "--by", "run", "-o", "json").out)
+        assert first["profile"]["price"][:2] == [100, 100]
+        assert second["profile"]["price"][:2] == [40, 0]
+        new = json.loads(run("landing", "profile", folder, "--new-only", "-o", "json").out)
+        assert {line["column"]: line["rows"] for line in new}["price"] == 40
+
+    def test_where_nothing_has_landed_is_said(self, run: Run, folder: Path) -> None:
+        ended = run("landing", "profile", folder)
+        assert ended.code == 1
+        assert "nothing has landed there yet" in ended.err
+
+
+class TestDecisions:
+    def test_the_error_names_the_commands_that_go_on(
+        self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
+    ) -> None:
+        land("good")
+        sandbox.control.grow(task, 40)
+        ended = land("bad")
+        assert ended.code == 3
+        assert "columns.price.filled: filled in 0 % of 40 rows" in ended.err
+        assert f"`webcollect landing accept {folder}`" in ended.err
+        assert f"`webcollect landing discard {folder} bad`" in ended.err
+
+    def test_accepted_rows_are_landed(
+        self, sandbox: Sandbox, run: Run, failed: None, task: str, folder: Path
+    ) -> None:
+        (line,) = shown(run("landing", "accept", folder), "table")
+        assert (line["run"], line["rows"], line["was"]) == ("bad", "40", "staged")
+        rows = [json.loads(row) for row in run("landing", "cat", folder).out.splitlines()]
+        assert rows == sandbox.control.true_rows(task)
+
+    def test_discarded_rows_are_counted_out(self, run: Run, failed: None, folder: Path) -> None:
+        facts = json.loads(run("landing", "verify", folder, "-o", "json").out)[0]
+        assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, 40, None)
+        ended = run("landing", "discard", folder, "bad", "--yes")
+        assert ended.code == 0, ended.err
+        facts = json.loads(run("landing", "verify", folder, "-o", "json").out)[0]
+        assert (facts["rows"], facts["staged_rows"], facts["discarded_rows"]) == (100, None, 40)
+
+    def test_discarding_asks_before(self, run: Run, failed: None, folder: Path) -> None:
+        ended = run("landing", "discard", folder, "bad")
+        assert ended.code == 2
+        assert f"Delete the rows of bad that wait for a decision at {folder}?" in ended.err
+
+    def test_what_is_not_there_is_said(self, run: Run, failed: None, folder: Path) -> None:
+        ended = run("landing", "discard", folder, "other", "--yes")
+        assert ended.code == 3
+        assert "no rows of other wait for a decision" in ended.err
+        assert "40 rows of bad (staged)" in ended.err
+
+    def test_a_quarantine_is_verified(
+        self, sandbox: Sandbox, run: Run, land: Callable[..., Any], task: str, folder: Path
+    ) -> None:
+        land("good")
+        sandbox.control.grow(task, 40)
+        assert land("bad", "--on-failed-checks", "quarantine").code == 0
+        facts = json.loads(run("landing", "verify", folder, "-o", "json").out)[0]
+        assert (facts["rows"], facts["quarantined_rows"]) == (100, 40)
+        (line,) = json.loads(run("landing", "accept", folder, "bad", "-o", "json").out)
+        assert line == {"run": "bad", "rows": 40, "was": "quarantined", "checks": "columns.price.filled"}
+
+
+@pytest.mark.parametrize(
+    ("checks", "message"),
+    [
+        ("{price", "'{price' is no JSON"),
+        ('{"row": {}}', "'row'; its keys can be rows, columns, new_columns, missing_columns"),
+    ],
+)
+def test_wrong_checks_are_wrong_usage(
+    run: Run, connected: None, folder: Path, checks: str, message: str
+) -> None:
+    ended = run("land", "t", folder, "--checks", checks)
+    assert ended.code == 2
+    assert message in ended.err
+    assert not folder.exists()

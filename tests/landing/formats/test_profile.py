@@ -1,0 +1,140 @@
+"""What a profile says of rows, beside what DuckDB and pyarrow count in the same rows."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, ColumnProfile, Profile, Profiler, sum_of
+from tests.conftest import ALL_HISTORIES
+from tests.landing.formats.parts import page
+
+quickly = settings(max_examples=300 if ALL_HISTORIES else 20, deadline=None, derandomize=not ALL_HISTORIES)
+FORMATS = {name: make_format(name) for name in ("jsonl", "csv", "parquet")}
+#: All that is white space in Unicode, for DuckDB's regular expressions.
+BLANK = r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
+QUERY = f"""
+    with cells as (
+        select cell.key as name, cell.type as type, cell.value as value, cell.value->>'$' as text
+        from lines, json_each(lines.line::json) as cell
+    ), judged as (
+        select *, type = 'VARCHAR' and regexp_full_match(text, '{BLANK}') as blank from cells
+    )
+    select
+        name,
+        count(*),
+        count(*) filter (type <> 'NULL' and not blank and value::varchar not in ('[]', '{{}}')),
+        count(*) filter (type in ('BIGINT', 'UBIGINT', 'HUGEINT', 'UHUGEINT', 'DOUBLE')),
+        count(*) filter (type = 'BOOLEAN'),
+        count(*) filter (type = 'ARRAY'),
+        min(length(text)) filter (type = 'VARCHAR' and not blank),
+        max(length(text)) filter (type = 'VARCHAR' and not blank)
+    from judged group by name
+"""
+
+names = st.sampled_from(["price", "url", "ünïcode", "a b", 'quo"te', "dot.ted", "$", ""])
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+blanks = st.text(st.sampled_from(" \t\n\r\u00a0\u2003\u3000\x1c\x85"), max_size=3)
+numbers = st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False, width=32)
+lists = st.just([]) | st.lists(texts, max_size=2)
+objects = st.just({}) | st.dictionaries(texts, st.integers(0, 9), max_size=2)
+values = st.none() | texts | blanks | numbers | st.booleans() | lists | objects
+rows = st.lists(st.dictionaries(names, values, max_size=5), min_size=1, max_size=12)
+
+
+def profile_of(file_format: FileFormat, *pages: list[msgspec.Raw], known: Sequence[str] = ()) -> Profile:
+    """Write pages as one part, and return its profile.
+
+    :param known: columns of earlier parts.
+    """
+    profiler = Profiler()
+    columns = file_format.columns_after(known)
+    with file_format.writer(io.BytesIO(), columns, profiler) as writer:
+        for each in pages:
+            assert writer.write(each)
+    return profiler.profile(sum(map(len, pages)))
+
+
+def with_duckdb(written: list[dict[str, Any]]) -> dict[str, ColumnProfile]:
+    with duckdb.connect() as connection:
+        lines = [json.dumps(row, ensure_ascii=False) for row in written]
+        connection.execute("create table lines as select unnest($1::varchar[]) as line", [lines])
+        return {name: ColumnProfile(*counts) for name, *counts in connection.execute(QUERY).fetchall()}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@quickly
+@given(written=rows)
+def test_it_counts_what_duckdb_counts(name: str, written: list[dict[str, Any]]) -> None:
+    profile = profile_of(FORMATS[name], page(*written), known=["price"])
+    assert profile.columns == with_duckdb(written)
+    assert (profile.unread, profile.is_cut) == (0, False)
+
+
+@quickly
+@given(written=st.lists(st.none() | texts | blanks, min_size=1, max_size=20))
+def test_it_counts_what_pyarrow_counts(written: list[str | None]) -> None:
+    profile = profile_of(FORMATS["jsonl"], page(*({"price": value} for value in written)))
+    column = pa.array(written, pa.string())
+    blank = pc.or_(pc.utf8_is_space(column), pc.equal(column, ""))
+    filled = pc.filter(column, pc.invert(blank))
+    lengths = pc.min_max(pc.utf8_length(filled)).as_py()
+    counts = ColumnProfile(
+        len(written), len(filled.drop_null()), shortest=lengths["min"], longest=lengths["max"]
+    )
+    assert profile.columns == {"price": counts}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@quickly
+@given(pages=st.lists(rows, min_size=1, max_size=4))
+def test_pages_and_parts_add_up(name: str, pages: list[list[dict[str, Any]]]) -> None:
+    if name != "jsonl":
+        # the columns of a part are those of its first page
+        pages[0] = [*pages[0], dict.fromkeys(key for each in pages for row in each for key in row)]
+    whole = profile_of(FORMATS[name], *(page(*each) for each in pages), known=["price"])
+    parts = sum_of(profile_of(FORMATS[name], page(*each), known=["price"]) for each in pages)
+    assert whole == parts == Profile(with_duckdb([row for each in pages for row in each]))
+
+
+def test_only_the_chosen_columns_are_counted() -> None:
+    chosen = make_format(columns=["url", "price"])
+    profile = profile_of(chosen, page({"price": "1", "title": "x"}, {"price": None, "title": "y"}))
+    assert profile.columns == {"price": ColumnProfile(2, 1, shortest=1, longest=1)}
+
+
+def test_rows_that_python_cannot_decode_are_counted_apart() -> None:
+    nested = msgspec.Raw(b'{"price":' + b"[" * 5000 + b"]" * 5000 + b"}")
+    (before, after) = page({"price": "1"}, {"price": "2"})
+    profile = profile_of(FORMATS["jsonl"], [before, nested, after])
+    assert profile == Profile({"price": ColumnProfile(2, 2, shortest=1, longest=1)}, unread=1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_first_columns_are_counted_and_the_rest_is_said_to_be_left_out(name: str) -> None:
+    wide = {f"k{number}": "x" for number in range(MAX_COLUMNS + 5)}
+    profile = profile_of(FORMATS[name], page(wide), page(wide, {"k0": "y"}))
+    first = [*profile.columns]
+    assert len(first) == MAX_COLUMNS
+    assert first[0] == "k0"
+    assert profile.columns["k0"].present == 3
+    assert profile.is_cut
+
+
+def test_columns_that_come_late_are_counted_up_to_the_limit() -> None:
+    pages = [page({f"k{number}": number}) for number in range(MAX_COLUMNS + 5)]
+    profile = profile_of(FORMATS["jsonl"], *pages)
+    assert [*profile.columns] == [f"k{number}" for number in range(MAX_COLUMNS)]
+    assert all(counts == ColumnProfile(1, 1, numbers=1) for counts in profile.columns.values())
+    assert profile.is_cut

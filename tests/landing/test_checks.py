@@ -1,0 +1,257 @@
+"""Checks of rows before the commit: how they are declared, what they find, and what a landing does then."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.landing import checks as checking
+from airflow_provider_webcollect.landing.checks import CheckOutcome, make_checks
+from airflow_provider_webcollect.landing.errors import ChecksFailed
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.options import make_options
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.checked_runs import Runs, goods
+from tests.landing.conftest import Crash, crashing_at
+from tests.landing.pages import serving
+
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    ("rows", {}, "`checks` is 'rows'; it must be a dict; its keys can be rows, columns, new_columns"),
+    ({"row": {}}, {}, "`checks` is 'row'; its keys can be rows, columns, new_columns, missing_columns"),
+    ({"rows": {"minimum": 1}}, {}, "its keys can be min, min_of_usual, max_of_usual"),
+    ({"rows": {"min": 0}}, {}, r"`checks\['rows'\]\['min'\]` is 0; it must be an integer of 1 or more"),
+    ({"rows": {"min_of_usual": 2}}, {}, "it must be a number above 0, up to 1"),
+    ({"rows": {"max_of_usual": 0.5}}, {}, "it must be a number 1 or more"),
+    ({"rows": {"max_of_usual": True}}, {}, "it must be a number 1 or more"),
+    (
+        {"columns": ["price"]},
+        {},
+        r"`checks\['columns'\]` is \['price'\]; it must be a dict of checks by column",
+    ),
+    ({"columns": {1: {}}}, {}, "columns are named by strings"),
+    ({"columns": {"price": 0.9}}, {}, r"`checks\['columns'\]\['price'\]` is 0.9; it must be a dict"),
+    ({"columns": {"price": {"filled": 1.5}}}, {}, "it must be a number above 0, up to 1"),
+    ({"columns": {"price": {"filled": "most"}}}, {}, "it must be a number above 0, up to 1"),
+    ({"columns": {"price": {"filled": float("nan")}}}, {}, "it must be a number above 0, up to 1"),
+    ({"columns": {"price": {"pattern": "("}}}, {}, "it is no regular expression: missing \\)"),
+    ({"columns": {"price": {"pattern": 5}}}, {}, "it must be a regular expression"),
+    ({"columns": {"price": {"unique": "yes"}}}, {}, r"`checks\['columns'\]\['price'\]\['unique'\]` is 'yes'"),
+    ({"columns": {"title": {"unique": True}}}, {"columns": ["price"]}, "it must be one of `columns`"),
+    ({"new_columns": "ask"}, {}, "it must be one of allow, warn, fail"),
+    ({"new_columns": "warn"}, {"columns": ["price"]}, "no other column lands, so that none can be new"),
+    (
+        {"columns": {"price": {"pattern": "x"}}},
+        {"file_format": "parquet", "column_types": {"price": "float64"}},
+        "column_types makes it float64, which is a check of its own; a pattern is for texts",
+    ),
+]
+
+
+@pytest.mark.parametrize(("checks", "options", "message"), WRONG)
+def test_what_is_declared_wrongly_is_said(checks: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        make_checks(checks, make_format(**options))
+
+
+@pytest.mark.parametrize("checks", [None, "", {}, {"rows": {}}, {"columns": {}, "new_columns": "allow"}])
+def test_nothing_to_check_is_no_check(checks: Any) -> None:
+    assert make_checks(checks, make_format()) is None
+
+
+def test_a_quarantine_goes_with_incremental_landings() -> None:
+    with pytest.raises(InvalidArgument, match="it goes with mode='incremental' alone"):
+        make_options(make_format(), on_failed_checks="quarantine")
+
+
+class TestOutcomes:
+    def test_the_least_number_of_rows(self, runs: Runs) -> None:
+        assert runs.outcomes(goods(5), {"rows": {"min": 5}})["rows.min"].state == "passed"
+        few = runs.outcomes(goods(4), {"rows": {"min": 5}})["rows.min"]
+        assert few == CheckOutcome("rows.min", "failed", "at least 5", "4 rows")
+
+    @pytest.mark.parametrize("count", [0, 49, 50, 100, 300, 301])
+    def test_what_is_usual_is_the_median_of_the_landings_before(self, runs: Runs, count: int) -> None:
+        for earlier in (100, 90, 110, 100):
+            runs.land(goods(earlier))
+        checks = {"rows": {"min_of_usual": 0.5, "max_of_usual": 3}}
+        outcomes = runs.outcomes(goods(count), checks)
+        assert outcomes["rows.min_of_usual"].state == ("passed" if count >= 50 else "failed")
+        assert outcomes["rows.max_of_usual"].state == ("passed" if count <= 300 else "failed")
+        expected = "at least 0.5 times 100, the median of the last landings (100, 90, 110, 100)"
+        assert outcomes["rows.min_of_usual"].expected == expected
+
+    def test_with_fewer_than_four_landings_before_nothing_is_usual(self, runs: Runs) -> None:
+        for _ in range(3):
+            runs.land(goods(100))
+        (outcome,) = runs.outcomes(goods(1), {"rows": {"min_of_usual": 0.5}}).values()
+        assert (outcome.state, outcome.found) == ("skipped", "1 rows, and 3 landings before this one")
+
+    def test_what_replaces_a_landing_is_compared_with_what_was_replaced(self, runs: Runs) -> None:
+        for _ in range(4):
+            runs.rows.clear()
+            runs.land(goods(100), mode="full", if_exists="overwrite")
+        runs.rows.clear()
+        checks = {"rows": {"min_of_usual": 0.5}}
+        (outcome,) = runs.outcomes(goods(9), checks, mode="full", if_exists="overwrite").values()
+        assert outcome.state == "failed"
+
+    @pytest.mark.parametrize(
+        ("values", "share"),
+        [
+            ([None] * 10, "no row has it"),
+            ([""] * 10, "filled in 0 % of 10 rows"),
+            (["1", *[" \t"] * 9], "filled in 10 % of 10 rows"),
+            ([[], {}, *["1"] * 8], "filled in 80 % of 10 rows"),
+            ([0, False, *["1"] * 8], None),
+        ],
+    )
+    def test_the_share_of_rows_with_a_value(self, runs: Runs, values: list[Any], share: str | None) -> None:
+        rows = [row for value in values for row in goods(1, price=value)]
+        (outcome,) = runs.outcomes(rows, {"columns": {"price": {"filled": 0.95}}}).values()
+        assert (outcome.state, outcome.found) == ("failed", share) if share else outcome.state == "passed"
+
+    def test_nearly_all_is_not_said_to_be_all(self, runs: Runs) -> None:
+        rows = [*goods(1999), *goods(1, price="")]
+        outcome = runs.outcomes(rows, {"columns": {"price": {"filled": 1}}})["columns.price.filled"]
+        assert outcome.found == "filled in 99.9 % of 2,000 rows"
+        assert [str(example) for example in outcome.examples] == ["'' at offset 1900"]
+
+    def test_a_pattern_is_for_whole_values_that_are_filled(self, runs: Runs) -> None:
+        rows = [row for price in ("1.50", "", None, 12, "1.5", "x" * 500) for row in goods(1, price=price)]
+        checks = {"columns": {"price": {"pattern": r"\d+(\.\d\d)?"}}}
+        (outcome,) = runs.outcomes(rows, checks).values()
+        assert outcome.state == "failed"
+        assert outcome.found == "2 of 4 values do not match"
+        assert [example.value for example in outcome.examples] == ["'1.5'", f"'{'x' * 59}…"]
+
+    def test_values_that_are_there_twice(self, runs: Runs) -> None:
+        rows = [*goods(150), *goods(2), {"url": ""}, {"url": ""}]
+        (outcome,) = runs.outcomes(rows, {"columns": {"url": {"unique": True}}}).values()
+        assert outcome.found == "2 of 152 values were there before"
+        assert str(outcome.examples[0]) == "'https://shop/0' at offset 100"
+        # in another run they are no repetition
+        (outcome,) = runs.outcomes(goods(5), {"columns": {"url": {"unique": True}}}).values()
+        assert outcome.state == "passed"
+
+    def test_beyond_its_limit_unique_says_how_many_it_has_compared(
+        self, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checking, "MOST_COMPARED", 10)
+        rows = [*goods(12), *goods(1), {"url": "https://shop/11"}]
+        (outcome,) = runs.outcomes(rows, {"columns": {"url": {"unique": True}}}).values()
+        assert outcome.found == "1 of the first 10 values were there before"
+
+    def test_columns_that_are_new(self, runs: Runs) -> None:
+        (outcome,) = runs.outcomes(goods(5), {"new_columns": "fail"}).values()
+        assert outcome.state == "skipped"
+        (outcome,) = runs.outcomes(goods(5), {"new_columns": "fail"}).values()
+        assert outcome.state == "passed"
+        (outcome,) = runs.outcomes(goods(5, stars="5"), {"new_columns": "warn"}).values()
+        assert (outcome.state, outcome.found) == ("warning", "stars")
+        (outcome,) = runs.outcomes(goods(5, stars="5"), {"new_columns": "fail"}).values()
+        assert outcome.state == "passed"
+
+    def test_columns_that_no_row_has_any_more(self, runs: Runs) -> None:
+        runs.land(goods(5, stars="5"))
+        runs.land(goods(5))
+        (outcome,) = runs.outcomes(goods(5), {"missing_columns": "fail"}).values()
+        # not all landings before had `stars`
+        assert outcome.state == "passed"
+        (outcome,) = runs.outcomes(goods(5, price=None), {"missing_columns": "fail"}).values()
+        assert (outcome.state, outcome.found) == ("failed", "price")
+
+    @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+    def test_all_formats_are_checked_alike(self, runs: Runs, name: str) -> None:
+        checks = {"columns": {"price": {"filled": 0.9, "pattern": r"\d\.\d\d", "unique": True}}}
+        rows = [*goods(1, price=1.25), *goods(1, price="1.25"), *goods(1, price="2"), *goods(1, price="")]
+        outcomes = runs.outcomes(rows, checks, file_format=make_format(name))
+        assert {check: outcome.found for check, outcome in outcomes.items()} == {
+            "columns.price.filled": "filled in 75 % of 4 rows",
+            "columns.price.pattern": "1 of 3 values do not match",
+            "columns.price.unique": "1 of 3 values were there before",
+        }
+
+
+class TestFailures:
+    CHECKS: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}  # noqa: RUF012
+
+    def test_nothing_is_committed_or_marked_and_the_message_says_why_and_what_next(self, runs: Runs) -> None:
+        marks: list[str] = []
+        runs.land(goods(5), self.CHECKS, mark=lambda: marks.append("marked"))
+        before = runs.folder.manifest()
+        with pytest.raises(ChecksFailed) as failure:
+            runs.land(goods(4, price=""), self.CHECKS, mark=lambda: marks.append("marked"))
+        assert runs.folder.manifest() == before
+        assert marks == ["marked"]
+        where = shlex.quote(runs.folder.destination.url)
+        assert str(failure.value).splitlines() == [
+            f"1 check failed for task t at {where}: columns.price.filled: filled in 0 % of 4 rows "
+            "('' at offset 5); expected: filled in at least 95 % of the rows. Nothing was committed or "
+            "marked; the 4 rows that were read stay staged there. "
+            f"`webcollect landing accept {where}` lands them as they are, "
+            f"`webcollect landing discard {where} 'run 2'` leaves them out; "
+            "or change `checks` and clear the task"
+        ]
+        assert failure.value.permanent
+
+    def test_changed_checks_land_what_is_staged_without_reading_it_again(self, runs: Runs) -> None:
+        with pytest.raises(ChecksFailed):
+            runs.land(goods(250, price=""), self.CHECKS, max_part_bytes=1)
+        asked: list[int] = []
+        fetch = serving(runs.rows)
+        landed = runs._land(
+            "t", fetch=lambda offset: asked.append(offset) or fetch(offset), mode="incremental"
+        )
+        assert landed.manifest.rows == 250
+        assert runs.folder.rows() == runs.rows
+        # the last page and the first, to see whether the source still goes on from there
+        assert asked == [200, 0]
+
+    @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+    def test_an_interrupted_landing_is_checked_as_a_whole(self, runs: Runs, name: str) -> None:
+        chosen = make_format(name)
+        checks = {"columns": {"price": {"pattern": r"\d\.\d\d"}, "url": {"unique": True, "filled": 1}}}
+        rows = [*goods(1, price="no price"), *goods(149), *goods(151)]
+        options: dict[str, Any] = {"max_part_bytes": 1, "file_format": chosen}
+        with pytest.raises(Crash):
+            runs.land(rows, checks, read=crashing_at(3), **options)
+        with pytest.raises(ChecksFailed) as failure:
+            runs.again(checks, **options)
+        found = {outcome.check: (outcome.found, outcome.examples) for outcome in failure.value.outcomes}
+        assert found["columns.price.pattern"][0] == "1 of 301 values do not match"
+        assert [str(each) for each in found["columns.price.pattern"][1]] == ["'no price' at offset 0"]
+        assert found["columns.url.unique"][0] == "150 of 301 values were there before"
+        assert "columns.url.filled" not in found
+
+    def test_a_source_that_has_nothing_new_has_too_few_rows(self, runs: Runs) -> None:
+        runs.land(goods(5))
+        before = runs.folder.names(), runs.folder.manifest()
+        with pytest.raises(
+            ChecksFailed, match=r"rows\.min: 0 rows; expected: at least 1\. Nothing was"
+        ) as failure:
+            runs.land([], {"rows": {"min": 1}, **self.CHECKS})
+        assert "staged" not in str(failure.value)
+        assert (runs.folder.names(), runs.folder.manifest()) == before
+
+    def test_the_export_is_marked_by_no_run_whose_checks_have_failed(self, runs: Runs) -> None:
+        runs.land(goods(5))
+        with pytest.raises(ChecksFailed):
+            runs.land([], {"rows": {"min": 1}}, mark=lambda: pytest.fail("marked"))
+
+    def test_a_warning_is_committed_and_a_retry_tells_of_it(self, runs: Runs) -> None:
+        landed = runs.land(goods(4, price=""), self.CHECKS, on_failed_checks="warn")
+        assert [outcome.state for outcome in landed.checks] == ["failed"]
+        assert runs.folder.rows() == runs.rows
+        assert runs.again(self.CHECKS).checks == landed.checks
+        # another run's checks are its own
+        assert runs.land(goods(1)).checks == ()
+
+    def test_the_rows_of_a_failed_run_and_of_the_next_are_checked_together(self, runs: Runs) -> None:
+        with pytest.raises(ChecksFailed):
+            runs.land(goods(10, price=""), self.CHECKS)
+        with pytest.raises(ChecksFailed, match=r"filled in 90\.9 % of 110 rows"):
+            runs.land(goods(100), self.CHECKS)
+        runs.land(goods(100), self.CHECKS)
+        assert runs.folder.rows() == runs.rows
