@@ -266,6 +266,25 @@ def _shown(value: Any) -> str:
     return ""
 
 
+class _AttemptStore(dict[str, Any]):
+    """Stores values for one attempt of a task, with the methods of Airflow's ``task_state_store``."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+def task_store(context: Any) -> Any:
+    """Return where a task keeps values for its later attempts; before Airflow 3.3, for this attempt alone.
+
+    :param context: of the attempt.
+    """
+    store = context.get("task_state_store")
+    return context.setdefault("webcollect_store", _AttemptStore()) if store is None else store
+
+
 class WebCollectOperator(ProviderOperator):
     """Base of the operators: the connection, and how errors fail the task.
 
@@ -298,13 +317,21 @@ class WebCollectOperator(ProviderOperator):
 
     def execute(self, context: Context) -> Any:
         """Perform the operation; an error that a retry cannot fix fails the task without retries."""
-        with self.errors():
-            return self.perform(WebCollectHook(self.webcollect_conn_id))
+        with self.errors(context):
+            return self.perform(self.open_hook(context))
+
+    def open_hook(self, context: Context) -> WebCollectHook:
+        """Return the hook of the connection.
+
+        :param context: of the attempt.
+        """
+        return WebCollectHook(self.webcollect_conn_id)
 
     @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self, context: Context) -> Iterator[None]:
         """Return a context manager that fails the task without retries where the service's error requires it.
 
+        :param context: of the attempt.
         :raises AirflowFailException: for a permanent error, and if it is not known whether an operation that
             is not idempotent took effect, whatever interrupted it (a lost response, the task's
             `execution_timeout`).
@@ -316,8 +343,17 @@ class WebCollectOperator(ProviderOperator):
             if unknown is None:
                 fail_if_permanent(error)
             elif not self.retry_unknown_outcome:
-                fail_without_retries(self, self._advice(unknown), error)
+                self.end_unknown(context, unknown, error)
             raise
+
+    def end_unknown(self, context: Context, unknown: OutcomeUnknown, error: BaseException) -> None:
+        """Fail the task without retries, see :func:`fail_without_retries`.
+
+        :param context: of the attempt.
+        :param unknown: what is not known.
+        :param error: what ended the call.
+        """
+        fail_without_retries(self, self._advice(unknown), error)
 
     def _advice(self, unknown: OutcomeUnknown) -> str:
         hint = " ".join(filter(None, (str(unknown), self.what_to_check())))
@@ -349,10 +385,12 @@ class WebCollectTaskOperator(WebCollectOperator):
         super().__init__(**kwargs)
         self.collection_task_id = collection_task_id
 
-    def execute(self, context: Context) -> Any:
-        """Store the link to the task and perform the operation."""
-        with self.errors():
-            self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
-            hook = WebCollectHook(self.webcollect_conn_id)
-            store_task_link(context, hook, self.collection_task_id)
-            return self.perform(hook)
+    def open_hook(self, context: Context) -> WebCollectHook:
+        """Return the hook of the connection, and store the link to the task.
+
+        :param context: of the attempt.
+        """
+        self.collection_task_id = validation.text("collection_task_id", self.collection_task_id)
+        hook = super().open_hook(context)
+        store_task_link(context, hook, self.collection_task_id)
+        return hook

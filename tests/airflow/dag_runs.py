@@ -60,30 +60,35 @@ def make_dag(**options: Any) -> DAG:
     return DAG(dag_id=f"dag_{next(_numbers)}", **{**usual, **options})
 
 
-def run_dag(dag: DAG, conf: dict[str, Any] | None = None, **when: Any) -> FinishedRun:
+def run_dag(
+    dag: DAG, conf: dict[str, Any] | None = None, *, when_idle: Callable[[], object] = int, **when: Any
+) -> FinishedRun:
     """Run a DAG to its end with ``dag.test()``.
 
+    :param when_idle: called again and again while no task can run, as a person would act then.
     :param when: what that takes beside, such as the logical date.
     """
     if AIRFLOW_V_3_0_PLUS:
         _register(dag)
-    with mock.patch("time.sleep", functools.partial(_sleep, time.sleep)):
+    with mock.patch("time.sleep", functools.partial(_sleep, time.sleep, when_idle)):
         run = dag.test(run_conf=conf, **when)
     return _finished(dag.dag_id, run.run_id)
 
 
-def run_tasks(*make: Callable[[], Any], **options: Any) -> FinishedRun:
+def run_tasks(*make: Callable[[], Any], when_idle: Callable[[], object] = int, **options: Any) -> FinishedRun:
     """Run operators, one after the other, as a DAG run; each is made inside the DAG."""
     with make_dag(**options) as dag:
         tasks = [each() for each in make]
         for first, second in itertools.pairwise(tasks):
             first >> second
-    return run_dag(dag)
+    return run_dag(dag, when_idle=when_idle)
 
 
-def _sleep(sleep: Callable[[float], None], seconds: float) -> None:
+def _sleep(sleep: Callable[[float], None], when_idle: Callable[[], object], seconds: float) -> None:
     """Sleep, but for moments while `dag.test()` has nothing to do: it looks again once a second."""
     is_idle = sys._getframe(1).f_code is inspect.unwrap(DAG.test).__code__
+    if is_idle:
+        when_idle()
     sleep(0.02 if is_idle else seconds)
 
 
