@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-#: What the smoke tests need of the checkout; not the package.
-SMOKE, DEMO, EXAMPLES = Path(__file__).with_name("smoke.py"), ROOT / "demo", ROOT / "example_dags"
+SMOKE = Path(__file__).with_name("smoke.py")
+#: What these tests, and those of a person's answers, need of the checkout; not the package.
+NEEDED = ("demo", "example_dags", "tests/real_airflow")
+ANSWERS = "tests/real_airflow/test_answers.py"
 FOLDER = Path(".cache/matrix").resolve()
 #: The first Python that an Airflow does not run on, where the range matters.
 TOO_NEW = {"2.11": (3, 13)}
@@ -75,10 +77,10 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     begin = time.monotonic()
     # a folder of its own, since pytest would take the settings and the package of the checkout
     shutil.copy(SMOKE, folder)
-    for needed in (DEMO, EXAMPLES):
-        shutil.copytree(needed, folder / needed.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for needed in NEEDED:
+        shutil.copytree(ROOT / needed, folder / needed, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\n")
-    tested = run(interpreter, "-m", "pytest", "-p", "no:cacheprovider", SMOKE.name, folder=folder)
+    tested = run(interpreter, "-m", "pytest", "-p", "no:cacheprovider", SMOKE.name, ANSWERS, folder=folder)
     failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", tested.stdout, re.MULTILINE)
     if tested.returncode:
         print(tested.stdout + tested.stderr)
