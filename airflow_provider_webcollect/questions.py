@@ -13,6 +13,7 @@ import airflow
 import msgspec
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS, AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -86,6 +87,18 @@ def check_available(argument: str, value: object) -> None:
             "waiting for a person's answer needs a newer apache-airflow-providers-standard on Airflow 3.1 "
             "and 3.2: one with `airflow.providers.standard.triggers.hitl`",
         )
+
+
+def checked_timeout(ask_timeout: object) -> timedelta | None:
+    """Return the argument ``ask_timeout`` as a timedelta; None for no limit.
+
+    :param ask_timeout: a timedelta, or seconds.
+    :raises InvalidArgument: if it is neither.
+    """
+    if ask_timeout is None:
+        return None
+    seconds = ask_timeout.total_seconds() if isinstance(ask_timeout, timedelta) else ask_timeout
+    return timedelta(seconds=validation.seconds("ask_timeout", seconds))
 
 
 def _has_trigger() -> bool:

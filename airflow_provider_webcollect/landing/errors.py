@@ -51,16 +51,18 @@ class ChecksFailed(LandingError):
     """Rows are not what the checks ask for; nothing was committed, and what was read stays staged.
 
     :param outcomes: the :class:`~.landing.checks.CheckOutcome` of each check that failed.
+    :param rows: how many rows are staged.
     """
 
     permanent = True
 
-    def __init__(self, message: str, outcomes: Sequence[Any] = ()) -> None:
+    def __init__(self, message: str, outcomes: Sequence[Any] = (), rows: int = 0) -> None:
         super().__init__(message)
         self.outcomes = tuple(outcomes)
+        self.rows = rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.outcomes)
+        return type(self), (str(self), self.outcomes, self.rows)
 
 
 class PartsMissing(LandingError):

@@ -72,14 +72,14 @@ class InReview(NamedTuple):
 def in_review(
     path: Any, *, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
 ) -> tuple[InReview, ...]:
-    """Return the rows of a landing that wait for a decision, the staged ones last.
+    """Return the rows of a landing that wait for a decision, the staged ones first.
 
     :param path: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
     """
-    return waiting_in(_read(Folder(*locate(path, storage_options, storage_conn_id))))
+    return waiting_in(Folder(*locate(path, storage_options, storage_conn_id)))
 
 
 def accept(
@@ -235,8 +235,12 @@ def _busy(folder: Folder) -> DestinationBusy:
     return DestinationBusy(f"another landing has written to {folder.url}; try again")
 
 
-def waiting_in(found: FolderState) -> tuple[InReview, ...]:
-    """Return the rows in a folder that wait for a decision, the staged ones last."""
+def waiting_in(folder: Folder) -> tuple[InReview, ...]:
+    """Return the rows in a folder that wait for a decision, the staged ones first."""
+    return _waiting(_read(folder))
+
+
+def _waiting(found: FolderState) -> tuple[InReview, ...]:
     manifest, progress = found.manifest, found.progress
     there = [
         InReview("quarantined", each.run, each.rows, each.folder, each.checks)
@@ -247,7 +251,7 @@ def waiting_in(found: FolderState) -> tuple[InReview, ...]:
     # else they were committed already, or others have committed before them
     if progress.base == (manifest.landing_id if manifest else None):
         rows = sum(part.rows for part in progress.parts)
-        there.append(InReview("staged", progress.run, rows, None, progress.refused))
+        there.insert(0, InReview("staged", progress.run, rows, None, progress.refused))
     return tuple(there)
 
 
@@ -278,9 +282,9 @@ class Review:
         self._timing = timing or Timing()
 
     def _choose(self, run_id: str | None) -> InReview:
-        there = waiting_in(self.found)
+        there = _waiting(self.found)
         of_run = [each for each in there if run_id in (None, each.run.run_id)]
-        # a run that was cleared may have failed its checks twice: one after the other
+        # a run that was cleared may have failed its checks twice: those staged have to be decided on first
         if of_run and (run_id is not None or len(of_run) == 1):
             return of_run[0]
         listed = ", ".join(map(str, there))

@@ -252,6 +252,7 @@ def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFaile
         f"{checks} failed for {job.source} at {where}: {'; '.join(map(str, failed))}. Nothing was committed "
         f"or marked{ways}",
         failed,
+        rows,
     )
 
 

@@ -17,6 +17,7 @@ from airflow_provider_webcollect.questions import (
     answer_of,
     ask,
     check_available,
+    checked_timeout,
 )
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument, OutcomeUnknown, unknown_outcome
@@ -89,18 +90,11 @@ class AskingOperator(WebCollectOperator):
                 self.retry_unknown_outcome,
                 'with `on_unknown_outcome="ask"` a person decides whether it is sent again',
             )
-        self._timeout()
+        checked_timeout(self.ask_timeout)
         # nobody would have filled in the form
         defaults = self.options[1:] if self.answer_params else self.options
         if self.ask_default is not None:
             validation.one_of("ask_default", self.ask_default, defaults)
-
-    def _timeout(self) -> timedelta | None:
-        timeout = self.ask_timeout
-        if timeout is None:
-            return None
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        return timedelta(seconds=validation.seconds("ask_timeout", seconds))
 
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection, once the arguments are checked."""
@@ -136,7 +130,7 @@ class AskingOperator(WebCollectOperator):
             options=self.options,
             params=self.answer_params,
             default=self.ask_default,
-            timeout=self._timeout(),
+            timeout=checked_timeout(self.ask_timeout),
         )
 
     def execute_answer(self, context: Context, event: Any, reason: str, **kept: Any) -> Any:
@@ -158,7 +152,7 @@ class AskingOperator(WebCollectOperator):
             if answer and answer.option == SEND_AGAIN:
                 return self.send(context)
             self.forget(context)
-            said = answer or f"Nobody answered within {self._timeout()}."
+            said = answer or f"Nobody answered within {checked_timeout(self.ask_timeout)}."
             raise AirflowFailException(
                 f"{OutcomeUnknown(reason)} {self.what_to_check()} {said} Clear the task to repeat it."
             )

@@ -7,7 +7,7 @@ import itertools
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -39,6 +39,7 @@ from airflow_provider_webcollect.links import (
     store_export_link,
     store_task_link,
 )
+from airflow_provider_webcollect.questions import check_available, checked_timeout
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -46,6 +47,7 @@ from airflow_provider_webcollect.service.pauses import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -132,6 +134,8 @@ def _refuse_shared_folders(found: list[Place]) -> None:
             )
 
 
+#: What a person can decide on rows that have failed their checks; those in the middle for ``incremental``.
+DECISIONS = ("accept", "quarantine", "discard", "fail")
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
 
@@ -212,7 +216,12 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     :param on_failed_checks: ``fail`` (default) commits nothing and fails the task without retries; what was
         read stays staged, until a person accepts or discards it. ``warn`` commits, with a warning.
         ``quarantine``, for ``incremental``, sets the run's rows apart under ``_quarantine/``, marks nothing,
-        and the next run goes on behind them. (templated)
+        and the next run goes on behind them. ``ask``, on Airflow 3.1 and later, lets the task wait for a
+        person, without a worker slot: to accept, quarantine or discard the rows, or to fail. (templated)
+    :param ask_timeout: for ``ask``: how long the task waits for an answer, as a timedelta or in seconds; None
+        (default) for without a limit.
+    :param ask_default: for ``ask``: what counts if nobody answers in time: ``accept``, ``fail`` (default)
+        and, for ``incremental``, ``quarantine`` or ``discard``; with None the task fails too.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
         long as the service requests (``Retry-After``), see
@@ -277,7 +286,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         max_concurrency: int = 8,
         settle: float = SETTLE_SECONDS,
         checks: Mapping[str, Any] | None = None,
-        on_failed_checks: OnFailedChecks = "fail",
+        on_failed_checks: OnFailedChecks | Literal["ask"] = "fail",
+        ask_timeout: timedelta | float | None = None,
+        ask_default: str | None = "fail",
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -306,6 +317,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.settle = settle
         self.checks = checks
         self.on_failed_checks = on_failed_checks
+        self.ask_timeout = ask_timeout
+        self.ask_default = ask_default
         self.webcollect_conn_id = webcollect_conn_id
         self._transferred: list[Transferred] = []
         check_now(self, self._check)
@@ -319,8 +332,21 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             for place in found:
                 _refuse_other_storage(place.folder)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
+        if self.on_failed_checks == "ask":
+            self._check_asking()
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What a person can answer."""
+        return DECISIONS if self.mode == "incremental" else (DECISIONS[0], DECISIONS[-1])
+
+    def _check_asking(self) -> None:
+        check_available("on_failed_checks", self.on_failed_checks)
+        checked_timeout(self.ask_timeout)
+        if self.ask_default is not None:
+            validation.one_of("ask_default", self.ask_default, self.options)
 
     def _places(self) -> list[Place]:
         """Return each source with its folder."""
@@ -354,18 +380,46 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             max_part_bytes=self.max_part_bytes,
             settle=self.settle,
             checks=self.checks,
-            on_failed_checks=self.on_failed_checks,
+            # a person decides on what is staged
+            on_failed_checks="fail" if self.on_failed_checks == "ask" else self.on_failed_checks,
         )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Land the rows and return the summary."""
+        """Land the rows and return the summary; with ``on_failed_checks="ask"`` a person may decide first."""
+        from airflow_provider_webcollect.landing.errors import ChecksFailed, SomeFailed
+        from airflow_provider_webcollect.transfers import decisions
+
+        with airflow_errors():
+            try:
+                return self._execute(context)
+            except (ChecksFailed, SomeFailed) as error:
+                failed = decisions.failed_checks(error) if self.on_failed_checks == "ask" else {}
+                if failed:
+                    decisions.ask_about(self, context, failed)
+                raise
+
+    def execute_answer(self, context: Context, event: Any) -> dict[str, Any]:
+        """Do with the staged rows what a person has chosen, and return the summary.
+
+        :raises AirflowFailException: for the option ``fail``, and if nobody has answered in time.
+        """
+        from airflow_provider_webcollect.transfers import decisions
+
+        with airflow_errors():
+            self._check()
+            paths = [storage_path(place.folder, self.object_storage_conn_id) for place in self._places()]
+            decisions.decide(self, [folder_at(path) for path in paths], _run(context["ti"]), event)
+        # what is committed by now is reported; an answer that cannot be used leads to the question again
+        return self.execute(context)
+
+    def _execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_webcollect.landing.run import Unreported
         from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
         # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
         # what a failed task has landed, the next run reports.
-        with airflow_errors(), Stop() as stop, Unreported() as unreported:
+        with Stop() as stop, Unreported() as unreported:
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from airflow.settings import Session
 from sqlalchemy import text
 
@@ -25,6 +25,7 @@ from airflow_provider_webcollect.questions import Answer, UnusableAnswer, answer
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
 from tests.airflow.executions import Store, execute
+from tests.airflow.people import Person, asks, waits
 from tests.airflow.proxy import proxy
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ pytestmark = [
         speed=200, wait_seconds=0, run_seconds=2, stale_seconds=0, enforce_limits=False
     ),
 ]
-asks = pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="this Airflow cannot ask")
-# `dag.test()` of earlier versions wants a triggerer's connection to the API server
-waits = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="this Airflow's `dag.test()` does not wait")
-
 START = "/cloudextraction/subtasks:start"
 STATUS = "/cloudextraction/statuses/v2"
 COPY, COPIES = "/task/copy", "/task/copies"
@@ -51,36 +48,6 @@ ASK: dict[str, Any] = {
     "retries": 1,
     "retry_delay": timedelta(0),
 }
-
-
-class Person:
-    """Answers the next question of each task that waits.
-
-    :ivar bodies: what was asked.
-    """
-
-    def __init__(self, option: str, **params: Any) -> None:
-        self._answer = {"chosen_options": [option], "params_input": params}
-        self.bodies: list[str] = []
-
-    def __call__(self) -> None:
-        """Answer a question, if there is one, by the function behind Airflow's API."""
-        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-        from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
-        from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
-
-        waiting = text(
-            "select body, dag_id, run_id, task_id, map_index "
-            "from task_instance join hitl_detail on ti_id = id "
-            "where state = 'awaiting_input' and responded_at is null"
-        )
-        with Session() as session:
-            for body, dag_id, run_id, task_id, map_index in session.execute(waiting).all():
-                payload = UpdateHITLDetailPayload(**self._answer)
-                user = SimpleAuthManagerUser(username="ada", role="admin")
-                update_hitl_detail(dag_id, run_id, task_id, payload, user, session, map_index)
-                self.bodies.append(body)
-            session.commit()
 
 
 def start(task: dict[str, Any], **arguments: Any) -> Callable[[], WebCollectStartSubTasksOperator]:

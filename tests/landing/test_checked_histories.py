@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing.checks import make_checks
-from airflow_provider_webcollect.landing.commit import read_folder
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import MANIFEST, Manifest, decode_manifest
@@ -89,7 +88,7 @@ class CheckedHistory(History):
         kind, number = self.chance.choice(["accept", "discard"]), self.chance.random()
 
         def work(place: Destination) -> Any:
-            there = waiting_in(read_folder(place))
+            there = waiting_in(place)
             run = there[int(number * len(there))].run.run_id if there else None
             return getattr(Review(place, run, stop=Pauses(), timing=AT_ONCE), kind)()
 

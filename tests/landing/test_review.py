@@ -215,8 +215,8 @@ class TestDecisions:
         with pytest.raises(ChecksFailed):
             quarantined.land(goods(4, price=""), CHECKS)
         there = in_review(quarantined.folder.location)
-        assert [str(each) for each in there] == ["3 rows of run 2 (quarantined)", "4 rows of run 3 (staged)"]
-        with pytest.raises(NothingToReview, match=r"name one of the runs .*: 3 rows of run 2 \(quar"):
+        assert [str(each) for each in there] == ["4 rows of run 3 (staged)", "3 rows of run 2 (quarantined)"]
+        with pytest.raises(NothingToReview, match=r"name one of the runs .*: 4 rows of run 3 \(sta"):
             accept(quarantined.folder.location)
 
     def test_staged_rows_are_accepted_and_the_next_run_reports_them(self, staged: Runs) -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from demo.airflow_api import TaskInstance
     from demo.real_airflow import RealAirflow
@@ -211,3 +213,35 @@ def has_store(airflow: RealAirflow) -> bool:
     """Whether this Airflow stores values of a task over its tries."""
     version = airflow.get("version")["version"]
     return tuple(map(int, version.split(".")[:2])) >= (3, 3)
+
+
+@pytest.fixture
+def changed(sandbox: Sandbox, task: str) -> str:
+    """The id of a collection task whose rows have no price any more."""
+    sandbox.control.change_rows(task, "price", "empty", from_row=0)
+    return task
+
+
+def test_a_person_accepts_rows_that_have_failed_their_checks(
+    airflow: RealAirflow, sandbox: Sandbox, changed: str, tmp_path: Path
+) -> None:
+    run = Asking(airflow, "asks_about_rows", task=changed, destination=f"file://{tmp_path}/landed")
+    asked = run.question()
+    assert "columns.price.filled: filled in 0 % of 10 rows" in asked["body"]
+    assert asked["options"] == ["accept", "quarantine", "discard", "fail"]
+    assert not (tmp_path / "landed" / "_manifest.json").exists()
+
+    run.answer("accept")
+    assert run.wait() == "success"
+    assert (run.result()["rows"], len(run.result()["uris"])) == (10, 1)
+    assert list(read_landing(tmp_path / "landed").iter_rows()) == sandbox.control.true_rows(changed)
+
+
+def test_rows_that_nobody_decides_on_in_time_become_what_the_default_says(
+    airflow: RealAirflow, changed: str, tmp_path: Path
+) -> None:
+    destination = f"file://{tmp_path}/landed"
+    run = Asking(airflow, "asks_about_rows_for_a_moment", task=changed, destination=destination)
+    assert run.wait() == "success"
+    assert (run.result()["rows"], run.result()["quarantined_rows"]) == (0, 10)
+    read_landing(tmp_path / "landed").verify()

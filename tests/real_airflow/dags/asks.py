@@ -8,6 +8,9 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectCopyTaskOperator,
     WebCollectStartSubTasksOperator,
 )
+from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
+    WebCollectToObjectStorageOperator,
+)
 
 ASK = {"on_unknown_outcome": "ask", "retries": 1, "retry_delay": timedelta(0)}
 START = {
@@ -17,6 +20,18 @@ START = {
     "deferrable": True,
     "poll_interval": 0.5,
     **ASK,
+}
+
+LAND = {
+    "task_id": "ask",
+    "collection_task_id": "{{ params.task }}",
+    "destination": "{{ params.destination }}",
+    "mode": "incremental",
+    "settle": 0,
+    "checks": {"columns": {"price": {"filled": 0.95}}},
+    "on_failed_checks": "ask",
+    "retries": 1,
+    "retry_delay": timedelta(0),
 }
 
 
@@ -37,6 +52,18 @@ def asks_about_copies():
     )
 
 
+@dag(schedule=None, params={"task": "", "destination": ""})
+def asks_about_rows():
+    WebCollectToObjectStorageOperator(**LAND)
+
+
+@dag(schedule=None, params={"task": "", "destination": ""})
+def asks_about_rows_for_a_moment():
+    WebCollectToObjectStorageOperator(ask_timeout=timedelta(seconds=1), ask_default="quarantine", **LAND)
+
+
+asks_about_rows()
+asks_about_rows_for_a_moment()
 asks_about_start()
 asks_about_start_for_a_moment()
 asks_about_copies()
