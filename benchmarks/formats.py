@@ -1,7 +1,8 @@
 """How fast rows are encoded: ``python benchmarks/formats.py [--rows N]``.
 
-The rows are the sandbox's: 8 fields, about 250 bytes, in pages of 1,000. Each line is the best of three
-passes in one process; the bytes are counted and dropped.
+The rows are the sandbox's: 8 fields, about 250 bytes, in pages of 1,000. Each figure is the best of three
+passes in one process; the bytes are counted and dropped. A landing also counts what the rows hold, the
+profile: the last columns have the speed with it, and how many times as long that takes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 import msgspec
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
+from airflow_provider_webcollect.landing.profile import Profiler
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS, MadeUpRows
 
 PAGE_ROWS = 1000
@@ -55,10 +57,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000, help="(default: %(default)s)")
     pages = list(made_up(parser.parse_args().rows))
-    print(f"{'format':18} {'rows/s':>12} {'MB':>8}")
+    rows = sum(map(len, pages))
+    print(f"{'format':18} {'rows/s':>12} {'MB':>8} {'profiled':>12} {'x':>6}")
     for name, file_format in FORMATS.items():
-        report(name, pages, partial(encode, pages, file_format))
-    report("csv.DictWriter", pages, partial(with_dict_writer, pages))
+        plain, megabytes = best_of(partial(encode, pages, file_format))
+        profiled, _ = best_of(partial(encode, pages, file_format, is_profiled=True))
+        speeds = f"{rows / plain:12,.0f} {megabytes:8.1f} {rows / profiled:12,.0f} {profiled / plain:6.2f}"
+        print(f"{name:18} {speeds}", flush=True)
+    seconds, megabytes = best_of(partial(with_dict_writer, pages))
+    print(f"{'csv.DictWriter':18} {rows / seconds:12,.0f} {megabytes:8.1f}")
 
 
 def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
@@ -69,9 +76,10 @@ def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
         yield msgspec.json.decode(body, type=list[msgspec.Raw])
 
 
-def encode(pages: Pages, file_format: FileFormat, sink: Counter) -> None:
+def encode(pages: Pages, file_format: FileFormat, sink: Counter, *, is_profiled: bool = False) -> None:
     """Write one part."""
-    with file_format.writer(sink, file_format.columns_after()) as writer:
+    profiler = Profiler() if is_profiled else None
+    with file_format.writer(sink, file_format.columns_after(), profiler) as writer:
         for page in pages:
             writer.write(page)
 
@@ -84,15 +92,15 @@ def with_dict_writer(pages: Pages, sink: Counter) -> None:
         sink.write(text.getvalue().encode())
 
 
-def report(name: str, pages: Pages, work: Callable[[Counter], None]) -> None:
-    """Print the best of some passes."""
+def best_of(work: Callable[[Counter], None]) -> tuple[float, float]:
+    """Return the seconds of the best of some passes, and the megabytes written."""
     best = float("inf")
     for _ in range(PASSES):
         sink = Counter()
         start = time.perf_counter()
         work(sink)
         best = min(best, time.perf_counter() - start)
-    print(f"{name:18} {sum(map(len, pages)) / best:12,.0f} {sink.bytes / 1e6:8.1f}", flush=True)
+    return best, sink.bytes / 1e6
 
 
 if __name__ == "__main__":

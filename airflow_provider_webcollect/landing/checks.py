@@ -27,6 +27,8 @@ MOST_USUAL, LEAST_USUAL = 10, 4
 #: How many values of a column ``unique`` compares: beyond these it would take too much memory.
 MOST_COMPARED = 1_000_000
 _EXAMPLES = 3
+#: How many names of columns an outcome lists.
+_NAMED = 10
 _SHOWN_CHARACTERS = 60
 _encode = msgspec.json.Encoder().encode
 
@@ -243,12 +245,11 @@ class ValueCounter:
         """Whether the profile of rows does not tell enough."""
         return any(each.checks.pattern or each.checks.unique for each in self.columns.values())
 
-    def add(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
         """Count rows, see :class:`~.landing.profile.Inspector`."""
         for name, values in self.columns.items():
             if name in names:
-                index = names.index(name)
-                values.add([row[index] for row in rows], self.offset)
+                values.add(columns[names.index(name)], self.offset)
             elif rows:
                 values.not_filled.note(UNSET, self.offset)
 
@@ -337,7 +338,7 @@ def _outcome(
 
 
 def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[CheckOutcome]:
-    found, outcomes = f"{rows:,} rows", []
+    found, outcomes = "1 row" if rows == 1 else f"{rows:,} rows", []
     if checks.min is not None:
         outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", found))
     counts = [record.rows for record in history]
@@ -391,6 +392,11 @@ def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[
     return outcomes
 
 
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(name[:_SHOWN_CHARACTERS] for name in names[:_NAMED]) + more
+
+
 def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:
     known = [set(record.filled) for record in history]
     here, ever = set(profile.columns), set().union(*known)
@@ -409,5 +415,5 @@ def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> li
             outcomes.append(CheckOutcome(name, "passed", expected, "no other"))
         else:
             state: State = "failed" if level == "fail" else "warning"
-            outcomes.append(CheckOutcome(name, state, expected, ", ".join(sorted(names))))
+            outcomes.append(CheckOutcome(name, state, expected, _listed(sorted(names))))
     return outcomes

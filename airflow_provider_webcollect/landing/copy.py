@@ -17,7 +17,7 @@ import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
-from airflow_provider_webcollect.landing.formats.base import table
+from airflow_provider_webcollect.landing.formats.base import columns_of
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.job import Job, intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint, Part, Progress, part_name
@@ -402,7 +402,7 @@ class PartsWriter:
         with self._job.folder.opened(part.name) as file:
             rows = reader.rows(file)
             while batch := list(itertools.islice(rows, _ROWS_AGAIN)):
-                self.values.add(names, table(batch, names))
+                self.values.add(names, columns_of(batch, names), len(batch))
 
     def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
         """Write the next part.

@@ -130,11 +130,12 @@ class Inspector(Protocol):
     def first(self) -> tuple[str, ...]:
         """The names of columns that it needs, however many others there are."""
 
-    def add(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]], /) -> object:
+    def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int, /) -> object:
         """Look at rows.
 
         :param names: of the columns.
-        :param rows: a value for each column; ``UNSET`` where a row lacks it.
+        :param columns: the values of each column; ``UNSET`` where a row lacks it.
+        :param rows: how many rows.
         """
 
 
@@ -153,15 +154,15 @@ class Profiler:
         self._rows = 0
         self._is_cut = False
 
-    def add(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        self._rows += len(rows)
-        for name, values in zip(names, zip(*rows, strict=True), strict=False):
+    def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
+        self._rows += rows
+        for name, values in zip(names, columns, strict=True):
             if name in self._columns or len(self._columns) < MAX_COLUMNS:
                 _add(self._columns, {name: ColumnProfile.of(values)})
             else:
                 self._is_cut = True
         if self._other is not None:
-            self._other.add(names, rows)
+            self._other.add(names, columns, rows)
 
     def profile(self, rows: int) -> Profile:
         """Return the counts.

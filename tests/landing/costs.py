@@ -66,7 +66,7 @@ def with_rating(rows: Rows) -> Rows:
 
 def _profile(rows: Rows) -> Profile:
     profiler = Profiler()
-    profiler.add([*rows[0]], [(*row.values(),) for row in rows])
+    profiler.add([*rows[0]], [[row[name] for row in rows] for name in rows[0]], len(rows))
     return profiler.profile(len(rows))
 
 

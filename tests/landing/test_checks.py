@@ -86,7 +86,7 @@ class TestOutcomes:
         for _ in range(3):
             runs.land(goods(100))
         (outcome,) = runs.outcomes(goods(1), {"rows": {"min_of_usual": 0.5}}).values()
-        assert (outcome.state, outcome.found) == ("skipped", "1 rows, and 3 landings before this one")
+        assert (outcome.state, outcome.found) == ("skipped", "1 row, and 3 landings before this one")
 
     def test_what_replaces_a_landing_is_compared_with_what_was_replaced(self, runs: Runs) -> None:
         for _ in range(4):
@@ -152,6 +152,10 @@ class TestOutcomes:
         assert (outcome.state, outcome.found) == ("warning", "stars")
         (outcome,) = runs.outcomes(goods(5, stars="5"), {"new_columns": "fail"}).values()
         assert outcome.state == "passed"
+        many = {f"column_{number:02d}": "x" for number in range(13)}
+        (outcome,) = runs.outcomes(goods(5, **many), {"new_columns": "fail"}).values()
+        assert outcome.found.startswith("column_00, column_01, ")
+        assert outcome.found.endswith(", column_09 and 3 more")
 
     def test_columns_that_no_row_has_any_more(self, runs: Runs) -> None:
         runs.land(goods(5, stars="5"))

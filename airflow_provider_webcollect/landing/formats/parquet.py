@@ -19,10 +19,10 @@ from msgspec import UNSET
 from airflow_provider_webcollect.landing.errors import CastFailed
 from airflow_provider_webcollect.landing.formats import STRING, TYPES, Parquet, decimal_type
 from airflow_provider_webcollect.landing.formats.base import (
+    Column,
     Columns,
     SupportsWrite,
     TableWriter,
-    Values,
 )
 
 if TYPE_CHECKING:
@@ -64,19 +64,18 @@ class ParquetWriter(TableWriter):
             self._sink, schema(self.columns, self._wanted.column_types), self._wanted.compression
         )
 
-    def _append(self, batch: Sequence[Values]) -> None:
+    def _append(self, columns: Sequence[Column], rows: int) -> None:
         import pyarrow as pa
 
         assert self._file is not None
         schema = self._file.schema
-        columns = [
-            self._typed(column, as_texts(values))
-            for column, values in zip(schema, zip(*batch, strict=True), strict=True)
+        arrays = [
+            self._typed(column, as_texts(values)) for column, values in zip(schema, columns, strict=True)
         ]
-        self._held.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        self._held_rows += len(batch)
+        self._held.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        self._held_rows += rows
         self._held_bytes += self._held[-1].nbytes
-        self._rows += len(batch)
+        self._rows += rows
         if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
             self._write_row_group()
 

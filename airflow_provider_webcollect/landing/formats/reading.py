@@ -18,7 +18,7 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import Compression, require
-from airflow_provider_webcollect.landing.formats.base import Columns, Row, batches, decode_rows, table
+from airflow_provider_webcollect.landing.formats.base import Columns, Row, batches, columns_of, decode_rows
 from airflow_provider_webcollect.landing.formats.text import decompressed
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ class _JsonLines(_Text):
         for lines in self._lines(source):
             for batch in map(_batch, batches([msgspec.Raw(line) for line in lines])):
                 columns.add(columns.missing([batch]))
-                values = zip(*table(batch, columns.names), strict=True)
-                found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=False)}
+                values = columns_of(batch, columns.names)
+                found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=True)}
                 yield pa.table({**found, _ROWS: pa.nulls(len(batch))})
 
     def _count(self, chunks: Iterator[bytes]) -> int:

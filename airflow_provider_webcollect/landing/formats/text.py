@@ -11,12 +11,12 @@ import msgspec
 
 from airflow_provider_webcollect.landing.formats import Compression, require_compression
 from airflow_provider_webcollect.landing.formats.base import (
+    Column,
     Columns,
     InspectedRows,
     RowWriter,
     SupportsWrite,
     TableWriter,
-    Values,
     slices,
 )
 
@@ -163,8 +163,8 @@ class CsvWriter(TableWriter):
     def _head(self) -> None:
         self._output.write(_encoded([self.columns], self._sanitize))
 
-    def _append(self, batch: Sequence[Values]) -> None:
-        self._output.write(_encoded(batch, self._sanitize))
+    def _append(self, columns: Sequence[Column], rows: int) -> None:
+        self._output.write(_encoded(list(zip(*columns, strict=True)), self._sanitize))
 
     def _end(self) -> None:
         self._output.close()
