@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from urllib.parse import SplitResult
 
     from airflow.providers.common.compat.openlineage.facet import Dataset
@@ -101,6 +100,22 @@ def landing_asset(destination: object) -> Asset | None:
     return None
 
 
+class LandedSource(NamedTuple):
+    """What an event says of one collection task.
+
+    :ivar rows: None if they are not known.
+    :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
+    :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
+    :ivar manifest: of its landing.
+    """
+
+    collection_task_id: str
+    rows: int | None
+    filled: dict[str, float]
+    checks: list[dict[str, Any]]
+    manifest: str
+
+
 class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What a landing says in the ``extra`` of an asset event: the transfer writes it, consumers read it.
 
@@ -171,11 +186,25 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
         """Return the collection tasks whose rows have landed."""
         return _listed(self.collection_task_ids, self.collection_task_id)
 
-    def sources(self) -> list[dict[str, Any]]:
-        """Return the collection tasks with their rows; None for rows that are not known."""
-        tasks, rows = self.tasks(), _listed(self.source_rows, self.rows)
-        known: Sequence[int | None] = rows if len(rows) == len(tasks) else [None] * len(tasks)
-        return [{"collection_task_id": task, "rows": count} for task, count in zip(tasks, known, strict=True)]
+    def sources(self) -> list[LandedSource]:
+        """Return what it says of each collection task."""
+        tasks = self.tasks()
+
+        def of_each(several: Any, one: Any, unknown: Any) -> list[Any]:
+            found = _listed(several, one)
+            return found if len(found) == len(tasks) else [unknown] * len(tasks)
+
+        return [
+            LandedSource(*facts)
+            for facts in zip(
+                tasks,
+                of_each(self.source_rows, self.rows, None),
+                of_each(self.source_filled, self.filled, {}),
+                of_each(self.source_checks, self.checks, []),
+                of_each(self.manifests, self.manifest, ""),
+                strict=True,
+            )
+        ]
 
     def all_manifests(self) -> list[str]:
         """Return the manifests of all its landings."""

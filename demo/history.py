@@ -42,6 +42,8 @@ class History:
     :ivar age: of the newest run.
     :ivar tasks: its collection tasks.
     :ivar map_index: of the Airflow task, if it is mapped.
+    :ivar empty: in how many of the newest runs the price is missing, which fails a check.
+    :ivar quarantines: whether the rows of such runs are quarantined.
     """
 
     dag_id: str
@@ -50,10 +52,13 @@ class History:
     age: datetime.timedelta = datetime.timedelta(hours=2)
     tasks: Sequence[str] = ()
     map_index: int = -1
+    empty: int = 0
+    quarantines: bool = False
 
 
 def histories(task_ids: Sequence[str] = ()) -> list[History]:
-    """Return a history of each kind: all well, late, odd, without rows, failed, of twelve sources, mapped.
+    """Return a history of each kind: all well, late, odd, without rows, failed, of twelve sources, mapped,
+    with a column that has become empty, with quarantined rows.
 
     :param task_ids: ids of collection tasks of the service, which its page of tasks then shows.
     """
@@ -78,6 +83,8 @@ def histories(task_ids: Sequence[str] = ()) -> list[History]:
         history("alerts_daily", [count if count > 4 else 0 for count in usual(30, 5)]),
         history("shops_daily", usual(30, 5_000), tasks=[next(ids) for _ in range(12)]),
         history("old_catalogue", usual(20, 70), age=45 * DAY),
+        history("reviews_daily", usual(30, 1_200), empty=4),
+        history("offers_daily", usual(30, 600), empty=2, quarantines=True),
         *(history("regions_daily", usual(30, 200), map_index=index) for index in range(3)),
     ]
 
@@ -103,7 +110,7 @@ def fill(session: Session, now: datetime.datetime, task_ids: Sequence[str] = ())
     tasks, fields, events = [], [], []
     for history in made:
         name = _asset(history)
-        for ended_at, rows in _runs(history, now):
+        for index, (ended_at, rows) in enumerate(_runs(history, now)):
             run_id = f"scheduled__{ended_at.isoformat()}"
             run = {"dag_id": history.dag_id, "run_id": run_id}
             runs[history.dag_id, run_id] = {
@@ -121,7 +128,7 @@ def fill(session: Session, now: datetime.datetime, task_ids: Sequence[str] = ())
             fields.append({**task, "rendered_fields": rendered})
             if rows is not None:
                 event = {f"source_{name}": value for name, value in task.items()}
-                extra = _event(history, name, rows)
+                extra = _event(history, name, index, rows)
                 events.append({**event, "asset_id": assets[name].id, "extra": extra, "timestamp": ended_at})
     session.execute(insert(DagRun.__table__), list(runs.values()))
     session.execute(insert(TaskInstance.__table__), tasks)
@@ -164,20 +171,29 @@ def _runs(history: History, now: datetime.datetime) -> Iterator[tuple[datetime.d
         yield now - history.age - history.every * (len(history.rows) - 1 - index), rows
 
 
-def _event(history: History, name: str, rows: int) -> dict[str, Any]:
-    """Return what a landing leaves in its asset event."""
+def _event(history: History, name: str, index: int, rows: int) -> dict[str, Any]:
+    """Return what a landing leaves in its asset event.
+
+    :param index: of the run.
+    """
     folder = f"s3://lake/{name}"
+    is_bad = index >= len(history.rows) - history.empty
+    apart = rows if is_bad and history.quarantines else 0
+    landed = rows - apart
     facts: dict[str, Any] = {
         "webcollect_conn_id": "webcollect_default",
         "destination": folder,
-        "rows": rows,
+        "rows": landed,
         "total_rows": rows * 30,
-        "bytes": rows * 240,
-        "parts": 1,
+        "bytes": landed * 240,
+        "parts": 1 if landed else 0,
         "duration": round(1 + rows / 2000, 1),
+        "quarantined_rows": apart,
     }
+    filled = _filled(index, is_bad) if landed else {}
+    checks = [_check(is_bad, rows)] if history.empty else []
     if len(history.tasks) == 1:
-        one = {"collection_task_id": history.tasks[0], "lotno": None}
+        one = {"collection_task_id": history.tasks[0], "lotno": None, "filled": filled, "checks": checks}
         return {**facts, **one, "manifest": f"{folder}/_manifest.json", "uris": None}
     share = rows // len(history.tasks)
     return {
@@ -185,6 +201,25 @@ def _event(history: History, name: str, rows: int) -> dict[str, Any]:
         "collection_task_ids": list(history.tasks),
         "manifests": [f"{folder}/{task_id}/_manifest.json" for task_id in history.tasks],
         "source_rows": [share] * (len(history.tasks) - 1) + [rows - share * (len(history.tasks) - 1)],
+        "source_filled": [filled] * len(history.tasks),
+        "source_checks": [checks] * len(history.tasks),
+    }
+
+
+def _filled(index: int, is_bad: bool) -> dict[str, float]:
+    """Return in which share of a run's rows each column is filled."""
+    others = {f"property_{number}": 1.0 for number in range(1, 8)}
+    price = 0.0 if is_bad else 0.98
+    return {"title": 1.0, "price": price, "rating": 0.8 + index % 5 / 100, "stock": 0.99, **others}
+
+
+def _check(is_bad: bool, rows: int) -> dict[str, Any]:
+    """Return what became of the check of the price."""
+    return {
+        "check": "columns.price.filled",
+        "state": "failed" if is_bad else "passed",
+        "expected": "filled in at least 90 % of the rows",
+        "found": f"filled in {0 if is_bad else 98} % of {rows:,} rows",
     }
 
 

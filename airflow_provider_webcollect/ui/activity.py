@@ -12,7 +12,7 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, func, select
 
 from airflow_provider_webcollect.common import GRACE, is_literal
-from airflow_provider_webcollect.ui.landings import IS_OURS
+from airflow_provider_webcollect.ui.landings import IS_OURS, OPEN_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.elements import ColumnElement
 
-#: How long failures are shown that no later run has made good, and those that one has.
-OPEN_DAYS, RECOVERED_HOURS = 7, 24
+#: How long failures are shown that a later run has made good; others are for ``OPEN_DAYS``.
+RECOVERED_HOURS = 24
 #: How many tasks at work, and how many failures, are shown.
 MOST_TASKS = 200
 #: A wait is near its timeout when this share of it, or less, is left.

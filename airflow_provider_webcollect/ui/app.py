@@ -26,7 +26,8 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response, status
 from sqlalchemy import select
 
 from airflow_provider_webcollect.ui.activity import read_activity
-from airflow_provider_webcollect.ui.landings import read_landings
+from airflow_provider_webcollect.ui.columns import read_columns
+from airflow_provider_webcollect.ui.landings import SeriesKey, read_landings
 from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def get_app() -> FastAPI:
     # without pages of documentation, which would be open to everybody
     app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
     app.get("/static/{name}")(_file)
-    app.get("/landings", dependencies=[Depends(requires_access_asset("GET"))])(_landings)
+    may_read_asset = requires_access_asset("GET")
+    app.get("/landings", dependencies=[Depends(may_read_asset)])(_landings)
+    app.get("/landings/{asset_id}/columns", dependencies=[Depends(may_read_asset)])(_columns)
     may_see_tasks = requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE)
     app.get("/activity", dependencies=[Depends(may_see_tasks)])(_activity)
     app.get("/connections")(_connections)
@@ -75,6 +78,15 @@ def _file(name: str, request: Request) -> Response:
 
 def _landings(user: GetUserDep, session: SessionDep, search: str = "") -> dict[str, Any]:
     return read_landings(session, _readable_dags(user), datetime.datetime.now(datetime.UTC), search)
+
+
+def _columns(
+    asset_id: int, dag_id: str, task_id: str, user: GetUserDep, session: SessionDep, map_index: int = -1
+) -> dict[str, Any]:
+    if dag_id not in _readable_dags(user):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"No landing of {dag_id} is known")
+    key = SeriesKey(asset_id, dag_id, task_id, map_index)
+    return read_columns(session, key, datetime.datetime.now(datetime.UTC))
 
 
 def _activity(user: GetUserDep, session: SessionDep) -> dict[str, Any]:

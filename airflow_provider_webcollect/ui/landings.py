@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import itertools
@@ -15,15 +16,19 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from airflow.utils.types import DagRunType
-from msgspec import UNSET
+from msgspec import UNSET, ValidationError, convert
 from sqlalchemy import ColumnElement, String, and_, cast, func, or_, select
 
 from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.landing.checks import CheckOutcome
+from airflow_provider_webcollect.landing.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.orm import Session
+
+    from airflow_provider_webcollect.assets import LandedSource
 
 #: How many series of landings are shown, and how many runs of each.
 MOST_SERIES, MOST_RUNS = 200, 30
@@ -32,10 +37,14 @@ USUAL_RUNS, FEWEST_RUNS = 10, 4
 #: A count is odd if it is this many times the usual one, or the usual one this many times it; a landing is
 #: late after this many of its usual intervals.
 ODD_FACTOR = 2
+#: How many days trouble is shown that nobody is seen to have settled.
+OPEN_DAYS = 7
+#: How many checks that were not passed are told of a source, and how many characters of each.
+MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
 #: Operators of a DAG's author that extend the provider's are not found by their names.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
 #: What is wrong with a landing's newest run, or with one of its sources, the gravest first.
-MARKS = ("failed", "late", "odd", "empty")
+MARKS = ("failed", "checks", "late", "odd", "empty")
 #: Runs that come when somebody wants them: they do not tell when the next one is to come.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
 
@@ -75,7 +84,7 @@ class _Place(NamedTuple):
 
 
 @dataclass
-class _Run:
+class Run:
     """A run of a landing, by the newest event that it has left, or its failed task instance.
 
     :ivar event: None if it has failed.
@@ -96,7 +105,9 @@ class _Run:
     def state(self) -> str:
         if self.event is None:
             return "failed"
-        return "landed" if self.event.rows else "empty"
+        if self.event.rows:
+            return "landed"
+        return "quarantined" if self.event.quarantined_rows else "empty"
 
 
 class _Expectation(NamedTuple):
@@ -181,6 +192,33 @@ def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
             yield dag_id, landing
 
 
+def runs_of(session: Session, key: SeriesKey) -> list[Run]:
+    """Return the latest runs of a series, the oldest first; none if it is not known."""
+    event = AssetEvent
+    query = (
+        select(event.timestamp, event.id)
+        .where(*_IS_LANDING, event.asset_id == key.asset_id, event.source_dag_id == key.dag_id)
+        .where(event.source_task_id == key.task_id)
+        .where(func.coalesce(event.source_map_index, -1) == key.map_index)
+        .order_by(event.timestamp.desc(), event.id.desc())
+        .limit(MOST_RUNS)
+    )
+    places = [_Place(*row) for row in session.execute(query)]
+    if not places:
+        return []
+    return _one_per_run([*_events(session, places).values(), *_failures(session, {key: places})[key]])
+
+
+def not_passed(source: LandedSource) -> list[CheckOutcome]:
+    """Return the checks that the rows of a source have not passed, the failed ones before the warnings."""
+    outcomes = []
+    for each in source.checks:
+        # anyone may add events, with any checks
+        with contextlib.suppress(ValidationError):
+            outcomes.append(convert(each, CheckOutcome))
+    return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
+
+
 def _places(session: Session, search: str) -> dict[SeriesKey, list[_Place]]:
     """Return the places of the newest events of each series, the newest first."""
     event = AssetEvent
@@ -201,7 +239,7 @@ def _places(session: Session, search: str) -> dict[SeriesKey, list[_Place]]:
     return found
 
 
-def _events(session: Session, places: Iterable[_Place]) -> dict[int, _Run]:
+def _events(session: Session, places: Iterable[_Place]) -> dict[int, Run]:
     """Return the runs of events that landings have left, by the events' ids."""
     timestamps = {place.event_id: place.timestamp for place in places}
     event, run = AssetEvent, DagRun
@@ -213,13 +251,13 @@ def _events(session: Session, places: Iterable[_Place]) -> dict[int, _Run]:
         .where(event.id.in_(timestamps))
     )
     return {
-        event_id: _Run(run_id, timestamps[event_id], landing, logical_date, run_type not in _UNPLANNED)
+        event_id: Run(run_id, timestamps[event_id], landing, logical_date, run_type not in _UNPLANNED)
         for event_id, run_id, extra, logical_date, run_type in rows
         if (landing := LandingEvent.of(extra))
     }
 
 
-def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) -> dict[SeriesKey, list[_Run]]:
+def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) -> dict[SeriesKey, list[Run]]:
     """Return the failed runs of each series since the oldest event that is shown of any."""
     if not places:
         return {}
@@ -230,10 +268,10 @@ def _failures(session: Session, places: Mapping[SeriesKey, Sequence[_Place]]) ->
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
         .where(IS_OURS, ti.state == TaskInstanceState.FAILED, ti.end_date >= since)
     )
-    of_task: dict[tuple[str, str, int], list[_Run]] = {}
+    of_task: dict[tuple[str, str, int], list[Run]] = {}
     for dag_id, task_id, map_index, run_id, ended_at, logical_date, run_type in rows:
         assert ended_at
-        failed = _Run(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
+        failed = Run(run_id, ended_at, None, logical_date, run_type not in _UNPLANNED)
         of_task.setdefault((dag_id, task_id, map_index), []).append(failed)
     return {key: of_task.get(key[1:], []) for key in places}
 
@@ -243,9 +281,9 @@ def _assets(session: Session, ids: Collection[int]) -> dict[int, dict[str, str]]
     return {asset_id: {"name": name, "uri": uri} for asset_id, name, uri in rows if asset_id in ids}
 
 
-def _one_per_run(runs: Iterable[_Run]) -> list[_Run]:
+def _one_per_run(runs: Iterable[Run]) -> list[Run]:
     """Return the last of what each run has left, the oldest first: one that was cleared has several."""
-    found: dict[str, _Run] = {}
+    found: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: run.ended_at):
         found.pop(run.run_id, None)
         found[run.run_id] = run
@@ -253,7 +291,7 @@ def _one_per_run(runs: Iterable[_Run]) -> list[_Run]:
 
 
 def _described(
-    landed: Sequence[_Run], failed: Sequence[_Run], now: datetime.datetime, is_expected: bool
+    landed: Sequence[Run], failed: Sequence[Run], now: datetime.datetime, is_expected: bool
 ) -> dict[str, Any]:
     newest = landed[-1]
     assert newest.event
@@ -264,6 +302,7 @@ def _described(
     next_one = _Expectation.of(planned, newest.ended_at)
     sources = _sources(runs, newest.event)
     holds = {runs[-1].mark, *(source["mark"] for source in sources)}
+    holds |= {"checks" for source in sources if source["checks"]}
     holds |= {"failed" if runs[-1].event is None else None, "late" if next_one.is_late(now) else None}
     return {
         "webcollect_conn_id": newest.event.webcollect_conn_id,
@@ -276,15 +315,17 @@ def _described(
         "expected_at": next_one.at and next_one.at.isoformat(),
         "landed_at": newest.ended_at.isoformat(),
         "runs": [_run(run, newest.event) for run in runs],
+        "quarantines": _quarantines(runs, now),
     }
 
 
-def _judge(runs: Sequence[_Run]) -> None:
+def _judge(runs: Sequence[Run]) -> None:
     """Set what is usual for each run, and whether it is unusual."""
     counts: list[int] = []
     for run in runs:
         run.usual_rows = _usual(counts)
-        if run.event:
+        # of a run whose rows are quarantined, their checks say what is wrong
+        if run.event and not run.event.quarantined_rows:
             run.mark = _mark(run.event.rows, counts)
             counts.append(run.event.rows)
 
@@ -306,24 +347,66 @@ def _mark(count: int, earlier: Sequence[int]) -> str | None:
     return "odd" if is_odd else None
 
 
-def _sources(runs: Sequence[_Run], newest: LandingEvent) -> list[dict[str, Any]]:
+def _sources(runs: Sequence[Run], newest: LandingEvent) -> list[dict[str, Any]]:
     """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
     earlier: dict[str, list[int]] = {}
     for run in runs[:-1]:
-        for source in run.event.sources() if run.event else ():
-            if source["rows"] is not None:
-                earlier.setdefault(source["collection_task_id"], []).append(source["rows"])
+        for source in run.event.sources() if run.event and not run.event.quarantined_rows else ():
+            if source.rows is not None:
+                earlier.setdefault(source.collection_task_id, []).append(source.rows)
+    # a run that has failed says nothing of its sources
+    has_ended_well = runs[-1].event is not None
     found = []
     for source in newest.sources():
-        counts = earlier.get(source["collection_task_id"], [])
-        # a run that has failed says nothing of its sources
-        is_known = source["rows"] is not None and runs[-1].event is not None
-        mark = _mark(source["rows"], counts) if is_known else None
-        found.append({**source, "usual_rows": _usual(counts), "mark": mark})
+        counts = earlier.get(source.collection_task_id, [])
+        mark = None
+        if has_ended_well and source.rows is not None and not newest.quarantined_rows:
+            mark = _mark(source.rows, counts)
+        outcomes = not_passed(source) if has_ended_well else []
+        found.append(
+            {
+                "collection_task_id": source.collection_task_id,
+                "rows": source.rows,
+                "usual_rows": _usual(counts),
+                "mark": mark,
+                "checks": [
+                    {"state": outcome.state, "text": shortened(str(outcome))}
+                    for outcome in outcomes[:MOST_OUTCOMES]
+                ],
+                "checks_left_out": max(0, len(outcomes) - MOST_OUTCOMES),
+            }
+        )
     return found
 
 
-def _run(run: _Run, newest: LandingEvent) -> dict[str, Any]:
+def shortened(text: str) -> str:
+    """Return a text whose length does not matter for the size of a response."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+
+
+def _quarantines(runs: Sequence[Run], now: datetime.datetime) -> list[dict[str, Any]]:
+    """Return the runs of the last days with quarantined rows, and the folders to decide on, the newest first.
+
+    Nobody who accepts or discards them adds an event.
+    """
+    since = now - datetime.timedelta(days=OPEN_DAYS)
+    found = []
+    for run in reversed(runs):
+        if run.event and run.event.quarantined_rows and run.ended_at >= since:
+            sources = run.event.sources()
+            failed = [each for each in sources if any(o.state == "failed" for o in not_passed(each))]
+            found.append(
+                {
+                    "run_id": run.run_id,
+                    "ended_at": run.ended_at.isoformat(),
+                    "rows": run.event.quarantined_rows,
+                    "folders": [each.manifest.removesuffix(f"/{MANIFEST}") for each in failed or sources],
+                }
+            )
+    return found
+
+
+def _run(run: Run, newest: LandingEvent) -> dict[str, Any]:
     event = run.event
     facts: dict[str, Any] = {
         "run_id": run.run_id,
@@ -337,6 +420,8 @@ def _run(run: _Run, newest: LandingEvent) -> dict[str, Any]:
         "usual_rows": run.usual_rows,
         "is_odd": run.mark == "odd",
     }
+    if event and event.quarantined_rows:
+        facts["quarantined_rows"] = event.quarantined_rows
     if event and event.all_manifests() != newest.all_manifests():
         facts["manifests"] = event.all_manifests()
     return facts

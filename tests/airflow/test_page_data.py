@@ -40,9 +40,11 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskreschedule import TaskReschedule
 from airflow.models.trigger import Trigger
 
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.ui import activity, landings, service
 from airflow_provider_webcollect.ui.activity import read_activity
-from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, read_landings
+from airflow_provider_webcollect.ui.columns import MOST_COLUMNS, read_columns
+from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, SeriesKey, read_landings
 from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -69,6 +71,11 @@ def landed(**facts: Any) -> dict[str, Any]:
         "duration": 0.5,
     }
     return {**usual, **facts}
+
+
+def outcome(check: str = "columns.price.filled", state: str = "failed") -> dict[str, str]:
+    """Return what an asset event says of a check."""
+    return {"check": check, "state": state, "expected": "filled in all", "found": "filled in none"}
 
 
 class Events:
@@ -151,6 +158,12 @@ class Events:
     def one(self) -> dict[str, Any]:
         (series,) = self.read()
         return series
+
+    def columns(self) -> dict[str, Any]:
+        series = self.one()
+        key = SeriesKey(*(series[name] for name in SeriesKey._fields))
+        with create_session() as session:
+            return read_columns(session, key, NOW)
 
     def runs(self) -> list[dict[str, Any]]:
         runs: list[dict[str, Any]] = self.one()["runs"]
@@ -244,7 +257,8 @@ class TestLandings:
         with create_session() as session:
             found = read_landings(session, {events.dag_id}, NOW)
         assert found["left_out"] == 4
-        assert found["counts"] == {"landings": MOST_SERIES, "failed": 1, "late": 1, "odd": 0, "empty": 0}
+        counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
+        assert found["counts"] == {"landings": MOST_SERIES, **counts}
         assert [series["map_index"] for series in found["series"]] == [*range(-1, MOST_SERIES - 2), -1]
 
     def test_what_is_paused_takes_no_place_of_what_still_lands(
@@ -409,6 +423,198 @@ class TestLandings:
         # `c` is quiet now and then, and has too few runs with rows to tell what is usual
         assert [source["mark"] for source in series["sources"]] == [None, "empty", None]
         assert [source["usual_rows"] for source in series["sources"]] == [1000, 10, None]
+
+
+class TestChecks:
+    FAILED = "columns.price.filled: filled in none; expected: filled in all"
+
+    @pytest.mark.parametrize(
+        ("states", "marks"),
+        [
+            (["failed"], ["checks"]),
+            (["warning"], ["checks"]),
+            (["passed", "skipped"], []),
+            ([], []),
+        ],
+    )
+    def test_what_the_newest_rows_have_not_passed_is_a_mark(
+        self, events: Events, states: list[str], marks: list[str]
+    ) -> None:
+        checks = [outcome(state=state) for state in states]
+        events.add_event(landed(collection_task_id="a", checks=[outcome()]), NOW - DAY)
+        events.add_event(landed(collection_task_id="a", checks=checks), NOW)
+        (source,) = events.one()["sources"]
+        assert events.one()["marks"] == marks
+        assert source["checks"] == [{"state": state, "text": self.FAILED} for state in states if marks]
+
+    def test_of_many_failed_checks_some_are_told_the_failed_ones_first(self, events: Events) -> None:
+        checks = [outcome("new_columns", "warning"), *(outcome(f"columns.{n}.filled") for n in range(6))]
+        checks.append({"check": "of another version"})
+        events.add_event(landed(collection_task_id="a", checks=checks), NOW)
+        (source,) = events.one()["sources"]
+        assert [each["state"] for each in source["checks"]] == ["failed"] * 5
+        assert source["checks_left_out"] == 2
+
+    def test_a_text_of_a_check_is_no_longer_than_anybody_reads(self, events: Events) -> None:
+        events.add_event(landed(collection_task_id="a", checks=[outcome("c" * 5_000)]), NOW)
+        (told,) = events.one()["sources"][0]["checks"]
+        assert len(told["text"]) == 300
+
+    def test_each_of_several_sources_has_its_own(self, events: Events) -> None:
+        several = {"manifests": ["a/m", "b/m"], "collection_task_ids": ["a", "b"], "source_rows": [1, 2]}
+        events.add_event(landed(**several, source_checks=[[], [outcome()]]), NOW)
+        assert [len(source["checks"]) for source in events.one()["sources"]] == [0, 1]
+        assert events.one()["marks"] == ["checks"]
+
+    def test_a_run_that_has_failed_since_says_nothing_of_its_rows(self, events: Events) -> None:
+        events.add_event(landed(collection_task_id="a", checks=[outcome()]), NOW - DAY)
+        events.add_run("broken", failed_at=NOW)
+        assert events.one()["marks"] == ["failed"]
+
+    def test_quarantined_rows_are_told_for_a_week_with_the_folder_to_decide_on(self, events: Events) -> None:
+        for days in (8, 6, 0):
+            bad = {"rows": 0, "quarantined_rows": 30, "checks": [outcome()]}
+            events.add_event(landed(collection_task_id="a", **bad), NOW - DAY * days)
+        events.add_event(landed(collection_task_id="a"), NOW - DAY * 3)
+        told = events.one()["quarantines"]
+        assert [datetime.datetime.fromisoformat(each["ended_at"]) for each in told] == [NOW, NOW - DAY * 6]
+        assert {each["rows"] for each in told} == {30}
+        assert {each["run_id"] for each in told} <= {run["run_id"] for run in events.runs()}
+        assert [each["folders"] for each in told] == [["s3://bucket/prices"]] * 2
+
+    def test_of_several_sources_the_folders_whose_rows_are_quarantined_are_told(self, events: Events) -> None:
+        several = {
+            "manifests": ["s3://b/a/_manifest.json", "s3://b/b/_manifest.json"],
+            "collection_task_ids": ["a", "b"],
+            "source_checks": [[outcome(state="warning")], [outcome()]],
+        }
+        events.add_event(landed(**several, quarantined_rows=30), NOW)
+        (told,) = events.one()["quarantines"]
+        assert told["folders"] == ["s3://b/b"]
+
+    def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd_nor_usual(
+        self, events: Events
+    ) -> None:
+        events.add(100, 100, 100, 100, ended=NOW - DAY)
+        bad = {"collection_task_id": "a", "rows": 0, "quarantined_rows": 100, "checks": [outcome()]}
+        events.add_event(landed(**bad), NOW - DAY / 2)
+        assert events.one()["marks"] == ["checks"]
+        assert events.runs()[-1]["state"] == "quarantined"
+        events.add(0)
+        assert events.one()["marks"] == ["empty"]
+
+    @pytest.mark.parametrize("way", ["warn", "quarantine", "fail"])
+    def test_a_real_landing_that_fails_its_checks_is_shown(
+        self,
+        connected: None,
+        source: dict[str, Any],
+        destination: str,
+        way: str,
+        said: Callable[[], str],
+    ) -> None:
+        checks = {"columns": {"no_such": {"filled": 0.9}}}
+        options = {"mode": "incremental", "checks": checks, "outlets": [Asset(f"rows_{next(_numbers)}")]}
+        with make_dag() as dag:
+            make_transfer(destination, source, on_failed_checks=way, **options)
+        run = run_dag(dag)
+        if way == "fail":
+            # the page finds the folder by this
+            assert f"`webcollect landing accept {destination.removeprefix('file://')}`" in said()
+            return
+        with create_session() as session:
+            now = datetime.datetime.now(datetime.UTC)
+            (series,) = read_landings(session, {dag.dag_id}, now)["series"]
+            columns = read_columns(session, SeriesKey(series["asset_id"], dag.dag_id, "land", -1), now)
+        assert series["marks"] == ["checks"]
+        assert "columns.no_such.present: no row has it" in series["sources"][0]["checks"][0]["text"]
+        shares = {each["name"]: each["shares"] for each in columns["columns"]}
+        assert shares["no_such"] == ([0.0] if way == "warn" else [None])
+        assert (len(shares) > 3) is (way == "warn")
+        folders = [(each["run_id"], each["rows"], each["folders"]) for each in series["quarantines"]]
+        assert folders == ([] if way == "warn" else [(run.run_id, 400, [destination])])
+
+
+class TestColumns:
+    def add(self, events: Events, *filled: dict[str, float], **facts: Any) -> None:
+        """Add a landing for each of the filled shares, the last one now."""
+        for index, each in enumerate(filled):
+            at = NOW - DAY * (len(filled) - 1 - index)
+            events.add_event(landed(**{"collection_task_id": "a", "filled": each, **facts}), at)
+
+    def columns(self, events: Events) -> dict[str, list[float | None]]:
+        return {each["name"]: each["shares"] for each in events.columns()["columns"]}
+
+    def test_each_column_has_a_share_for_each_run_the_oldest_first(self, events: Events) -> None:
+        self.add(events, {"price": 0.98, "title": 1.0}, {"price": 0.5, "title": 1.0})
+        found = events.columns()
+        assert [run["ended_at"] for run in found["runs"]] == [run["ended_at"] for run in events.runs()]
+        price, title = found["columns"]
+        assert (price["name"], price["shares"], price["rows"]) == ("price", [0.98, 0.5], [30, 30])
+        assert (title["name"], title["shares"], title["checks"]) == ("title", [1.0, 1.0], {})
+
+    def test_those_with_failed_checks_come_first_then_those_that_have_changed_most(
+        self, events: Events
+    ) -> None:
+        shares = {"same": 1.0, "slightly": 0.9, "checked": 1.0, "much": 0.1}
+        self.add(events, dict.fromkeys(shares, 1.0))
+        self.add(events, shares, checks=[outcome("columns.checked.unique"), outcome("rows.min")])
+        assert list(self.columns(events)) == ["checked", "much", "slightly", "same"]
+        text = events.columns()["columns"][0]["checks"][1]
+        assert text == "columns.checked.unique: filled in none; expected: filled in all"
+
+    def test_a_column_that_no_row_has_is_not_filled(self, events: Events) -> None:
+        self.add(events, {"old": 1.0}, {"new": 1.0})
+        assert self.columns(events) == {"new": [0.0, 1.0], "old": [1.0, 0.0]}
+
+    def test_what_is_not_known_is_no_share(self, events: Events) -> None:
+        many = {f"column_{number}": 1.0 for number in range(MAX_COLUMNS)}
+        # nothing counted, no rows
+        self.add(events, {"price": 1.0}, {}, {"price": 0.2}, {}, {"price": 0.9}, checks=[outcome()])
+        self.add(events, {"price": 0.9}, rows=0)
+        # an event that names no source, a failed run; beyond those that are counted
+        events.add_event(landed(), NOW + DAY)
+        events.add_run("broken", failed_at=NOW + DAY * 2)
+        events.add_event(landed(collection_task_id="a", filled=many), NOW + DAY * 3)
+        shares = self.columns(events)["price"]
+        assert shares == [1.0, None, 0.2, None, 0.9, None, None, None, None]
+
+    def test_no_more_runs_and_columns_are_told_than_can_be_shown(self, events: Events) -> None:
+        many = {f"column_{number}": 1.0 for number in range(MOST_COLUMNS + 7)}
+        self.add(events, *[many] * (MOST_RUNS + 5))
+        found = events.columns()
+        assert (len(found["columns"]), found["left_out"]) == (MOST_COLUMNS, 7)
+        assert {len(each["shares"]) for each in found["columns"]} == {MOST_RUNS}
+        assert len(found["runs"]) == MOST_RUNS
+
+    def test_columns_of_several_sources_are_told_apart(self, events: Events) -> None:
+        facts = {
+            "manifests": ["a/m", "b/m"],
+            "collection_task_ids": ["a", "b"],
+            "source_rows": [10, 20],
+            "source_filled": [{"price": 1.0}, {"price": 0.4}],
+            "source_checks": [[], [outcome()]],
+        }
+        events.add_event(landed(**facts), NOW)
+        found = events.columns()["columns"]
+        assert [(each["collection_task_id"], each["shares"], each["rows"]) for each in found] == [
+            ("b", [0.4], [20]),
+            ("a", [1.0], [10]),
+        ]
+
+    def test_each_series_of_an_asset_has_its_own(self, events: Events) -> None:
+        events.add_event(landed(collection_task_id="a", filled={"price": 1.0}), NOW)
+        for other in ({"source_task_id": "other"}, {"source_map_index": 3}, {"source_dag_id": "other"}):
+            extra = landed(collection_task_id="a", filled={"other": 1.0})
+            events.add_event(extra, NOW, **other)
+        key = next(each for each in events.read() if (each["task_id"], each["map_index"]) == ("land", -1))
+        with create_session() as session:
+            found = read_columns(session, SeriesKey(*(key[name] for name in SeriesKey._fields)), NOW)
+        assert [each["name"] for each in found["columns"]] == ["price"]
+
+    def test_of_a_landing_that_is_not_known_nothing_is(self) -> None:
+        with create_session() as session:
+            found = read_columns(session, SeriesKey(-1, "no_such", "land", -1), NOW)
+        assert (found["runs"], found["columns"]) == ([], [])
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,10 @@ function series(changes = {}) {
     lotno: null,
     asset: { name: "shop prices", uri: "s3://bucket/shops" },
     destination: "s3://bucket/shops",
-    sources: [{ collection_task_id: ID, rows: 20 }],
+    sources: [{ collection_task_id: ID, rows: 20, checks: [], checks_left_out: 0 }],
     manifests: [],
     marks: [],
+    quarantines: [],
     usual_seconds: 86_400,
     landed_at: ago(7_200),
     expected_at: ago(-79_200),
@@ -94,14 +95,34 @@ describe("states", () => {
   });
 
   test("each mark has its reason", () => {
-    const late = series({ expected_at: ago(100_800), landed_at: ago(187_200) });
+    const checks = [{ state: "failed", text: "columns.price.filled: filled in 0 % of 20 rows; expected: in all" }];
+    const sources = [{ collection_task_id: ID, rows: 20, checks, checks_left_out: 0 }];
+    const late = series({ expected_at: ago(100_800), landed_at: ago(187_200), sources });
     const reasons = logic.STATES.map((mark) => logic.reasonOf(late, mark, NOW));
     assert.deepEqual(reasons, [
       "the newest run has failed 2 h ago",
+      "columns.price.filled: filled in 0 % of 20 rows; expected: in all",
       "expected 28 h ago, usually every 24 h; the last landing was 2 d ago",
       "20 rows, usually 105",
       "20 rows, usually 105",
     ]);
+  });
+
+  test("failed checks and warnings are told in their own words", () => {
+    const checks = [
+      { state: "failed", text: "rows.min: 20 rows" },
+      { state: "warning", text: "new_columns: colour" },
+    ];
+    const one = series({ marks: ["checks"], sources: [{ ...series().sources[0], checks, checks_left_out: 3 }] });
+    assert.equal(logic.reasonOf(one, "checks", NOW), "rows.min: 20 rows; warning of new_columns: colour; and 3 more");
+    assert.equal(logic.wordOf("checks", one), "failed checks");
+    const warned = { ...one.sources[0], checks: checks.slice(1), checks_left_out: 0 };
+    assert.equal(logic.wordOf("checks", series({ sources: [warned] })), "warning");
+    const many = series({ sources: [series().sources[0], warned, warned] });
+    assert.equal(
+      logic.reasonOf(many, "checks", NOW),
+      "2 of 3 collection tasks: warning of new_columns: colour, …",
+    );
   });
 
   test("a mark of some of many collection tasks is told as theirs", () => {
@@ -110,7 +131,7 @@ describe("states", () => {
       { rows: 400, usual_rows: 380, mark: null },
       { rows: 0, usual_rows: 12, mark: "empty" },
       { rows: 900, usual_rows: 380, mark: "odd" },
-    ].map((each, index) => ({ collection_task_id: `${index}`, ...each }));
+    ].map((each, index) => ({ collection_task_id: `${index}`, checks: [], ...each }));
     const many = series({ sources });
     assert.equal(logic.reasonOf(many, "empty", NOW), "2 of 4 collection tasks: 0 rows, usually 380, …");
     assert.equal(logic.reasonOf(many, "odd", NOW), "1 of 4 collection tasks: 900 rows, usually 380");
@@ -142,12 +163,13 @@ describe("attention", () => {
   });
 
   test("the gravest comes first", () => {
-    const all = ["empty", "odd", "late"].map((mark) => series({ dag_id: mark, marks: [mark] }));
+    const all = ["empty", "odd", "late", "checks"].map((mark) => series({ dag_id: mark, marks: [mark] }));
+    all.push(series({ quarantines: [{ rows: 5 }] }));
     const waits = { ...failure(), is_near_timeout: true };
     const items = logic.attention(all, activity([failure()], [waits]), messageOf);
     assert.deepEqual(
       items.map((item) => item.kind),
-      ["failure", "late", "timeout", "odd", "empty"],
+      ["failure", "checks", "quarantined", "late", "timeout", "odd", "empty"],
     );
   });
 
@@ -184,7 +206,8 @@ describe("attention", () => {
 });
 
 describe("the top line", () => {
-  const landings = { counts: { landings: 7, failed: 0, late: 1, odd: 2, empty: 0 }, left_out: 0, series: [] };
+  const marks = { failed: 0, checks: 0, late: 1, odd: 2, empty: 0 };
+  const landings = { counts: { landings: 7, ...marks }, left_out: 0, series: [] };
   const service = { text: "service answering, token 23 h", isTrouble: false };
   const said = (...data) => {
     return logic
@@ -202,6 +225,11 @@ describe("the top line", () => {
   test("counts what is left out, and has nothing of what may not be read", () => {
     assert.equal(said({ ...landings, left_out: 1_200 }, null), "1,207 landings · 1 late · 2 odd");
     assert.equal(said(null, { ...activity(), failures_left_out: 3 }), "0 running | 3 open failures");
+  });
+
+  test("says which landings have failed their checks", () => {
+    const counts = { ...landings.counts, checks: 2 };
+    assert.equal(said({ ...landings, counts }, null), "7 landings · 2 failed checks · 1 late · 2 odd");
   });
 
   test("says how the service is", () => {
@@ -228,6 +256,8 @@ describe("the top line", () => {
     assert.equal(shown(null, "odd"), sections.join(" "));
     assert.equal(shown("late", "late"), "attention landings");
     assert.equal(shown("late", "odd"), "landings");
+    assert.equal(shown("checks", "quarantined"), "attention landings");
+    assert.equal(shown("landings", "quarantined"), "attention landings");
     assert.equal(shown("failures", "failure"), "attention");
     assert.equal(shown("failed", "failure"), "landings");
     assert.equal(shown("running", "timeout"), "attention running");
@@ -345,6 +375,119 @@ describe("bars", () => {
   });
 });
 
+describe("what the rows held", () => {
+  const shares = (...groups) => groups.flatMap(([count, share]) => Array(count).fill(share));
+  const runs = (count, hours = 24) =>
+    Array.from({ length: count }, (_, index) => ({
+      ended_at: ago((count - 1 - index) * hours * 3_600),
+      state: "landed",
+    }));
+  const column = (name, values, changes = {}) => ({
+    name,
+    collection_task_id: ID,
+    rows: values.map(() => 1_200),
+    shares: values,
+    checks: {},
+    ...changes,
+  });
+  const sentence = (columns, hours) => {
+    const told = logic.columnsSentence({ runs: runs(columns[0].shares.length, hours), columns }, "UTC", NOW);
+    return [told.column?.name, told.text].filter(Boolean).join(" ");
+  };
+  const none = "No column of what has landed is filled less than before.";
+
+  test("the worst change is a sentence", () => {
+    const columns = [
+      column("rating", shares([20, 0.8], [10, 0.7])),
+      column("price", shares([8, 0.98], [22, 0])),
+      column("stock", shares([29, 1], [1, 0.5])),
+      column("title", shares([15, 0.1], [15, 1])),
+    ];
+    const others = "; 2 other columns are filled less than before, too.";
+    const expected = "price was filled in 98 % of the rows until 3 November, in 0 % since";
+    assert.equal(sentence(columns), expected + others);
+    assert.equal(sentence(columns.slice(1, 2)), `${expected}.`);
+    assert.match(sentence(columns.slice(1, 3)), /; 1 other column is filled less than before, too\.$/);
+  });
+
+  test("some runs of one day have their times", () => {
+    assert.equal(
+      sentence([column("price", shares([6, 0.978], [2, 0.004]))], 1),
+      "price was filled in 97.8 % of the rows until 25 November at 10:00, in 0.4 % since.",
+    );
+  });
+
+  for (const [why, values] of [
+    ["nothing changes", shares([30, 0.5])],
+    ["it is filled more", shares([10, 0.5], [20, 1])],
+    ["the change is as small as others", [0.98, 0.96, 0.97, 0.99, 0.95, 0.96]],
+    ["the newest is as before", shares([20, 1], [8, 0], [2, 1])],
+    ["one run is known", [null, 1, null]],
+    ["none is known", [null, null]],
+  ])
+    test(`no fall is told if ${why}`, () => assert.equal(sentence([column("price", values)]), none));
+
+  for (const [what, values, fall] of [
+    ["with the newest run alone", shares([29, 1], [1, 0]), { before: 1, since: 0, last: 28 }],
+    ["after first runs that were as bad", shares([3, 0], [26, 1], [1, 0]), { before: 1, since: 0, last: 28 }],
+    ["over runs that are not known", [1, 1, null, 0, null], { before: 1, since: 0, last: 1 }],
+    ["in spite of a bad run before", [1, 1, 0, 1, 1, 1, 0.2, 0.2, 0.2, 0.2], { before: 1, since: 0.2, last: 5 }],
+  ])
+    test(`a fall is found ${what}`, () => assert.deepEqual(logic.fallOf(values), fall));
+
+  test("each run is told, with the checks that it has not passed", () => {
+    const some = runs(4);
+    some[1].state = "failed";
+    some[2].state = "quarantined";
+    const price = column("price", [0.98, null, null, 0], {
+      rows: [1_200, null, 0, 1],
+      checks: { 2: "columns.price.filled: none", 3: "columns.price.filled: filled in 0 %" },
+    });
+    assert.deepEqual(logic.columnTexts(price, some, "UTC", NOW), [
+      "price was filled in 98 % of 1,200 rows on 22 November",
+      "23 November: the run has failed",
+      "24 November: quarantined; columns.price.filled: none",
+      "price was filled in 0 % of 1 row on 25 November; columns.price.filled: filled in 0 %",
+    ]);
+    const [unknown] = logic.columnTexts(column("price", [null]), runs(1), "UTC", NOW);
+    assert.equal(unknown, "25 November: not counted");
+  });
+
+  test("all rows alone are 100 %", () => {
+    const texts = [1, 0.9999, 0.9996].map((share) => logic.columnTexts(column("a", [share]), runs(1), "UTC", NOW)[0]);
+    assert.deepEqual(
+      texts.map((text) => text.match(/in (.*) of/)[1]),
+      ["100 %", "99.9 %", "99.9 %"],
+    );
+  });
+});
+
+describe("rows that have failed their checks", () => {
+  const quarantine = (rows, days) => ({ rows, ended_at: ago(days * 86_400), run_id: `run ${days}`, folders: ["f"] });
+  const said = (...quarantines) => logic.quarantineSentence({ quarantines }, "UTC", NOW);
+  const open = ". Whether somebody has decided on them since is not known here; to decide:";
+
+  test("are told with when they were quarantined, and not that they still are", () => {
+    assert.equal(said(quarantine(1_200, 22)), `1,200 rows were quarantined on 3 November${open}`);
+    assert.equal(said(quarantine(1, 0)), `1 row was quarantined on 25 November${open}`);
+    assert.equal(
+      said(quarantine(1_000, 0), quarantine(200, 1)),
+      `1,200 rows of 2 runs were quarantined, the latest on 25 November${open}`,
+    );
+  });
+
+  test("have their folders in the message of a run that they have failed", () => {
+    const message = (folder) =>
+      `1 check failed at ${folder}: rows.min. \`webcollect landing accept ${folder}\` lands them as they are, ` +
+      `\`webcollect landing discard ${folder} run\` leaves them out; or change \`checks\``;
+    assert.deepEqual(logic.stagedFolders(`${message("s3://a/b c")}; ${message("/d")}; ${message("/d")}`), [
+      "s3://a/b c",
+      "/d",
+    ]);
+    assert.deepEqual(logic.stagedFolders("NotFound: no such task"), []);
+  });
+});
+
 describe("moments", () => {
   test("are told in the zone that was chosen in Airflow", () => {
     const moment = "2026-07-01T10:15:30+00:00";
@@ -352,6 +495,8 @@ describe("moments", () => {
     assert.equal(logic.exact("2026-07-01T10:15:30", "Europe/Berlin"), "2026-07-01 10:15:30", "the service's own");
     assert.equal(logic.clock(ago(8), "Asia/Tokyo", NOW), "20:59:52");
     assert.equal(logic.clock(ago(86_400), "Asia/Tokyo", NOW), "2026-11-24 21:00:00");
+    assert.equal(logic.day("2026-11-03T23:30:00Z", "Asia/Tokyo", NOW), "4 November");
+    assert.equal(logic.day("2025-11-03T23:30:00Z", "UTC", NOW, true), "3 November 2025 at 23:30");
     assert.equal(logic.offset("Asia/Kolkata", NOW), "+05:30");
     assert.equal(logic.offset("UTC", NOW), "+00:00");
   });
@@ -378,6 +523,13 @@ describe("lines to copy", () => {
     const { shell } = logic.readingLines(PATH);
     const words = execFileSync("sh", ["-c", shell.replace("webcollect", "printf '%s\\n'")]).toString();
     assert.deepEqual(words.trimEnd().split("\n"), ["landing", "sql", PATH, "select count(*) from landing"]);
+  });
+
+  test("a shell takes the folder and the run that somebody decides on as they are", () => {
+    for (const line of Object.values(logic.decidingLines(PATH, "manual__2026 $(id)"))) {
+      const words = execFileSync("sh", ["-c", line.replace("webcollect", "printf '%s\\n'")]).toString();
+      assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, "manual__2026 $(id)"]);
+    }
   });
 
   test("Python takes the path as it is", () => {

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlencode
 
 import pytest
 import requests
@@ -172,6 +173,8 @@ class TestPage:
             ("static/tile.js", 200, 200),
             ("static/another.js", 404, 404),
             ("landings", 200, 200),
+            ("landings/1/columns?dag_id=webcollect_collect_and_land&task_id=land", 200, 200),
+            ("landings/1/columns?dag_id=another&task_id=land", 404, 404),
             ("activity", 200, 200),
             ("connections", 200, 200),
             ("connections/webcollect_default", 403, 200),
@@ -213,6 +216,10 @@ class TestPage:
         assert series["manifests"] == [event["extra"]["manifest"]]
         (source,) = series["sources"]
         assert (source["collection_task_id"], source["rows"]) == (demo.TASK_ID, 600)
+        names = {name: series[name] for name in ("dag_id", "task_id", "map_index")}
+        columns = ask(f"landings/{series['asset_id']}/columns?{urlencode(names)}", "viewer").json()["columns"]
+        shares = {column["name"]: column["shares"] for column in columns}
+        assert shares == {name: [share] for name, share in event["extra"]["filled"].items()}
 
     @pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium")
     @pytest.mark.parametrize("person", PEOPLE)

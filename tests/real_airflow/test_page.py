@@ -257,6 +257,146 @@ def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(page: Pag
     assert bar["height"] > 5
 
 
+def columns_of(shown: Locator, dag_id: str) -> Locator:
+    """Open a landing, and return what its details say of its columns."""
+    series_of(shown, dag_id).get_by_role("button").click()
+    found = shown.locator(".columns")
+    found.wait_for()
+    return found
+
+
+def in_words(moment: datetime.datetime) -> str:
+    return f"{moment.day} {moment:%B}"
+
+
+def test_a_column_that_has_become_empty_is_seen_at_once(page: Page, url: str) -> None:
+    shown = show(page, url)
+    columns = columns_of(shown, "reviews_daily")
+    ended = series_of(shown, "reviews_daily").locator("time").first.get_attribute("datetime") or ""
+    newest = datetime.datetime.fromisoformat(ended)
+    until = in_words(newest - datetime.timedelta(days=4))
+    assert columns.locator("[data-sentence]").inner_text() == (
+        f"price was filled in 98 % of the rows until {until}, in 0 % since."
+    )
+    # it is the first of them
+    assert columns.locator("[data-column]").first.get_attribute("data-column") == "price"
+    price = columns.locator('[data-column="price"]')
+    titles = price.locator("title").all_text_contents()
+    assert len(titles) == 30
+    was = in_words(newest - datetime.timedelta(days=29))
+    assert re.fullmatch(rf"price was filled in 98 % of 1,?\d+ rows on {was}", titles[0])
+    assert re.fullmatch(
+        rf"price was filled in 0 % of 1,?\d+ rows on {in_words(newest)}; "
+        r"columns.price.filled: filled in 0 % of 1,?\d+ rows; expected: filled in at least 90 % of the rows",
+        titles[-1],
+    )
+    # failed checks have a shape of their own
+    bars = price.locator("[data-share]")
+    has_path = "bars => bars.map(bar => !!bar.querySelector('path'))"
+    assert bars.evaluate_all(has_path) == [False] * 26 + [True] * 4
+    height = "bars => bars.map(bar => bar.getBoundingClientRect().height)"
+    heights = bars.locator("> rect:not(.area)").evaluate_all(height)
+    assert heights[0] > 10 > 2 > heights[-1] > 0
+
+
+def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(page: Page, url: str) -> None:
+    shown = show(page, url)
+    columns = columns_of(shown, "reviews_daily")
+    price = columns.locator('[data-column="price"]')
+    slider = price.get_by_role("slider", name="Filled rows of price")
+    slider.focus()
+    told = [price.locator(".told").inner_text()]
+    for key in ("ArrowLeft", "Home"):
+        page.keyboard.press(key)
+        told.append(price.locator(".told").inner_text())
+        assert slider.get_attribute("aria-valuetext") == told[-1]
+    assert len(set(told)) == 3
+    assert columns.locator("[data-column]").count() == 8
+    columns.get_by_role("button", name="3 columns more").press("Enter")
+    columns.locator("[data-column]").nth(10).wait_for()
+    assert columns.get_by_role("button").count() == 0
+
+
+def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_run(
+    page: Page, url: str
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: "/columns?" in request.url and asked.append(request.url))
+    page.route("**/columns?*", lambda route: route.fulfill(status=500, json={"detail": "broken"}), times=1)
+    shown = show(page, url)
+    series_of(shown, "reviews_daily").get_by_role("button").click()
+    shown.get_by_text("Its columns cannot be read. Airflow does not answer: broken (500)").wait_for()
+    assert len(asked) == 1
+    refresh(shown)
+    shown.locator("[data-column]").first.wait_for()
+    assert len(asked) == 2
+    with page.expect_response("**/webcollect/landings"):
+        refresh(shown)
+
+    def end_later(data: dict[str, Any]) -> None:
+        for series in data["series"]:
+            series["runs"][-1]["ended_at"] = ago()
+
+    change(page, "landings", end_later)
+    with page.expect_response("**/columns?*"):
+        refresh(shown)
+    assert len(asked) == 3
+    assert shown.locator("[data-column]").count() == 8
+
+
+def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) -> None:
+    shown = show(page, url)
+    shown.get_by_role("button", name="2 failed checks").click()
+    marks = [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()]
+    assert marks == ["checks", "checks"]
+    kinds = [each.get_attribute("data-attention") for each in shown.locator("[data-attention]").all()]
+    assert kinds == ["checks", "checks", "quarantined"]
+    item = shown.locator("[data-attention=checks]").filter(has_text="reviews")
+    said = r"columns\.price\.filled: filled in 0 % of 1,?\d+ rows; expected: filled in at least 90 %"
+    item.get_by_text(re.compile(said)).wait_for()
+    assert item.locator("[data-state]").inner_text() == "failed checks"
+    assert series_of(shown, "reviews_daily").locator("[data-state]").inner_text() == "failed checks"
+
+
+def test_quarantined_rows_have_the_lines_that_decide_on_them(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown = show(page, url)
+    item = shown.locator("[data-attention=quarantined]")
+    item.get_by_text(re.compile(r"rows of 2 runs were quarantined, .* not known here; to decide:")).wait_for()
+    run_id = item.get_by_role("listitem").first.get_by_role("link").inner_text()
+    for verb in ("accept", "discard"):
+        button = item.get_by_role("button", name=f"{verb}s the rows of {run_id}")
+        button.press("Enter")
+        line = page.evaluate("navigator.clipboard.readText()")
+        assert line == f"webcollect landing {verb} 's3://lake/offers' '{run_id}'"
+    runs = series_of(shown, "offers_daily").locator('[data-run-state="quarantined"]')
+    assert runs.count() == 2
+    assert re.search(r"0 rows, \d+ quarantined", runs.last.locator("title").text_content() or "")
+    columns = columns_of(shown, "offers_daily")
+    columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
+
+
+def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(page: Page, url: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    folder = "s3://lake/flights"
+    ways = (
+        f"`webcollect landing accept {folder}` lands them, `webcollect landing discard {folder} r` does not"
+    )
+    reason = f"1 check failed at {folder}: columns.price.filled: {'x' * 400}. {ways}"
+    page.route(
+        "**/logs/1?*",
+        lambda route: route.fulfill(json={"content": [{"event": reason, "level": "error"}]}),
+    )
+    shown = show(page, url)
+    failure = shown.locator("[data-failure]").filter(has_text="flights_daily")
+    failure.get_by_text(reason, exact=True).wait_for()
+    run_id = (failure.get_attribute("data-failure") or "").split("/")[1]
+    failure.get_by_role("button", name="accepts the rows").click()
+    line = page.evaluate("navigator.clipboard.readText()")
+    assert line == f"webcollect landing accept '{folder}' '{run_id}'"
+    assert failure.get_by_role("button", name="discards the rows").is_visible()
+
+
 def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) -> None:
     shown = show(page, url)
     jobs = series_of(shown, "jobs_daily")
@@ -450,7 +590,7 @@ def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: 
 
 
 def test_nothing_yet_is_two_steps_with_links(page: Page, url: str) -> None:
-    counts = {"landings": 0, "failed": 0, "late": 0, "odd": 0, "empty": 0}
+    counts = {"landings": 0, "failed": 0, "checks": 0, "late": 0, "odd": 0, "empty": 0}
     change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
     change(page, "activity", lambda data: data.update(running=[], failures=[]))
     shown = show(page, url)
@@ -465,7 +605,7 @@ def be_well(page: Page) -> None:
 
     def unmark(data: dict[str, Any]) -> None:
         for series in data["series"]:
-            series["marks"] = []
+            series.update(marks=[], quarantines=[])
 
     change(page, "landings", unmark)
     change(page, "activity", lambda data: data.update(failures=[]))
@@ -517,8 +657,10 @@ def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: s
 def test_everybody_can_use_it(new_page: Page, url: str, theme: str) -> None:
     new_page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
     shown = show(new_page, url)
-    series_of(shown, "shops_daily").get_by_role("button").click()
+    for dag_id in ("shops_daily", "reviews_daily"):
+        series_of(shown, dag_id).get_by_role("button").click()
     shown.locator("[data-source]").first.wait_for()
+    shown.locator("[data-column]").nth(8).wait_for()
     shown.locator("[data-chart]").first.wait_for()
     new_page.add_script_tag(path=AXE)
     found = new_page.evaluate("axe.run('webcollect-page')")
@@ -537,7 +679,7 @@ def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(new_page: P
 
     new_page.goto(url)
     tile = new_page.locator("webcollect-tile")
-    tile.get_by_text(re.compile(r"\d+ landings · 1 failed · 3 late")).wait_for()
+    tile.get_by_text(re.compile(r"\d+ landings · 1 failed · 2 failed checks · 3 late")).wait_for()
     # the dashboard itself asks every few seconds
     new_page.wait_for_timeout(4_000)
     data = [path for path in asked if "/static/" not in path]

@@ -3,6 +3,7 @@ import { el, now, svg } from "./dom.js";
 import { cappedAxis, number, rounded, share } from "./logic.js";
 
 const STRIP = { height: 30, step: 6, width: 4.5, runs: 30 };
+const SHARES = { height: 22, step: STRIP.step, width: STRIP.width, top: 6 };
 const CHART = { width: 320, height: 96, foot: 4 };
 
 /** Return a bar for each run, the newest at the right: failed and empty ones, odd and cut ones differ in shape. */
@@ -18,6 +19,7 @@ export function runStrip(label, runs, titleOf) {
     const shapes = {
       failed: [svg("path", { d: `M${x} ${height - 7}l5 5m0 -5l-5 5` })],
       empty: [svg("rect", { x: x + 0.5, y: height - 5.5, width: width - 0.5, height: 4 })],
+      quarantined: [svg("path", { d: `M${x + 2.25} ${height - 7}l2.5 3l-2.5 3l-2.5 -3z` })],
       odd: [svg("rect", { x, y, width, height: high }), svg("path", { d: `M${x - 0.5} ${y - 1.5}l2.75 -4l2.75 4z` })],
       landed: [svg("rect", { x, y, width, height: high })],
     };
@@ -32,9 +34,53 @@ export function runStrip(label, runs, titleOf) {
   return svg("svg", { class: "strip", role: "img", "aria-label": label, ...size }, base, marks);
 }
 
+/**
+ * Return a bar for each run, the newest at the right, as high as its share of 1; those with failed checks have a
+ * triangle above. Of the one that is pointed at, or chosen by arrow keys, `line` tells its text.
+ */
+export function shareStrip({ name, shares, checks }, texts, line) {
+  const { height, step, width, top } = SHARES;
+  const start = (STRIP.runs - shares.length) * step;
+  const bars = shares.map((share, index) => {
+    const x = start + index * step;
+    const high = Math.max(1, (height - 1 - top) * (share ?? 0));
+    const mark = checks[index] && svg("path", { d: `M${x - 0.5} ${top - 1.5}l2.75 -4l2.75 4z` });
+    const bar = share != null && svg("rect", { x, y: height - 1 - high, width, height: high });
+    const area = svg("rect", { class: "area", x, y: 0, width: step, height });
+    const names = { class: mark ? "run odd" : "run landed", "data-share": share, "data-failed": Boolean(mark) };
+    return svg("g", names, area, bar, mark, svg("title", {}, texts[index]));
+  });
+  const size = { width: STRIP.runs * step, height, viewBox: `0 0 ${STRIP.runs * step} ${height}` };
+  const base = svg("path", { class: "base", d: `M${start} ${height - 0.5}H${STRIP.runs * step}` });
+  const drawing = svg("svg", { class: "strip shares", "aria-label": `Filled rows of ${name}`, ...size }, base, bars);
+  return choosable(drawing, bars, line, (index) => texts[index]);
+}
+
 const FORMATS = { succeeded: share };
 /** By how many days a key goes. */
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+
+/** Have `line` tell the text of a bar: of the last, of the one that is pointed at, or chosen by arrow keys. */
+function choosable(drawing, bars, line, textOf) {
+  let chosen = bars.length - 1;
+  const tell = (index) => {
+    chosen = Math.min(bars.length - 1, Math.max(0, index));
+    line.textContent = textOf(chosen);
+    drawing.setAttribute("aria-valuenow", chosen);
+    drawing.setAttribute("aria-valuetext", line.textContent);
+    bars.forEach((bar, each) => bar.classList.toggle("chosen", each === chosen));
+  };
+  const names = { role: "slider", tabindex: 0, "aria-valuemin": 0, "aria-valuemax": bars.length - 1 };
+  for (const [name, value] of Object.entries(names)) drawing.setAttribute(name, value);
+  drawing.addEventListener("keydown", (event) => {
+    if (!(event.key in KEYS)) return;
+    event.preventDefault();
+    tell(chosen + KEYS[event.key]);
+  });
+  bars.forEach((bar, index) => bar.addEventListener("pointerenter", () => tell(index)));
+  tell(chosen);
+  return drawing;
+}
 
 /** Return a chart of a value per day; the line below it tells the day that is pointed at, or chosen by arrow keys. */
 export function dayChart({ metric, title, low, high }, days, thresholds) {
@@ -77,33 +123,11 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
     return [svg("path", { class: "limit", d: `M0 ${y.toFixed(1)}H${width}` }), svg("text", place, text)];
   });
   const line = el("p", { class: "told" });
-  const names = {
-    class: "days",
-    // it chooses the day that the line tells
-    role: "slider",
-    tabindex: 0,
-    viewBox: `0 0 ${width} ${height}`,
-    "aria-label": title,
-    "aria-valuemin": 0,
-    "aria-valuemax": days.length - 1,
-    onkeydown: (event) => {
-      if (!(event.key in KEYS)) return;
-      event.preventDefault();
-      tell(chosen + KEYS[event.key]);
-    },
-  };
-  const drawing = svg("svg", names, bars, lines);
-  let chosen = days.length - 1;
-  const tell = (index) => {
-    chosen = Math.min(days.length - 1, Math.max(0, index));
-    const beyond = isBeyond(chosen) ? ", beyond the limit" : "";
-    line.textContent = `${days[chosen].day}: ${format(values[chosen])}${beyond}`;
-    drawing.setAttribute("aria-valuenow", chosen);
-    drawing.setAttribute("aria-valuetext", line.textContent);
-    bars.forEach((bar, each) => bar.classList.toggle("chosen", each === chosen));
-  };
-  bars.forEach((bar, index) => bar.addEventListener("pointerenter", () => tell(index)));
-  tell(chosen);
+  const names = { class: "days", viewBox: `0 0 ${width} ${height}`, "aria-label": title };
+  const drawing = choosable(svg("svg", names, bars, lines), bars, line, (index) => {
+    const beyond = isBeyond(index) ? ", beyond the limit" : "";
+    return `${days[index].day}: ${format(values[index])}${beyond}`;
+  });
   return el(
     "figure",
     { "data-chart": metric },

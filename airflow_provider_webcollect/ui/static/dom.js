@@ -144,6 +144,8 @@ export function taskApi(each, ...rest) {
 const SHAPES = {
   landed: "M2 7.5 5 10.5 12 3.5",
   failed: "M3 3 11 11M11 3 3 11",
+  checks: "M2 2.5H12V11.5H2ZM7 4.5V7.5M7 9V9.6",
+  quarantined: "M7 1.5 12.5 7 7 12.5 1.5 7ZM4.8 7H9.2",
   late: "M7 1.5a5.5 5.5 0 1 0 .01 0M7 4V7.5L9.5 9",
   odd: "M7 2 12.5 12H1.5ZM7 5.5V8.5M7 10V10.6",
   empty: "M7 2a5 5 0 1 0 .01 0M3.5 10.5 10.5 3.5",

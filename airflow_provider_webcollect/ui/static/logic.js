@@ -99,6 +99,15 @@ export function clock(moment, zone, now) {
   return date === exact(new Date(now).toISOString(), zone).split(" ")[0] ? time : `${date} ${time}`;
 }
 
+/** Return a day of a zone, `3 November`; with its year if that is not this one, and with the time if wanted. */
+export function day(moment, zone, now, isTimed = false) {
+  const year = (instant) => formatter(Intl.DateTimeFormat, "en", { timeZone: zone, year: "numeric" }).format(instant);
+  const look = { timeZone: zone, day: "numeric", month: "long" };
+  if (year(new Date(moment)) !== year(new Date(now))) look.year = "numeric";
+  if (isTimed) Object.assign(look, { hour: "2-digit", minute: "2-digit" });
+  return formatter(Intl.DateTimeFormat, "en-GB", look).format(new Date(moment));
+}
+
 export function relative(moment, now) {
   const seconds = (Date.parse(moment) - now) / 1000;
   return seconds > 1 ? `in ${duration(seconds)}` : `${duration(Math.max(0, -seconds))} ago`;
@@ -209,7 +218,14 @@ export function activityName(each, names) {
 // ---- Landings
 
 /** The marks of the server, the gravest first. */
-export const STATES = ["failed", "late", "odd", "empty"];
+export const STATES = ["failed", "checks", "late", "odd", "empty"];
+
+/** Return the word for a mark of a series. */
+export function wordOf(mark, series) {
+  if (mark !== "checks") return mark;
+  const outcomes = series.sources.flatMap((source) => source.checks);
+  return outcomes.some(({ state }) => state === "failed") ? "failed checks" : "warning";
+}
 
 /** Return the gravest of the marks of a series, else what its newest run has done. */
 export function stateOf(series) {
@@ -225,10 +241,18 @@ export function reasonOf(series, mark, now) {
     return `${expected}, usually every ${duration(series.usual_seconds)}${last}`;
   }
   if (mark === "failed") return `the newest run has failed ${relative(newest.ended_at, now)}`;
-  const some = series.sources.filter((source) => source.mark === mark);
-  if (series.sources.length < 2 || !some.length) return rowsOf(newest);
+  const isChecks = mark === "checks";
+  const reason = isChecks ? checksOf : rowsOf;
+  const some = series.sources.filter((source) => (isChecks ? source.checks.length : source.mark === mark));
+  if (series.sources.length < 2 || !some.length) return reason(isChecks ? some[0] : newest);
   const others = some.length > 1 ? ", …" : "";
-  return `${number(some.length)} of ${counted(series.sources.length, "collection task")}: ${rowsOf(some[0])}${others}`;
+  return `${number(some.length)} of ${counted(series.sources.length, "collection task")}: ${reason(some[0])}${others}`;
+}
+
+/** Return what a source's rows have not passed. */
+function checksOf({ checks, checks_left_out }) {
+  const said = checks.map(({ state, text }) => (state === "warning" ? `warning of ${text}` : text));
+  return [...said, checks_left_out ? `and ${number(checks_left_out)} more` : []].flat().join("; ");
 }
 
 function rowsOf({ rows, usual_rows }) {
@@ -253,6 +277,26 @@ export function cappedAxis(values, times = 3) {
   return { top, capped: values.map((value) => value > top) };
 }
 
+/** Return what is known of quarantined rows; that somebody has decided on them is not. */
+export function quarantineSentence({ quarantines }, zone, now) {
+  const rows = sum(quarantines, "rows");
+  const runs = quarantines.length > 1 ? ` of ${counted(quarantines.length, "run")}` : "";
+  const when = `${runs && "the latest "}on ${day(quarantines[0].ended_at, zone, now)}`;
+  const were = `${counted(rows, "row")}${runs} ${rows === 1 ? "was" : "were"} quarantined${runs && ","} ${when}`;
+  return `${were}. Whether somebody has decided on them since is not known here; to decide:`;
+}
+
+/** Return the lines that decide in a shell on rows that have failed their checks. */
+export function decidingLines(folder, runId) {
+  const line = (verb) => `webcollect landing ${verb} ${shellWord(folder)} ${shellWord(runId)}`;
+  return { accept: line("accept"), discard: line("discard") };
+}
+
+/** Return the folders where rows are staged, by the message of a run whose checks have failed. */
+export function stagedFolders(message) {
+  return [...new Set([...message.matchAll(/`webcollect landing accept ([^`]+)`/g)].map(([, folder]) => folder))];
+}
+
 /** Return the lines that read a landing, in Python and in a shell. */
 export function readingLines(path) {
   const query = "select count(*) from landing";
@@ -260,6 +304,82 @@ export function readingLines(path) {
     python: `read_landing(${pythonString(path)})`,
     shell: `webcollect landing sql ${shellWord(path)} ${shellWord(query)}`,
   };
+}
+
+// ---- What the rows of a landing held
+
+/** How much less of the rows must be filled to be told, as a share of 1. */
+const TOLD_FALL = 0.05;
+
+function median(values) {
+  const sorted = values.toSorted((one, other) => one - other);
+  const middle = sorted.length >> 1;
+  return (sorted[middle] + sorted[sorted.length - 1 - middle]) / 2;
+}
+
+function mean(values) {
+  return values.reduce((one, other) => one + other, 0) / values.length;
+}
+
+/**
+ * Return where the shares of a column have fallen, `{ before, since, last }`: usual shares, and the index of the last
+ * run before. It is null if they have not, or if the newest is as before.
+ *
+ * :param shares: of the runs, the oldest first; null where they are not known.
+ */
+export function fallOf(shares) {
+  const known = shares.map((share, index) => ({ share, index })).filter(({ share }) => share != null);
+  const values = known.map(({ share }) => share);
+  let best = { weight: 0, at: 0 };
+  for (let at = 1; at < values.length; at += 1) {
+    const fall = mean(values.slice(0, at)) - mean(values.slice(at));
+    // the step that leaves the least difference within the runs before it, and within those after it
+    const weight = fall > 0 ? at * (values.length - at) * fall ** 2 : 0;
+    if (weight > best.weight) best = { weight, at };
+  }
+  if (!best.weight) return null;
+  const [before, since] = [median(values.slice(0, best.at)), median(values.slice(best.at))];
+  const isOver = values.at(-1) >= (before + since) / 2;
+  return before - since < TOLD_FALL || isOver ? null : { before, since, last: known[best.at - 1].index };
+}
+
+/** Return a share as exact as the messages of checks have it: 100 % are all rows. */
+function exactShare(value) {
+  return `${number(Math.floor(Number((value * 1000).toFixed(6))) / 10, 1)} %`;
+}
+
+/** Return how the moments of runs are told: with their times, if some are of one day. */
+function momentsOf(runs, zone, now) {
+  const days = runs.map((run) => day(run.ended_at, zone, now));
+  const isTimed = new Set(days).size < days.length;
+  return (run) => day(run.ended_at, zone, now, isTimed);
+}
+
+/** Return how the columns have changed, the worst first: `{ column, text }`, without a column if none has. */
+export function columnsSentence({ runs, columns }, zone, now) {
+  const fallen = columns
+    .map((column) => ({ column, fall: fallOf(column.shares) }))
+    .filter(({ fall }) => fall)
+    .sort((one, other) => other.fall.before - other.fall.since - (one.fall.before - one.fall.since));
+  if (!fallen.length) return { column: null, text: "No column of what has landed is filled less than before." };
+  const [{ column, fall }] = fallen;
+  const { before, since, last } = fall;
+  const others = fallen.length - 1;
+  const more = `; ${counted(others, "other column")} ${others === 1 ? "is" : "are"} filled less than before, too`;
+  const until = momentsOf(runs, zone, now)(runs[last]);
+  const said = `was filled in ${exactShare(before)} of the rows until ${until}, in ${exactShare(since)} since`;
+  return { column, text: `${said}${others ? more : ""}.` };
+}
+
+/** Return what each run has had in a column, and which of its checks have failed then. */
+export function columnTexts({ name, rows, shares, checks }, runs, zone, now) {
+  const when = momentsOf(runs, zone, now);
+  return runs.map((run, index) => {
+    const part = `${exactShare(shares[index] ?? 0)} of ${counted(rows[index], "row")}`;
+    const share = shares[index] == null ? null : `${name} was filled in ${part} on ${when(run)}`;
+    const none = rows[index] ? "not counted" : { failed: "the run has failed", quarantined: "quarantined" }[run.state];
+    return [share ?? `${when(run)}: ${none ?? "no rows"}`, checks[index]].filter(Boolean).join("; ");
+  });
 }
 
 // ---- What needs somebody
@@ -303,7 +423,19 @@ export function attention(series, activity, messageOf) {
   const near = (activity?.running ?? [])
     .filter((task) => task.is_near_timeout)
     .map((task) => ({ key: `timeout ${taskKey(task)}`, kind: "timeout", task }));
-  return [...groups.values(), ...marked("failed"), ...marked("late"), ...near, ...marked("odd"), ...marked("empty")];
+  const quarantined = series
+    .filter((each) => each.quarantines.length)
+    .map((each) => ({ key: `quarantined ${seriesKey(each)}`, kind: "quarantined", series: each }));
+  return [
+    ...groups.values(),
+    ...marked("failed"),
+    ...marked("checks"),
+    ...quarantined,
+    ...marked("late"),
+    ...near,
+    ...marked("odd"),
+    ...marked("empty"),
+  ];
 }
 
 // ---- Running
@@ -405,7 +537,10 @@ export function topLine(landings, activity, service = null) {
     const marks = STATES.filter((state) => counts[state]);
     groups.push([
       { filter: "landings", text: counted(counts.landings + left_out, "landing"), isTrouble: false },
-      ...marks.map((state) => ({ filter: state, text: `${number(counts[state])} ${state}`, isTrouble: true })),
+      ...marks.map((state) => {
+        const word = state === "checks" ? "failed checks" : state;
+        return { filter: state, text: `${number(counts[state])} ${word}`, isTrouble: true };
+      }),
     ]);
   }
   if (activity) {
@@ -422,7 +557,8 @@ export function topLine(landings, activity, service = null) {
 export function isShown(filter, section, { kind, isLanding = false } = {}) {
   if (!filter) return true;
   if (section !== "attention") return section === (STATES.includes(filter) ? "landings" : filter);
-  const kinds = { failures: ["failure"], landings: STATES, running: ["timeout"], service: [] };
+  const ofLandings = { landings: [...STATES, "quarantined"], checks: ["checks", "quarantined"] };
+  const kinds = { failures: ["failure"], ...ofLandings, running: ["timeout"], service: [] };
   // a failed landing is told with its failure, which has the reason
   return (kinds[filter] ?? [filter]).includes(kind) || (isLanding && ["failed", "landings"].includes(filter));
 }
@@ -452,7 +588,7 @@ export function seriesTexts(series, names) {
     series.asset?.uri,
     series.destination,
     stateOf(series),
-    series.marks,
+    series.marks.map((mark) => wordOf(mark, series)),
   ];
 }
 

@@ -126,6 +126,7 @@ class WebCollectPage extends HTMLElement {
   search = "";
   open = new Set();
   links = new Map();
+  columns = new Map();
   messages = new Map();
   names = {};
   isUnused = false;
@@ -238,6 +239,7 @@ class WebCollectPage extends HTMLElement {
   /** Read everything, if somebody looks. */
   refresh() {
     if (document.visibilityState !== "visible") return;
+    for (const known of this.columns.values()) if (known.problem) known.version = null;
     this.readInto("landings", [this.landings], async (signal) => {
       const data = await read(new URL("landings", ROUTES), signal);
       if (!isStale(data, this.landingsData)) this.landingsData = data;
@@ -319,6 +321,28 @@ class WebCollectPage extends HTMLElement {
       // who may not read the task has no links; after another error they are asked for again
       .catch((error) => error.status === 403 || this.links.delete(url.href));
     return [];
+  }
+
+  /** Return what is known of a landing's columns, `{ data, problem }`; a newer run has them read again. */
+  columnsOf(series) {
+    const key = seriesKey(series);
+    const version = JSON.stringify(series.runs.at(-1));
+    const known = this.columns.get(key);
+    if (known?.version === version) return known;
+    const kept = { ...known, version };
+    this.columns.set(key, kept);
+    const url = new URL(`landings/${series.asset_id}/columns`, ROUTES);
+    for (const name of ["dag_id", "task_id", "map_index"]) url.searchParams.set(name, series[name]);
+    const { signal } = this.abort;
+    read(url, signal)
+      .then((data) => ({ data, version }))
+      .catch((error) => ({ ...kept, problem: complaint(error) }))
+      .then((found) => {
+        if (signal.aborted) return this.columns.delete(key);
+        this.columns.set(key, found);
+        return this.draw();
+      });
+    return kept;
   }
 
   logAddress(failure) {
@@ -438,9 +462,9 @@ class WebCollectPage extends HTMLElement {
         this.draw();
       },
       canRetry: (failure) => this.messages.get(this.logAddress(failure))?.canRetry,
-      isOpen: (failure) => this.open.has(`failures like ${taskKey(failure)}`),
-      open: (failure) => {
-        this.open.add(`failures like ${taskKey(failure)}`);
+      isOpen: (key) => this.open.has(key),
+      open: (key) => {
+        this.open.add(key);
         this.draw();
       },
     };
@@ -448,8 +472,9 @@ class WebCollectPage extends HTMLElement {
     place(
       this.items,
       shown.map((item) => {
-        const reason = item.series ? reasonOf(item.series, item.kind, now()) : act.canRetry(item.failures?.[0] ?? {});
-        const facts = [item, reason, this.namesOf(item), item.failures && act.isOpen(item.failures[0])];
+        const isMark = item.series && item.kind !== "quarantined";
+        const reason = isMark ? reasonOf(item.series, item.kind, now()) : act.canRetry(item.failures?.[0] ?? {});
+        const facts = [item, reason, this.namesOf(item), act.isOpen(item.key)];
         return {
           key: item.key,
           facts,
@@ -488,7 +513,8 @@ class WebCollectPage extends HTMLElement {
     const checked = [];
     if (this.activityData && !this.running.problem)
       checked.push("no failure of the last seven days is open", "no wait is near its timeout");
-    if (this.landingsData && !this.landings.problem) checked.splice(1, 0, "no landing is late, odd or empty");
+    if (this.landingsData && !this.landings.problem)
+      checked.splice(1, 0, "no landing is late, odd or empty, or has failed its checks");
     const isWhole = checked.length === 3;
     const isUnused = !this.landingsData?.series.length && !this.activityData?.running.length;
     const isWell = isWhole && !this.service.problem && !this.stateOfService()?.isTrouble;
@@ -498,7 +524,7 @@ class WebCollectPage extends HTMLElement {
   }
 
   textsOf({ failures, series, task, kind, message }) {
-    if (series) return seriesTexts(series, this.names);
+    if (series) return [kind, seriesTexts(series, this.names)];
     return [kind, message, ...(failures ?? [task]).map((each) => activityTexts(each, this.allNames))];
   }
 
@@ -555,9 +581,16 @@ class WebCollectPage extends HTMLElement {
       if (!isOpen) return [row];
       const newest = each.runs.at(-1);
       const links = newest ? this.linksOf({ ...each, run_id: newest.run_id }) : [];
+      const openColumns = `columns of ${key}`;
+      const columns = { ...this.columnsOf(each), isOpen: this.open.has(openColumns) };
+      const act = { openColumns: () => this.toggle(openColumns) };
       return [
         row,
-        { key: `details of ${key}`, facts: [each, names, links], draw: () => landingDetails(each, this.names, links) },
+        {
+          key: `details of ${key}`,
+          facts: [each, names, links, columns],
+          draw: () => landingDetails(each, this.names, links, columns, now(), act),
+        },
       ];
     });
     this.landingTable.show(wanted);

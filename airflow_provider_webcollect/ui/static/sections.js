@@ -1,5 +1,5 @@
 /** What the sections of the page show: a landing and its details, what needs somebody, waits, the service. */
-import { dayChart, runStrip } from "./charts.js";
+import { dayChart, runStrip, shareStrip } from "./charts.js";
 import {
   airflowAddress,
   airflowLink,
@@ -25,19 +25,25 @@ import {
   capacitySentence,
   clock,
   collectionName,
+  columnsSentence,
+  columnTexts,
   counted,
+  decidingLines,
   duration,
   exact,
   hasZone,
   landingName,
   number,
   progress,
+  quarantineSentence,
   readingLines,
   reasonOf,
   shortId,
+  stagedFolders,
   stateOf,
   taskKey,
   UNKNOWN,
+  wordOf,
 } from "./logic.js";
 
 const DAY_CHARTS = [
@@ -47,6 +53,10 @@ const DAY_CHARTS = [
 ];
 /** How many Airflow tasks of one reason are listed at once. */
 const LISTED = 5;
+/** How many characters of a reason are shown; one of failed checks says which, and what can be done. */
+const [LONGEST, LONGEST_OF_CHECKS] = [300, 2_000];
+/** How many columns of a landing are shown at once. */
+const COLUMNS = 8;
 
 // ---- Landings
 
@@ -83,7 +93,7 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
     { "data-series": key, "data-marks": series.marks.join(" ") },
     stateMark(
       series.marks.length ? state : "landed",
-      [state, ...others].join(", "),
+      [state, ...others].map((mark) => wordOf(mark, series)).join(", "),
       series.marks.map((mark) => reasonOf(series, mark, now)).join("; "),
     ),
     unfold,
@@ -99,7 +109,7 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
 
 function stripLabel({ runs }) {
   const counts = Map.groupBy(runs, (run) => run.state);
-  const rest = ["failed", "empty"].filter((state) => counts.has(state));
+  const rest = ["failed", "quarantined", "empty"].filter((state) => counts.has(state));
   const said = rest.map((state) => `${number(counts.get(state).length)} ${state}`);
   const odd = runs.filter((run) => run.is_odd).length;
   return [`New rows of the latest ${counted(runs.length, "run")}`, ...said, odd ? `${odd} odd` : []].flat().join(", ");
@@ -109,11 +119,16 @@ function runTitle(run, isCapped) {
   const when = exact(run.ended_at, told.zone);
   if (run.state === "failed") return `${when}: failed`;
   const usual = run.usual_rows == null ? "" : `, usually ${number(run.usual_rows, 0)}`;
-  return `${when}: ${counted(run.rows, "row")}${usual}${isCapped ? " (the bar is cut)" : ""}`;
+  const apart = run.quarantined_rows ? `, ${number(run.quarantined_rows)} quarantined` : "";
+  return `${when}: ${counted(run.rows, "row")}${apart}${usual}${isCapped ? " (the bar is cut)" : ""}`;
 }
 
-/** Return the row below that of a series, with all that is known of it. */
-export function landingDetails(series, names, links) {
+/**
+ * Return the row below that of a series, with all that is known of it.
+ *
+ * :param columns: `{ data, problem, isOpen }` of its columns; `act` opens those that are not shown at once.
+ */
+export function landingDetails(series, names, links, columns, now, act) {
   const known = names[series.webcollect_conn_id];
   const fact = (name, ...content) => [el("dt", {}, name), el("dd", {}, content)];
   const stored = links.map(([name, address]) => outerLink(name, address ?? "")).filter((link) => link.href);
@@ -139,8 +154,32 @@ export function landingDetails(series, names, links) {
     stored.length ? fact("Links", el("span", { class: "links" }, stored)) : null,
     fact("DAG", airflowLink(series.dag_id, "dags", series.dag_id), ", to trigger it"),
   );
-  const content = [facts, isOne ? null : sourcesTable(series, known), runsTable(series)];
+  const sources = isOne ? null : sourcesTable(series, known);
+  const content = [facts, columnsBlock(series, known, columns, now, act), sources, runsTable(series)];
   return el("tr", { class: "details" }, cell({ colspan: LANDING_HEADS.length }, content));
+}
+
+function columnsBlock(series, known, { data, problem, isOpen }, now, act) {
+  const note = problem && el("p", { role: "status" }, `Its columns cannot be read. ${problem}`);
+  if (!data?.columns.length) return note;
+  const { column: worst, text } = columnsSentence(data, told.zone, now);
+  // several collection tasks may have columns of one name
+  const nameOf = ({ collection_task_id: id, name }) =>
+    series.sources.length > 1 ? `${name} of ${collectionName([id], known)}` : name;
+  const sentence = el("p", { "data-sentence": "columns" }, worst && [el("code", {}, nameOf(worst)), " "], text);
+  const table = new Table("Columns", ["*Column", "Filled in the latest runs", "Newest run, or the one pointed at"]);
+  const draw = (column) => {
+    const line = el("span", { class: "told" });
+    const texts = columnTexts(column, data.runs, told.zone, now);
+    const strip = shareStrip({ ...column, name: nameOf(column) }, texts, line);
+    return table.row({ "data-column": column.name }, el("code", {}, nameOf(column)), strip, line);
+  };
+  const shown = isOpen ? data.columns : data.columns.slice(0, COLUMNS);
+  table.show(shown.map((column, index) => ({ key: index, facts: 0, draw: () => draw(column) })));
+  const more = data.columns.length - shown.length;
+  const unfold = more ? button(`${counted(more, "column")} more`, act.openColumns, { class: "quiet" }) : null;
+  const left = el("p", { class: "left" }, leftOut(data.left_out, "column"));
+  return el("div", { class: "columns" }, note, sentence, table.element, unfold, left);
 }
 
 function sourcesTable(series, known) {
@@ -153,7 +192,9 @@ function sourcesTable(series, known) {
     "Manifest",
     "Copy",
   ]);
-  const draw = ({ collection_task_id: id, rows, usual_rows, mark }, index) => {
+  const draw = ({ collection_task_id: id, rows, usual_rows, mark, checks }, index) => {
+    const isBad = checks.length > 0;
+    const word = isBad ? wordOf("checks", { sources: [{ checks }] }) : (mark ?? (rows === 0 ? "empty" : "landed"));
     const path = series.manifests[index] ?? "";
     // all are below the destination, mostly
     const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
@@ -165,7 +206,7 @@ function sourcesTable(series, known) {
     ];
     return table.row(
       { "data-source": id },
-      stateMark(mark ?? "landed", mark ?? (rows === 0 ? "empty" : "landed"), null),
+      stateMark(isBad ? "checks" : (mark ?? "landed"), word, checks.map(({ text }) => text).join("; ") || null),
       collectionName([id], known),
       copyable(id, "the id"),
       numeric(rows),
@@ -191,8 +232,9 @@ function runsTable(series) {
   const draw = (run) => {
     const state = run.is_odd ? "odd" : run.state;
     const usual = run.usual_rows == null ? null : `usually ${number(run.usual_rows, 0)}`;
+    const apart = run.quarantined_rows ? `${counted(run.quarantined_rows, "row")} quarantined` : null;
     const cells = [
-      stateMark(state, state, usual),
+      stateMark(state, state, apart ?? usual),
       runLink({ ...series, ...run }, run.run_id),
       exactTime(run.logical_date),
       exactTime(run.ended_at),
@@ -214,6 +256,7 @@ function runsTable(series) {
 export function attentionItem(item, names, now, act) {
   const { kind, failures, series, task } = item;
   if (failures) return failureItem(item, names, act);
+  if (kind === "quarantined") return quarantineItem(item, names, now, act);
   if (task) {
     const until = ["works or waits for ", elapsed(task.since), ", times out ", time(task.timeout_at)];
     return listItem(kind, "near timeout", [activityName(task, names)], until, [taskLink(task)]);
@@ -221,7 +264,39 @@ export function attentionItem(item, names, now, act) {
   const show = button(landingName(series, names), () => act.reveal(series), { class: "text" });
   const links = [taskLink({ ...series, run_id: series.runs.at(-1)?.run_id })];
   if (kind === "late") links.push(airflowLink("DAG, to trigger it", "dags", series.dag_id));
-  return listItem(kind, kind, [show], [reasonOf(series, kind, now)], links);
+  return listItem(kind, wordOf(kind, series), [show], [reasonOf(series, kind, now)], links);
+}
+
+function quarantineItem({ kind, key, series }, names, now, act) {
+  const { quarantines } = series;
+  const listed = act.isOpen(key) ? quarantines : quarantines.slice(0, LISTED);
+  const more = quarantines.length - listed.length;
+  const lines = listed.map((each) => {
+    const facts = [`, ${counted(each.rows, "row")}, `, time(each.ended_at)];
+    const decisions = each.folders.map((folder) => decisionLines(folder, each.run_id));
+    return el("li", {}, runLink({ ...series, ...each }, each.run_id), facts, decisions);
+  });
+  const body = el(
+    "div",
+    {},
+    el("strong", {}, button(landingName(series, names), () => act.reveal(series), { class: "text" })),
+    " ",
+    el("span", { class: "reason" }, quarantineSentence(series, told.zone, now)),
+    el("ul", {}, lines),
+    more ? button(`${number(more)} more`, () => act.open(key), { class: "quiet" }) : null,
+  );
+  return el("li", { "data-attention": kind }, stateMark(kind), body);
+}
+
+/** Return the lines that decide on rows which have failed their checks, with buttons that copy them. */
+function decisionLines(folder, runId) {
+  const { accept, discard } = decidingLines(folder, runId);
+  return el(
+    "div",
+    { class: "decision" },
+    copyable(accept, `the line that accepts the rows of ${runId} at ${folder}`),
+    copyable(discard, `the line that discards the rows of ${runId} at ${folder}`),
+  );
 }
 
 function listItem(kind, word, head, text, links) {
@@ -229,13 +304,15 @@ function listItem(kind, word, head, text, links) {
   return el("li", { "data-attention": kind }, stateMark(kind, word), body, el("div", { class: "links" }, links));
 }
 
-function failureItem({ failures, message }, names, act) {
+function failureItem({ key, failures, message }, names, act) {
   const [failure] = failures;
   const willRetry = failures.every((each) => each.will_retry);
   const isOne = failures.length === 1;
   const head = isOne ? taskLink(failure) : `${number(failures.length)} tasks:`;
-  const reason = message ? shortened(message) : button("Show the reason", () => act.readMessage(failure));
-  const isOpen = act.isOpen(failure);
+  const folders = message ? stagedFolders(message) : [];
+  const longest = folders.length ? LONGEST_OF_CHECKS : LONGEST;
+  const reason = message ? shortened(message, longest) : button("Show the reason", () => act.readMessage(failure));
+  const isOpen = act.isOpen(key);
   const listed = isOpen ? failures : failures.slice(0, LISTED);
   const more = failures.length - listed.length;
   const list = isOne
@@ -245,7 +322,7 @@ function failureItem({ failures, message }, names, act) {
         {},
         listed.map((each) => el("li", {}, taskLink(each), " ", failureFacts(each, names))),
       );
-  const unfold = more ? button(`${number(more)} more`, () => act.open(failure), { class: "quiet" }) : null;
+  const unfold = more ? button(`${number(more)} more`, () => act.open(key), { class: "quiet" }) : null;
   const canRetry = act.canRetry(failure) ? button("Read the log again", () => act.readMessage(failure)) : null;
   const body = el(
     "div",
@@ -255,6 +332,7 @@ function failureItem({ failures, message }, names, act) {
     el("span", { class: "reason message" }, reason),
     " ",
     canRetry,
+    folders.map((folder) => decisionLines(folder, failure.run_id)),
     isOne ? el("div", { class: "facts" }, failureFacts(failure, names)) : null,
     list,
     unfold,
@@ -283,8 +361,7 @@ function failureFacts(each, names) {
   );
 }
 
-function shortened(text) {
-  const longest = 300;
+function shortened(text, longest) {
   const isLong = text.length > longest;
   return el("span", { title: isLong && text }, isLong ? `${text.slice(0, longest)} …` : text);
 }
