@@ -137,8 +137,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True):
     :ivar redshift_manifest: for Redshift's COPY; None if none was written.
     :ivar collection_task_ids: several sources; unset for one, as is ``manifests``.
     :ivar manifests: those of their landings.
-    :ivar source_rows: the rows of each of them; ``source_filled`` and ``source_checks`` likewise, the first
-        only if they have no more than 1,000 columns in all.
+    :ivar source_rows: the rows of each of them; ``source_filled`` and ``source_checks`` likewise, but
+        only if there are no more than 1,000 columns, or checks, in all.
     :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
     :ivar checks: what became of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
@@ -30,6 +32,7 @@ _EXAMPLES = 3
 #: How many names of columns an outcome lists.
 _NAMED = 10
 _SHOWN_CHARACTERS = 60
+_SHOWN_NAME = 100
 _encode = msgspec.json.Encoder().encode
 
 
@@ -74,7 +77,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 class Example(msgspec.Struct, frozen=True):
     """A value that a check objects to.
 
-    :ivar offset: the cursor with which the service returns the page that has it.
+    :ivar offset: the cursor with which the service returns the page that has it; if an attempt before this
+        one has read it, maybe the first page of some.
     """
 
     value: str
@@ -173,43 +177,45 @@ def _column_checks(name: object, value: object, file_format: FileFormat) -> Colu
     argument = f"checks['columns'][{name!r}]"
     if not isinstance(name, str):
         raise InvalidArgument("checks['columns']", name, "columns are named by strings")
+    validation.encodable("checks['columns']", name)
     if file_format.columns is not None and name not in file_format.columns:
         raise InvalidArgument("checks['columns']", name, "it must be one of `columns`")
     found = _keys(argument, value, ColumnChecks)
-    pattern = found.get("pattern")
-    if pattern is not None:
-        kind = getattr(file_format, "column_types", {}).get(name, STRING)
-        if kind != STRING:
-            rule = f"column_types makes it {kind}, which is a check of its own; a pattern is for texts"
-            raise InvalidArgument(f"{argument}['pattern']", pattern, rule)
-        _compiled(f"{argument}['pattern']", pattern)
+    kind = getattr(file_format, "column_types", {}).get(name, STRING)
+    for check in ("pattern", "unique"):
+        if found.get(check) and kind != STRING:
+            # a part that is read back after an interruption has other texts for the same values
+            rule = f"column_types makes it {kind}, and this is a check of texts"
+            raise InvalidArgument(f"{argument}[{check!r}]", found[check], rule)
     return ColumnChecks(
         filled=_number(f"{argument}['filled']", found.get("filled"), 0.0, 1.0),
-        pattern=pattern,
+        pattern=_pattern(f"{argument}['pattern']", found.get("pattern")),
         unique=validation.boolean(f"{argument}['unique']", found.get("unique", False)),
     )
 
 
-def _compiled(argument: str, pattern: object) -> None:
+def _pattern(argument: str, pattern: object) -> str | None:
+    if pattern is None:
+        return None
     if not isinstance(pattern, str):
         raise InvalidArgument(argument, pattern, "it must be a regular expression")
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidArgument(argument, pattern, f"it is no regular expression: {error}") from error
+    return validation.encodable(argument, pattern)
 
 
 def _number(argument: str, value: object, low: float, high: float | None) -> float | None:
     """Return a number above 0 within the limits; one in a text (a template) is accepted too."""
     if value is None:
         return None
-    number: float | None
-    try:
-        number = None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = None
+    number = 0.0
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = float(value)
     limits = f"{low:g} or more" if high is None else f"above {low:g}, up to {high:g}"
-    if number is None or not low <= number <= (high or number) or not number:
+    if not number or not low <= number <= (sys.float_info.max if high is None else high):
         raise InvalidArgument(argument, value, f"it must be a number {limits}")
     return number
 
@@ -222,6 +228,9 @@ class Counts(Protocol):
 
     @property
     def filled(self) -> Mapping[str, int]: ...
+
+    @property
+    def is_cut(self) -> bool: ...
 
 
 class ValueCounter:
@@ -309,12 +318,20 @@ def _text(value: Any) -> str:
 def _shown(value: Any) -> str:
     if value is UNSET:
         return "missing"
-    shown = repr(value) if type(value) is str else _encode(value).decode()
-    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+    return _cut(repr(value) if type(value) is str else _encode(value).decode())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def evaluate(
-    checks: Checks, rows: int, profile: Profile, values: ValueCounter, history: Sequence[Counts]
+    checks: Checks,
+    rows: int,
+    profile: Profile,
+    values: ValueCounter,
+    history: Sequence[Counts],
+    rows_before: int = 0,
 ) -> tuple[CheckOutcome, ...]:
     """Return the outcome of each check. Without rows, only their number is checked.
 
@@ -322,11 +339,12 @@ def evaluate(
     :param profile: of these rows.
     :param values: of these rows.
     :param history: the landings before this one, the latest last.
+    :param rows_before: rows of the run that were checked before: only their number counts.
     """
-    outcomes = [*_of_rows(checks.rows, rows, history[-MOST_USUAL:])]
+    outcomes = [*_of_rows(checks.rows, rows_before + rows, history[-MOST_USUAL:])]
     if rows:
         for name, counted in values.columns.items():
-            outcomes += _of_column(name, rows, profile, counted)
+            outcomes += _of_column(name, rows - profile.unread, profile, counted)
         outcomes += _of_names(checks, profile, history[-MOST_USUAL:])
     return tuple(outcomes)
 
@@ -341,6 +359,8 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
     found, outcomes = "1 row" if rows == 1 else f"{rows:,} rows", []
     if checks.min is not None:
         outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", found))
+    from fractions import Fraction
+
     counts = [record.rows for record in history]
     usual = _median(counts)
     for name, share, words, holds in (
@@ -355,8 +375,10 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
             outcomes.append(CheckOutcome(f"rows.{name}", "skipped", expected, too_few))
             continue
         listed = ", ".join(f"{count:,}" for count in counts)
-        expected = f"{words} {share:g} times {usual:,.0f}, the median of the last landings ({listed})"
-        outcomes.append(_outcome(f"rows.{name}", holds(rows, share * usual), expected, found))
+        expected = f"{words} {share:g} times {usual:,g}, the median of the last landings ({listed})"
+        # exact: 0.55 times 100 is 55
+        bound = Fraction(str(share)) * Fraction(usual)
+        outcomes.append(_outcome(f"rows.{name}", holds(rows, bound), expected, found))
     return outcomes
 
 
@@ -367,17 +389,22 @@ def _median(numbers: Sequence[int]) -> float:
 
 
 def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[CheckOutcome]:
-    checks, outcomes, check = values.checks, [], f"columns.{name}"
+    checks, outcomes, check = values.checks, [], f"columns.{name[:_SHOWN_NAME]}"
     counts = profile.columns.get(name)
+    unread = f", without {profile.unread:,} that cannot be decoded" if profile.unread else ""
     if counts is None:
-        return [_outcome(f"{check}.present", False, "a column of this name", "no row has it")]
+        present, expected = f"{check}.present", "a column of this name"
+        if profile.is_cut or not rows:
+            why = f"only the first {MAX_COLUMNS} columns were counted" if rows else f"no row{unread}"
+            return [CheckOutcome(present, "skipped", expected, why)]
+        return [_outcome(present, False, expected, f"no row has it{unread}")]
     if checks.filled is not None:
         expected, share = f"filled in at least {percent(checks.filled)} of the rows", counts.filled / rows
-        found = f"filled in {percent(share)} of {rows:,} rows"
+        found = f"filled in {percent(share)} of {rows:,} rows{unread}"
         is_filled = share >= checks.filled
         outcomes.append(_outcome(f"{check}.filled", is_filled, expected, found, values.not_filled.examples))
     if checks.pattern is not None:
-        expected, objections = f"each value matches {checks.pattern}", values.not_matching
+        expected, objections = f"each value matches {_cut(checks.pattern)}", values.not_matching
         found = f"{objections.count:,} of {counts.filled:,} values do not match"
         outcomes.append(
             _outcome(f"{check}.pattern", not objections.count, expected, found, objections.examples)
@@ -394,7 +421,7 @@ def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(name[:_SHOWN_CHARACTERS] for name in names[:_NAMED]) + more
+    return ", ".join(map(_cut, names[:_NAMED])) + more
 
 
 def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> list[CheckOutcome]:
@@ -408,7 +435,7 @@ def _of_names(checks: Checks, profile: Profile, history: Sequence[Counts]) -> li
     ):
         if level == "allow":
             continue
-        if not known or profile.is_cut:
+        if not known or profile.is_cut or any(record.is_cut for record in history):
             why = f"more than {MAX_COLUMNS} columns" if known else "no landing before this one"
             outcomes.append(CheckOutcome(name, "skipped", expected, why))
         elif not names:

@@ -169,13 +169,14 @@ class _Needed(NamedTuple):
             ids.update((progress.landing_id, *progress.attempt_ids))
         if manifest is not None:
             names.update(part.name for part in manifest.parts)
+        quarantined = {each.folder for each in manifest.quarantined} if manifest else set()
         for name in replaced:
             if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))
+                quarantined.update(each.folder for each in kept.quarantined)
         unknown = stored_progress is None and manifest is None
-        quarantined = frozenset(each.folder for each in manifest.quarantined) if manifest else frozenset()
         run = manifest.run if manifest else None
-        return cls(frozenset(names), frozenset(ids), quarantined, run, unknown)
+        return cls(frozenset(names), frozenset(ids), frozenset(quarantined), run, unknown)
 
     def includes(self, name: str) -> bool:
         if apart := QUARANTINE.match(name):
@@ -220,14 +221,18 @@ def _manifest_at(folder: Folder, name: str) -> Manifest | None:
 
 def _replaced(folder: Folder, files: Iterable[str], current: Manifest | None) -> tuple[Replaced, ...]:
     # a landing that could not commit may have kept what it would have replaced
-    there = {part.name for part in current.parts} if current else set()
+    there = _contents(current) if current else set()
     found = [
         Replaced(name, manifest)
         for name in filter(is_replaced_manifest, files)
-        if (manifest := _manifest_at(folder, name))
-        and not there.issuperset(part.name for part in manifest.parts)
+        if (manifest := _manifest_at(folder, name)) and not there.issuperset(_contents(manifest))
     ]
     return tuple(sorted(found, key=lambda each: each.manifest.finished_at, reverse=True))
+
+
+def _contents(manifest: Manifest) -> set[str | None]:
+    """Return the names of a landing's parts, and of the folders with its quarantined rows."""
+    return {part.name for part in manifest.parts} | {each.folder for each in manifest.quarantined}
 
 
 def restore(
@@ -263,6 +268,9 @@ def restore(
         raise NothingLanded(f"{folder.root} has no {what}; nothing was changed")
     if missing := missing_part(chosen.manifest.parts, files):
         raise PartsMissing(f"{missing.name} is not at {folder.root} any more; nothing was changed")
+    for each in chosen.manifest.quarantined:
+        if f"{each.folder}/{MANIFEST}" not in files:
+            raise PartsMissing(f"{each.folder} is not at {folder.root} any more; nothing was changed")
     folder.keep_replaced(current)
     # another id, so that no older landing takes it for the manifest that it has begun with
     restored = msgspec.structs.replace(chosen.manifest, landing_id=new_attempt_id(), finished_at=now())

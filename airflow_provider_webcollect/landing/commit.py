@@ -164,30 +164,29 @@ def make_manifest(
 
 
 def _set_apart(found: FolderState, progress: Progress) -> tuple[SetApart, ...]:
-    """Return what was set apart before."""
-    if (before := found.manifest) is None:
+    """Return what was set apart before.
+
+    A landing that begins again has all rows of the source; what was set apart stays with what it replaces.
+    """
+    if (before := found.manifest) is None or not progress.continues:
         return ()
-    if progress.continues and progress.rows_before == before.source_rows:
+    if progress.rows_before == before.source_rows:
         return before.set_apart
     return tuple(msgspec.structs.replace(each, is_earlier=True) for each in before.set_apart)
 
 
-def history(found: FolderState) -> tuple[RunRecord, ...]:
-    """Return the records of the last runs that have committed to a folder."""
-    return () if found.manifest is None else found.manifest.history
-
-
 def _history_with(job: Job, found: FolderState, progress: Progress) -> tuple[RunRecord, ...]:
     """Return the records of the last runs, with that of this one."""
-    before = [record for record in history(found) if record.run != job.run]
+    before = [record for record in found.history if record.run != job.run]
     # an attempt before this one may have committed, too
-    own = [record for record in history(found) if record.run == job.run and progress.continues]
-    columns = sum_of(part.profile for part in progress.parts).columns
-    filled = Counter({name: counts.filled for name, counts in columns.items()})
+    own = [record for record in found.history if record.run == job.run and progress.continues]
+    profile = sum_of(part.profile for part in progress.parts)
+    filled = Counter({name: counts.filled for name, counts in profile.columns.items()})
     for earlier in own:
         filled.update(earlier.filled)
     rows = sum(part.rows for part in progress.parts) + sum(earlier.rows for earlier in own)
-    record = RunRecord(run=job.run, finished_at=now(), rows=rows, filled=dict(filled))
+    is_cut = profile.is_cut or any(earlier.is_cut for earlier in own)
+    record = RunRecord(run=job.run, finished_at=now(), rows=rows, filled=dict(filled), is_cut=is_cut)
     return (*before, record)[-MOST_RECORDS:]
 
 
@@ -203,5 +202,8 @@ def obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
         return set()
     ids = progress.attempt_ids
     written = {name for name in found.files if attempt_id_in(posixpath.basename(name)) in ids}
-    replaced = found.manifest.parts if found.manifest is not None and not progress.continues else ()
-    return written | {part.name for part in replaced}
+    if found.manifest is None or progress.continues:
+        return written
+    quarantined = tuple(f"{each.folder}/" for each in found.manifest.quarantined)
+    apart = {name for name in found.files if name.startswith(quarantined)}
+    return written | apart | {part.name for part in found.manifest.parts}

@@ -17,7 +17,6 @@ import msgspec
 
 from airflow_provider_webcollect.landing.checks import Checks, ValueCounter
 from airflow_provider_webcollect.landing.errors import RowsMissing, SourceReset
-from airflow_provider_webcollect.landing.formats.base import columns_of
 from airflow_provider_webcollect.landing.formats.reading import part_reader
 from airflow_provider_webcollect.landing.job import Job, intervals
 from airflow_provider_webcollect.landing.manifest import PageFingerprint, Part, Progress, part_name
@@ -302,8 +301,6 @@ def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
 #: Bytes passed to the thread, and written, at a time. The threads synchronize for every batch: with small
 #: batches the second thread costs more time than it saves.
 BATCH_BYTES = 1024 * 1024
-#: Rows of a finished part that are read back at a time.
-_ROWS_AGAIN = 10_000
 
 
 @contextlib.contextmanager
@@ -394,15 +391,13 @@ class PartsWriter:
             page = self._write_part(page, pages) or next(pages, None)
 
     def _count_again(self, part: Part) -> None:
-        file_format, names = self._job.options.file_format, self.values.first
+        file_format = self._job.options.file_format
         types = getattr(file_format, "column_types", {})
         reader = part_reader(file_format.name, file_format.compression, self._columns.names, types)
         assert reader is not None
         self.values.offset = part.start_offset
         with self._job.folder.opened(part.name) as file:
-            rows = reader.rows(file)
-            while batch := list(itertools.islice(rows, _ROWS_AGAIN)):
-                self.values.add(names, columns_of(batch, names), len(batch))
+            reader.inspect(file, self.values, is_sanitized=getattr(file_format, "sanitize_formulas", False))
 
     def _write_part(self, first: Page, others: Iterator[Page]) -> Page | None:
         """Write the next part.

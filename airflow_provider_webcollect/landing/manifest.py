@@ -204,16 +204,18 @@ def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None
     return next((part for part in parts if files.get(part.name) != part.bytes), None)
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a run has committed, kept to compare later runs with.
 
     :ivar filled: by column, in how many of its rows it is filled; only columns that one of them has.
+    :ivar is_cut: whether there were more columns, which are not counted.
     """
 
     run: Run
     finished_at: str
     rows: int
     filled: dict[str, int]
+    is_cut: bool = False
 
 
 class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -226,7 +228,8 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar finished_at: when they were set apart or discarded.
     :ivar folder: relative to the manifest; None for discarded rows.
     :ivar checks: that they have failed.
-    :ivar is_earlier: whether they are of a source that was reset since: the total does not count them.
+    :ivar is_earlier: whether the landing has since begun again with the first row of a source that was reset
+        (``on_reset="append"``): the total does not count them.
     """
 
     kind: Literal["quarantined", "discarded"]

@@ -14,6 +14,7 @@ from airflow_provider_webcollect.landing.manifest import (
     Manifest,
     PageFingerprint,
     Progress,
+    RunRecord,
     counted,
     missing_part,
     now,
@@ -42,10 +43,20 @@ class FolderState:
     files: Mapping[str, int]
 
     @property
+    def history(self) -> tuple[RunRecord, ...]:
+        """The records of the last runs that have committed rows."""
+        return () if self.manifest is None else self.manifest.history
+
+    @property
     def is_unreported(self) -> bool:
         """Whether the run that has committed the manifest may not have finished its report."""
         progress, manifest = self.progress, self.manifest
         return progress is not None and manifest is not None and manifest.landing_id in progress.attempt_ids
+
+    @property
+    def has_unreported_parts(self) -> bool:
+        """Whether there are rows that a run before has committed and not reported."""
+        return self.is_unreported and self.manifest is not None and self.manifest.new_parts > 0
 
     def is_given_up(self, job: Job) -> bool:
         """Return whether the progress file is of an attempt of the job's run that Airflow has given up."""

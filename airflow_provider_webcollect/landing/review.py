@@ -10,13 +10,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
-from airflow_provider_webcollect.landing.commit import commit, history, make_manifest, obsolete, read_folder
-from airflow_provider_webcollect.landing.errors import DestinationBusy, NothingToReview, PartsMissing
+from airflow_provider_webcollect.landing.commit import commit, make_manifest, obsolete, read_folder
+from airflow_provider_webcollect.landing.errors import (
+    DestinationBusy,
+    FormatChanged,
+    NothingToReview,
+    PartsMissing,
+)
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Job, Landed, Observer, Timing
 from airflow_provider_webcollect.landing.lease import Lease, wait_until_free
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Bytes of a part that are copied at a time.
 _CHUNK_BYTES = 4 * 1024 * 1024
+#: How often a decision is carried out again because the folder has changed meanwhile.
+_TRIES = 5
 
 
 class InReview(NamedTuple):
@@ -104,6 +111,7 @@ def accept(
     :raises NothingToReview: if no such rows wait for a decision.
     :raises DestinationBusy: if a landing is at work, or unfinished, in the folder.
     :raises PartsMissing: if parts of these rows are missing or damaged; nothing is committed then.
+    :raises FormatChanged: if quarantined rows have another format or other columns than the landing now.
     """
     review = Review(Folder(*locate(path, storage_options, storage_conn_id)), run_id, observer)
     review.accept()
@@ -121,7 +129,7 @@ def discard(
     """Leave out rows that have failed their checks for good; the landing counts them and goes on behind them.
 
     Staged rows of a landing that begins with the first row (``mode="full"``, or after a reset) are only
-    deleted: the next run reads the source again.
+    dropped: the next run reads the source again, and deletes their files.
 
     :param path: as for :func:`in_review`.
     :param run_id: the Airflow run that has read them.
@@ -188,7 +196,7 @@ def _without_parts(
         bytes=sum(part.bytes for part in parts),
         parts=parts,
         new_parts=whole.new_parts - len(progress.parts),
-        history=history(found),
+        history=found.history,
         set_apart=(*whole.set_apart, apart),
     )
 
@@ -295,29 +303,44 @@ class Review:
 
     def accept(self) -> None:
         """Commit the rows."""
-        if self.chosen.folder is None:
-            self._accept_staged()
-        else:
-            self._accept_quarantined(self.chosen.folder)
+        self._decide(self._accept_staged, self._accept_quarantined)
 
     def discard(self) -> None:
         """Leave the rows out."""
-        if self.chosen.folder is None:
-            self._discard_staged()
-        else:
-            self._discard_quarantined(self.chosen.folder)
+        self._decide(self._discard_staged, self._discard_quarantined)
 
     def quarantine(self) -> None:
         """Make a landing of their own of staged rows, as the run would have with ``quarantine``.
 
         :raises NothingToReview: if they are quarantined already, or a landing would begin with them.
         """
-        impossible = NothingToReview(f"{self.chosen} at {self.folder.url} cannot be quarantined")
-        if self.chosen.folder is not None:
-            raise impossible
+        self._decide(self._quarantine_staged, self._refuse_quarantine)
+
+    def _decide(self, staged: Callable[[], None], quarantined: Callable[[str], None]) -> None:
+        """Carry out a decision; again on what there is by then, if the folder has changed meanwhile.
+
+        That happens also where the storage is found to ignore conditions.
+        """
+        for _ in range(_TRIES):
+            try:
+                if self.chosen.folder is None:
+                    staged()
+                else:
+                    quarantined(self.chosen.folder)
+            except Changed:
+                self.found = _read(self.folder)
+                self.chosen = self._choose(self.chosen.run.run_id)
+            else:
+                return
+        raise _busy(self.folder)
+
+    def _refuse_quarantine(self, name: str) -> NoReturn:
+        raise NothingToReview(f"{self.chosen} at {self.folder.url} cannot be quarantined")
+
+    def _quarantine_staged(self) -> None:
         job, progress = self._staged()
         if not can_be_set_apart(progress):
-            raise impossible
+            self._refuse_quarantine("")
         with self._lease(job, progress) as lease:
             quarantine(job, self.found, lease, progress.refused)
         lease.tidy()
@@ -334,11 +357,18 @@ class Review:
 
     def _discard_staged(self) -> None:
         job, progress = self._staged()
+        if not can_be_set_apart(progress):
+            # nothing is committed, so another decision may be about to commit the parts: they stay until the
+            # next run has committed
+            start = msgspec.structs.replace(progress, parts=(), refused=())
+            with self._lease(job, start) as lease:
+                pass
+            lease.release()
+            return
         with self._lease(job, progress) as lease:
-            if can_be_set_apart(progress):
-                apart = _set_apart("discarded", progress, progress.refused, self.chosen.run)
-                manifest = _without_parts(job, self.found, lease.progress, apart, progress.refused)
-                lease.commit(manifest, self.found.manifest_version)
+            apart = _set_apart("discarded", progress, progress.refused, self.chosen.run)
+            manifest = _without_parts(job, self.found, lease.progress, apart, progress.refused)
+            lease.commit(manifest, self.found.manifest_version)
             lease.save(msgspec.structs.replace(lease.progress, parts=(), refused=()))
         self.folder.delete(part.name for part in progress.parts)
         self._end(lease)
@@ -347,6 +377,7 @@ class Review:
         before, apart, job, start = self._quarantined(name)
         inside = self.folder.inside(name)
         stored = decode_manifest(self._read(inside), f"{inside.url}/{MANIFEST}")
+        self._refuse_another_format(before, stored)
         with self._lease(job, start) as lease:
             # not recorded in the progress file: no run may take them for rows that are to be read next
             copied = tuple(
@@ -364,6 +395,19 @@ class Review:
             lease.commit(manifest, self.found.manifest_version)
         self._delete(name)
         lease.release()
+
+    def _refuse_another_format(self, before: Manifest, stored: Manifest) -> None:
+        """Raise :class:`FormatChanged` if the parts do not fit the landing, which was put back, say."""
+        names = stored.columns or ()
+        if (
+            encoding_of_manifest(stored) != encoding_of_manifest(before)
+            or names != (before.columns or ())[: len(names)]
+        ):
+            raise FormatChanged(
+                f"the rows in {self.chosen.folder} of {self.folder.url} have another format or other columns "
+                "than the landing has now; nothing was committed. They can be read there as a landing of "
+                "their own"
+            )
 
     def _copied(self, inside: Folder, part: Part, number: int, lease: Lease, suffix: str) -> Part:
         """Return the copy of a quarantined part among those of the landing."""
@@ -393,13 +437,8 @@ class Review:
         progress = self.found.progress
         assert progress is not None
         restarts = progress.mode == "incremental" and not can_be_set_apart(progress)
-        return self._job(
-            progress.source,
-            progress.encoding,
-            progress.mode,
-            "full" if restarts else "fail",
-            progress.attempt,
-        ), progress
+        on_reset: OnReset = "full" if restarts else "fail"
+        return self._job(progress.source, progress.encoding, progress.mode, on_reset), progress
 
     def _quarantined(self, name: str) -> tuple[Manifest, SetApart, Job, Progress]:
         before, progress = self.found.manifest, self.found.progress
@@ -409,18 +448,17 @@ class Review:
                 f"{progress.run} has not ended at {self.folder.url}: let it end, or decide on its rows, first"
             )
         apart = next(each for each in before.set_apart if each.folder == name)
-        job = self._job(before.source, encoding_of_manifest(before), "incremental", "fail", 1)
+        job = self._job(before.source, encoding_of_manifest(before), "incremental", "fail")
         return before, apart, job, continuing(job, before)
 
-    def _job(
-        self, source: Source, encoding: Mapping[str, Any], mode: Mode, on_reset: OnReset, attempt: int
-    ) -> Job:
+    def _job(self, source: Source, encoding: Mapping[str, Any], mode: Mode, on_reset: OnReset) -> Job:
         file_format = make_format(**{**encoding, "compression": encoding["compression"] or "none"})
         return Job(
             source=source,
             folder=self.folder,
             run=self.chosen.run,
-            attempt=attempt,
+            # below those of all attempts: none of them is taken for one that Airflow has given up
+            attempt=0,
             options=make_options(file_format, mode=mode, on_reset=on_reset),
             pages=_NoPages(),
             mark=lambda: None,
@@ -433,15 +471,13 @@ class Review:
     def _lease(self, job: Job, start: Progress) -> Iterator[Lease]:
         """Hold the lease of the folder.
 
-        :raises DestinationBusy: if a landing is at work there, or commits meanwhile.
+        :raises DestinationBusy: if a landing is at work there.
+        :raises Changed: if one has written there meanwhile, or the storage is found to ignore conditions.
         """
-        try:
-            wait_until_free(job, self.found)
-            lease = Lease.acquire(job, start, self.found)
-            with lease.held():
-                yield lease
-        except Changed as error:
-            raise _busy(self.folder) from error
+        wait_until_free(job, self.found)
+        lease = Lease.acquire(job, start, self.found)
+        with lease.held():
+            yield lease
 
     def _end(self, lease: Lease) -> None:
         """End the lease; if a run has not finished its report, the next one still does."""

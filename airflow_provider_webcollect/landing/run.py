@@ -13,12 +13,12 @@ import logging
 import shlex
 from collections import deque
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from airflow_provider_webcollect.landing.checks import CheckOutcome, Checks, ValueCounter, evaluate
-from airflow_provider_webcollect.landing.commit import commit, history, is_commit_due, read_folder
+from airflow_provider_webcollect.landing.commit import commit, is_commit_due, read_folder
 from airflow_provider_webcollect.landing.copy import Page, PartsWriter, SourceReader, rows_missing
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
@@ -65,6 +65,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: How often the folder is read again because another landing has changed it meanwhile.
 PLAN_TRIES = 10
+#: How many failed checks a message names.
+_SHOWN = 20
 
 
 def land(
@@ -173,23 +175,32 @@ def _land_on(job: Job, found: FolderState) -> Landed:
     is_write_due = is_commit_due(found, start) or found.lacks_mark(job)
     if first is None and found.manifest is not None and not is_write_due:
         log.info("%s has nothing new for %s.", job.source, job.folder.root)
-        outcomes = _checked(job, found, (), ValueCounter(Checks()))
-        if failed := _failed(job, outcomes):
-            raise _refusal(job, 0, failed)
-        return _unwritten(job, found, found.manifest, outcomes)
+        checked = _check(job, found, (), ValueCounter(Checks()))
+        if checked.failed:
+            raise _refusal(job, (), checked.failed)
+        return _unwritten(job, found, found.manifest, checked.outcomes)
     lease = Lease.acquire(job, start, found)
     with lease.held():
         writer = PartsWriter(job, lease, reader)
         _copy(job, lease, reader, writer, itertools.chain(() if first is None else (first,), others))
-        outcomes = _checked(job, found, lease.progress.parts, writer.values)
-        if failed := _failed(job, outcomes):
-            rows = sum(part.rows for part in lease.progress.parts)
-            if rows and job.options.on_failed_checks == "quarantine" and can_be_set_apart(lease.progress):
-                return quarantine(job, found, lease, outcomes)
-            if rows:
-                lease.save(msgspec.structs.replace(lease.progress, refused=failed))
-            raise _refusal(job, rows, failed)
-        return commit(job, found, lease, reader.count.total, outcomes)
+        checked = _check(job, found, lease.progress.parts, writer.values)
+        if checked.failed:
+            return _set_apart(job, found, lease, checked)
+        return commit(job, found, lease, reader.count.total, checked.outcomes)
+
+
+def _set_apart(job: Job, found: FolderState, lease: Lease, checked: _Checked) -> Landed:
+    """Do what is to be done with rows that have failed their checks.
+
+    :raises ChecksFailed: unless they are quarantined; they are staged then.
+    """
+    progress = lease.progress
+    if not progress.parts:
+        raise _refusal(job, (), checked.failed)
+    if job.options.on_failed_checks == "quarantine" and can_be_set_apart(progress):
+        return quarantine(job, found, lease, checked.outcomes)
+    lease.save(msgspec.structs.replace(progress, refused=checked.failed))
+    raise _refusal(job, progress.parts, checked.failed, can_be_set_apart(progress))
 
 
 def _unwritten(
@@ -208,39 +219,62 @@ def _unwritten(
     return Landed(manifest, own, manifest.new(job.run), checks=outcomes)
 
 
-def _checked(
-    job: Job, found: FolderState, parts: Sequence[Part], values: ValueCounter
-) -> tuple[CheckOutcome, ...]:
-    """Return what becomes of the checks of a run's rows.
+class _Checked(NamedTuple):
+    """What became of the checks of a run's rows.
 
-    :param parts: that have the rows.
+    :ivar outcomes: of all of them.
+    :ivar failed: those for which nothing may be committed.
     """
-    if job.options.checks is None:
-        return ()
+
+    outcomes: tuple[CheckOutcome, ...] = ()
+    failed: tuple[CheckOutcome, ...] = ()
+
+
+def _check(job: Job, found: FolderState, parts: Sequence[Part], values: ValueCounter) -> _Checked:
+    """Check a run's rows.
+
+    :param parts: that have the rows, besides those that an earlier attempt has committed.
+    """
+    checks, committed = job.options.checks, found.manifest
+    if checks is None:
+        return _Checked()
+    if committed is not None and not parts and (committed.run == job.run or found.has_unreported_parts):
+        # there is only a report or a mark to finish, of rows that were checked before
+        return _Checked(committed.checks if committed.run == job.run else ())
     outcomes = evaluate(
-        job.options.checks,
+        checks,
         sum(part.rows for part in parts),
         sum_of(part.profile for part in parts),
         values,
-        [record for record in history(found) if record.run != job.run],
+        [record for record in found.history if record.run != job.run],
+        rows_before=_rows_before(job, found),
     )
     for outcome in outcomes:
         if outcome.state in ("failed", "warning"):
             log.warning("Check of %s, %s", job.source, outcome)
     job.observer.on_checks(outcomes)
-    return outcomes
-
-
-def _failed(job: Job, outcomes: Sequence[CheckOutcome]) -> tuple[CheckOutcome, ...]:
-    """Return the outcomes for which nothing may be committed."""
     if job.options.on_failed_checks == "warn":
-        return ()
-    return tuple(outcome for outcome in outcomes if outcome.state == "failed")
+        return _Checked(outcomes)
+    return _Checked(outcomes, tuple(outcome for outcome in outcomes if outcome.state == "failed"))
 
 
-def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFailed:
-    checks = counted(len(failed), "check")
+def _rows_before(job: Job, found: FolderState) -> int:
+    """Return how many rows an earlier attempt of an incremental run has committed."""
+    if job.options.mode == "full":
+        return 0
+    return sum(record.rows for record in found.history if record.run == job.run)
+
+
+def _refusal(
+    job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome], apart: bool = False
+) -> ChecksFailed:
+    """Return the error for failed checks.
+
+    :param parts: those that are staged.
+    :param apart: whether they can be set apart.
+    """
     where, run_id = shlex.quote(job.folder.url), shlex.quote(job.run.run_id)
+    rows = sum(part.rows for part in parts)
     ways = (
         f"; the {counted(rows, 'row')} that were read stay staged there. `webcollect landing accept {where}` "
         f"lands them as they are, `webcollect landing discard {where} {run_id}` leaves them out; or change "
@@ -248,11 +282,13 @@ def _refusal(job: Job, rows: int, failed: Sequence[CheckOutcome]) -> ChecksFaile
         if rows
         else ""
     )
+    more = f"; and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
     return ChecksFailed(
-        f"{checks} failed for {job.source} at {where}: {'; '.join(map(str, failed))}. Nothing was committed "
-        f"or marked{ways}",
+        f"{counted(len(failed), 'check')} failed for {job.source} at {where}: "
+        f"{'; '.join(map(str, failed[:_SHOWN]))}{more}. Nothing was committed or marked{ways}",
         failed,
         rows,
+        apart,
     )
 
 

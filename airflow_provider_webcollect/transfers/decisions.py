@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         WebCollectToObjectStorageOperator,
     )
 
+#: How many landings, and failed checks of each, a question shows.
+_SHOWN = 20
 EFFECTS = {
     "accept": "the rows are landed as they are, and this task reports them to what comes after it.",
     "quarantine": "the rows are set apart under `_quarantine/`, and the next run goes on behind them.",
@@ -48,38 +50,49 @@ def ask_about(
     :param failed: what :func:`failed_checks` has returned.
     """
     rows = sum(error.rows for error in failed.values())
-    evidence = "\n\n".join(_evidence(name, error) for name, error in failed.items())
-    options = "\n".join(f"- **{option}**: {EFFECTS[option]}" for option in operator.options)
+    shown = [*failed.items()][:_SHOWN]
+    evidence = "\n\n".join(_evidence(name, error) for name, error in shown)
+    if len(failed) > len(shown):
+        evidence += f"\n\nand {len(failed) - len(shown)} more"
+    # rows with which a landing begins again cannot be left out
+    can_be_set_apart = all(error.can_be_set_apart for error in failed.values())
+    choices = operator.options if can_be_set_apart else (operator.options[0], operator.options[-1])
+    options = "\n".join(f"- **{option}**: {EFFECTS[option]}" for option in choices)
     question = Question(
         subject=f"{rows:,} rows for {operator.destination} have failed their checks. What becomes of them?",
         body=f"{evidence}\n\nNothing was committed or marked.\n\n{options}",
-        options=operator.options,
-        default=operator.ask_default,
+        options=choices,
+        default=operator.ask_default if operator.ask_default in (None, *choices) else choices[-1],
         timeout=checked_timeout(operator.ask_timeout),
     )
     try:
-        ask(operator, context, question, method_name="execute_answer", kwargs={})
+        ask(operator, context, question, method_name="execute_answer", kwargs={"options": choices})
     except Exception:  # what ends the attempt until there is an answer is none
         operator.log.exception("The question cannot be asked.")
 
 
 def _evidence(name: str, error: ChecksFailed) -> str:
     # indented by four, values of rows are no Markdown
-    outcomes = textwrap.indent("\n".join(map(str, error.outcomes)), " " * 4)
+    outcomes = textwrap.indent("\n".join(map(str, error.outcomes[:_SHOWN])), " " * 4)
     return f"{name or 'Rows'}, {error.rows:,} rows:\n\n{outcomes}"
 
 
 def decide(
-    operator: WebCollectToObjectStorageOperator, folders: Sequence[Folder], run: Run, event: Mapping[str, Any]
+    operator: WebCollectToObjectStorageOperator,
+    folders: Sequence[Folder],
+    run: Run,
+    event: Mapping[str, Any],
+    options: Sequence[str],
 ) -> None:
     """Do with the staged rows of a run what a person has chosen; nothing if the answer cannot be used.
 
     :param folders: of all landings of the task.
     :param event: what Airflow calls the resumed task with.
+    :param options: those of the question.
     :raises AirflowFailException: for the option ``fail``, and if nobody has answered in time.
     """
     try:
-        answer = answer_of(event, operator.options)
+        answer = answer_of(event, options)
     except UnusableAnswer as error:
         operator.log.warning("The answer cannot be used: %s.", error)
         return

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -19,7 +19,6 @@ from airflow_provider_webcollect.landing.manifest import (
     Mode,
     Part,
     Run,
-    SetApart,
     Source,
     counted,
     loader_manifest,
@@ -27,7 +26,7 @@ from airflow_provider_webcollect.landing.manifest import (
 from airflow_provider_webcollect.landing.profile import sum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.pauses import Stop
     from airflow_provider_webcollect.transfers.webcollect_to_object_storage import Place
 
+T = TypeVar("T", bound="Sized")
+
 #: Seconds between two progress lines in the log.
 PROGRESS_INTERVAL = 5.0
 #: Minimum seconds and rows per second for which a rate is shown.
@@ -48,7 +49,7 @@ METRICS = "webcollect.landing"
 CURSOR_KEY = "webcollect_next_offset"
 #: Above this number of new parts, they are not listed: XComs and asset events are kept in Airflow's database.
 MAX_LISTED_PARTS = 1000
-#: Likewise for the columns of all sources together.
+#: Likewise for the columns, and for the checks, of all sources together.
 MAX_LISTED_SHARES = 1000
 
 
@@ -159,11 +160,9 @@ class LandingReport(Observer):
         """Return the parts whose rows this run reports."""
         return self.landed.new if self.landed else ()
 
-    def quarantined(self) -> SetApart | None:
-        """Return what was quarantined of the rows of this run; None if nothing was."""
-        assert self.landed is not None
-        of_run = (each for each in self.manifest.quarantined if each.run == self.run)
-        return next(of_run, None)
+    def quarantined_rows(self) -> int:
+        """Return how many rows of this run are quarantined."""
+        return sum(each.rows for each in self.manifest.quarantined if each.run == self.run)
 
     def summary(self, listed: bool) -> dict[str, Any]:
         """Return the summary of the landing, for XCom.
@@ -177,15 +176,15 @@ class LandingReport(Observer):
         files = [address.file(part.name) for part in new]
         rows = sum(part.rows for part in parts)
         columns = sum_of(part.profile for part in parts).columns
-        apart = self.quarantined()
         facts = {
             "destination": folder,
             "manifest": f"{folder.rstrip('/')}/{MANIFEST}",
             "rows": rows,
             "bytes": sum(part.bytes for part in parts),
             "parts": len(parts),
-            "quarantined_rows": apart.rows if apart else 0,
-            "filled": {name: round(counts.filled / rows, 4) for name, counts in columns.items()},
+            "quarantined_rows": self.quarantined_rows(),
+            # cut, so that 1 is all of them
+            "filled": {name: counts.filled * 10_000 // rows / 10_000 for name, counts in columns.items()},
             "checks": as_json(self.landed.checks if self.landed else ()),
             "uris": [file.uri for file in files] if listed else None,
             "objects": [file.key for file in files] if listed else None,
@@ -238,8 +237,8 @@ def report_to_outlets(
 ) -> None:
     """Add what was landed, and the facts on it, to the events of the task's outlet assets.
 
-    For several sources only the ids, the rows, the sums and the manifests are added: events are kept long
-    and shown in lists.
+    For several sources only the ids, the sums, the manifests and, for each of them, its rows, filled shares
+    and checks are added: events are kept long and shown in lists.
 
     :param conn_id: the Airflow connection of the service.
     """
@@ -256,7 +255,7 @@ def report_to_outlets(
             manifests=[summary["manifest"] for summary in summaries],
             source_rows=[summary["rows"] for summary in summaries],
             source_filled=_few([summary["filled"] for summary in summaries]),
-            source_checks=[summary["checks"] for summary in summaries],
+            source_checks=_few([summary["checks"] for summary in summaries]),
             **sums,
         )
     else:
@@ -267,9 +266,9 @@ def report_to_outlets(
         events[asset].extra.update(event.extra())
 
 
-def _few(filled: list[dict[str, float]]) -> list[dict[str, float]] | UnsetType:
-    """Return the shares of all sources, unless they are too many for an event."""
-    return filled if sum(map(len, filled)) <= MAX_LISTED_SHARES else UNSET
+def _few(of_sources: list[T]) -> list[T] | UnsetType:
+    """Return the shares or checks of all sources, unless they are too many for an event."""
+    return of_sources if sum(map(len, of_sources)) <= MAX_LISTED_SHARES else UNSET
 
 
 def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:

@@ -398,9 +398,10 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                     decisions.ask_about(self, context, failed)
                 raise
 
-    def execute_answer(self, context: Context, event: Any) -> dict[str, Any]:
+    def execute_answer(self, context: Context, event: Any, options: Sequence[str]) -> dict[str, Any]:
         """Do with the staged rows what a person has chosen, and return the summary.
 
+        :param options: those of the question.
         :raises AirflowFailException: for the option ``fail``, and if nobody has answered in time.
         """
         from airflow_provider_webcollect.transfers import decisions
@@ -408,7 +409,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         with airflow_errors():
             self._check()
             paths = [storage_path(place.folder, self.object_storage_conn_id) for place in self._places()]
-            decisions.decide(self, [folder_at(path) for path in paths], _run(context["ti"]), event)
+            run = _run(context["ti"])
+            decisions.decide(self, [folder_at(path) for path in paths], run, event, options)
         # what is committed by now is reported; an answer that cannot be used leads to the question again
         return self.execute(context)
 

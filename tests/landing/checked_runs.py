@@ -48,9 +48,10 @@ class Runs:
     def again(self, checks: Any = None, **options: Any) -> Landed:
         """Land what is there in the name of the last run."""
         file_format = options.pop("file_format", make_format())
+        fetch = options.pop("fetch", None) or serving(self.rows, 100)
         return self._land(
             "t",
-            fetch=serving(self.rows, 100),
+            fetch=fetch,
             run=Run(dag_id="d", task_id="t", run_id=f"run {self._number}"),
             file_format=file_format,
             checks=make_checks(checks, file_format),

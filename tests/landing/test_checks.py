@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_provider_webcollect.landing import checks as checking
@@ -12,9 +13,11 @@ from airflow_provider_webcollect.landing.checks import CheckOutcome, make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import make_options
+from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import Crash, crashing_at
+from tests.landing.conftest import Crash, crashing_at, listed
 from tests.landing.pages import serving
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
@@ -41,11 +44,21 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ({"columns": {"title": {"unique": True}}}, {"columns": ["price"]}, "it must be one of `columns`"),
     ({"new_columns": "ask"}, {}, "it must be one of allow, warn, fail"),
     ({"new_columns": "warn"}, {"columns": ["price"]}, "no other column lands, so that none can be new"),
-    (
-        {"columns": {"price": {"pattern": "x"}}},
-        {"file_format": "parquet", "column_types": {"price": "float64"}},
-        "column_types makes it float64, which is a check of its own; a pattern is for texts",
-    ),
+    *[
+        (
+            {"columns": {"price": check}},
+            {"file_format": "parquet", "column_types": {"price": "float64"}},
+            "column_types makes it float64, and this is a check of texts",
+        )
+        for check in ({"pattern": "x"}, {"unique": True})
+    ],
+    ({"columns": {"price": {"filled": 10**400}}}, {}, "it must be a number above 0, up to 1"),
+    ({"columns": {"price": {"pattern": "a{99999999999999}"}}}, {}, "it is no regular expression"),
+    ({"columns": {"price": {"pattern": "(" * 3000 + ")" * 3000}}}, {}, "it is no regular expression"),
+    ({"columns": {"price": {"pattern": "\ud800"}}}, {}, "it must be text without half a character"),
+    ({"columns": {"\ud800": {"filled": 1}}}, {}, "it must be text without half a character"),
+    ({"rows": {"max_of_usual": "inf"}}, {}, "it must be a number 1 or more"),
+    ({"rows": {"max_of_usual": b"2"}}, {}, "it must be a number 1 or more"),
 ]
 
 
@@ -135,6 +148,49 @@ class TestOutcomes:
         (outcome,) = runs.outcomes(goods(5), {"columns": {"url": {"unique": True}}}).values()
         assert outcome.state == "passed"
 
+    @pytest.mark.parametrize(("share", "count"), [(0.55, 55), (0.07, 7), (0.29, 29)])
+    def test_a_bound_is_exact(self, runs: Runs, share: float, count: int) -> None:
+        for _ in range(4):
+            runs.land(goods(100))
+        (outcome,) = runs.outcomes(goods(count), {"rows": {"min_of_usual": share}}).values()
+        assert outcome.state == "passed"
+
+    def test_rows_that_cannot_be_decoded_are_counted_apart(self, runs: Runs) -> None:
+        nested = msgspec.Raw(b'{"url":' + b"[" * 5000 + b"]" * 5000 + b"}")
+        (good,) = [msgspec.Raw(msgspec.json.encode(row)) for row in goods(1)]
+        checks = {"columns": {"url": {"filled": 1, "unique": True}, "price": {"filled": 1}}}
+
+        def landed(rows: list[msgspec.Raw]) -> dict[str, str]:
+            fetch = listed([DataPage(offset=len(rows), total=len(rows), rest_total=0, rows=rows)])
+            found = runs.outcomes([], checks, fetch=fetch, mode="full", if_exists="overwrite")
+            return {f"{name} {outcome.state}": outcome.found for name, outcome in found.items()}
+
+        assert landed([good, nested])["columns.url.filled passed"] == (
+            "filled in 100 % of 1 rows, without 1 that cannot be decoded"
+        )
+        assert landed([nested])["columns.url.present skipped"] == ("no row, without 1 that cannot be decoded")
+
+    def test_more_checked_columns_than_are_counted_else(self, runs: Runs) -> None:
+        names = [f"c{number}" for number in range(MAX_COLUMNS + 5)]
+        rows = goods(250, **dict.fromkeys(names, "x"))
+        outcomes = runs.outcomes(rows, {"columns": {name: {"filled": 1} for name in names}})
+        assert {outcome.state for outcome in outcomes.values()} == {"passed"}
+
+    def test_columns_that_were_not_counted_are_not_new(self, runs: Runs) -> None:
+        names = [f"c{number}" for number in range(MAX_COLUMNS + 5)]
+        runs.land(goods(5, **dict.fromkeys(names, "x")))
+        (outcome,) = runs.outcomes(goods(5, **{names[-1]: "x"}), {"new_columns": "fail"}).values()
+        assert outcome.state == "skipped"
+
+    def test_messages_have_bounds(self, runs: Runs) -> None:
+        names = ["n" * 5000 + str(number) for number in range(150)]
+        checks = {"columns": {name: {"pattern": "x" * 5000} for name in names}, "new_columns": "fail"}
+        runs.land(goods(1))
+        with pytest.raises(ChecksFailed) as failure:
+            runs.land(goods(1, **dict.fromkeys(names, "y" * 5000)), checks)
+        assert len(str(failure.value)) < 15_000
+        assert "; and 131 more. Nothing" in str(failure.value)
+
     def test_beyond_its_limit_unique_says_how_many_it_has_compared(
         self, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -212,6 +268,38 @@ class TestFailures:
         assert runs.folder.rows() == runs.rows
         # the last page and the first, to see whether the source still goes on from there
         assert asked == [200, 0]
+
+    @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+    def test_values_are_the_same_after_an_interruption(self, runs: Runs, name: str) -> None:
+        chosen = make_format(name, **({"sanitize_formulas": True} if name == "csv" else {}))
+        checks = {"columns": {"price": {"pattern": r"1\.50|\+490|=1|true", "unique": True, "filled": 1}}}
+        prices = [
+            "1.50",
+            "+490",
+            "=1",
+            "1.5",
+            "",
+            [],
+            {},
+            None,
+            True,
+            7,
+            0.25,
+            "x, y",
+            "two\nlines",
+            'a "word"',
+        ]
+        rows = [*(row for price in prices for row in goods(7, price=price)), {"url": "no price"}]
+        rows = [row if row["url"] != "https://shop/3" else {**row, "price": 1.25} for row in rows]
+        options: dict[str, Any] = {"file_format": chosen, "max_part_bytes": 1}
+        options |= {"mode": "full", "if_exists": "overwrite"}
+        fresh = runs.outcomes([*rows, *rows], checks, **options)
+        with pytest.raises(Crash):
+            runs.land([], checks, read=crashing_at(2), **options)
+        resumed = runs.again(checks, on_failed_checks="warn", **options).checks
+        assert {each.check: each.found for each in resumed} == {
+            check: outcome.found for check, outcome in fresh.items()
+        }
 
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
     def test_an_interrupted_landing_is_checked_as_a_whole(self, runs: Runs, name: str) -> None:

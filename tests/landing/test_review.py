@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.checks import make_checks
-from airflow_provider_webcollect.landing.cleaning import clean
+from airflow_provider_webcollect.landing.cleaning import clean, restore
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationBusy,
+    FormatChanged,
     LandingDamaged,
     NothingToReview,
     PartsMissing,
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
-from airflow_provider_webcollect.landing.manifest import Run
+from airflow_provider_webcollect.landing.manifest import Progress, Run, decode_manifest, encode
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.review import Review, accept, discard, in_review
 from tests.conftest import ALL_HISTORIES
@@ -200,7 +203,143 @@ def _files(folder: Folder) -> set[str]:
     return set(folder.destination.files())
 
 
+class TestReplacedLandings:
+    """What was quarantined belongs to what a landing replaces, which has its rows again."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"mode": "full", "if_exists": "overwrite"}, {"on_reset": "full"}],
+        ids=["overwrite", "on_reset"],
+    )
+    def test_rows_that_are_landed_again_do_not_wait_any_more(
+        self, quarantined: Runs, options: dict[str, Any]
+    ) -> None:
+        quarantined.rows[0]["price"] = "corrected"
+        quarantined.land(goods(1), **options)
+        assert in_review(quarantined.folder.location) == ()
+        assert quarantined.folder.rows() == quarantined.rows
+        read(quarantined.folder).verify()
+
+    def test_quarantined_rows_of_what_was_overwritten_are_deleted(self, quarantined: Runs) -> None:
+        quarantined.land(goods(1), mode="full", if_exists="overwrite")
+        assert not any(name.startswith("_quarantine/") for name in _files(quarantined.folder))
+
+    def test_what_is_put_back_has_its_quarantined_rows(self, land_job: Landing, tmp_path: Path) -> None:
+        folder = Folder(local(tmp_path).fs, str(tmp_path / "restored"))
+        runs = Runs(land_job, folder)
+        runs.land(goods(2))
+        runs.land(goods(3, price=""), CHECKS, on_failed_checks="quarantine")
+        runs.rows.clear()
+        runs.land(goods(1), on_reset="full")
+        clean(folder.root, older_than=3600)
+        restore(folder.root)
+        read(folder).verify()
+        accept(folder.root, "run 2")
+        assert folder.rows() == [*goods(2), *goods(3, price="")]
+
+    def test_what_has_lost_them_is_not_put_back(self, land_job: Landing, tmp_path: Path) -> None:
+        folder = Folder(local(tmp_path).fs, str(tmp_path / "restored"))
+        runs = Runs(land_job, folder)
+        runs.land(goods(3, price=""), CHECKS, on_failed_checks="quarantine")
+        (apart,) = read(folder).manifest.quarantined
+        runs.rows.clear()
+        runs.land(goods(1), on_reset="full")
+        folder.fs.rm(f"{folder.root}/{apart.folder}", recursive=True)
+        with pytest.raises(PartsMissing, match=r"_quarantine/run-1-\w+ is not at"):
+            restore(folder.root)
+
+    def test_rows_of_another_format_are_not_accepted(self, quarantined: Runs) -> None:
+        folder = quarantined.folder
+        (apart,) = read(folder).manifest.quarantined
+        name = f"{apart.folder}/_manifest.json"
+        folder.write(name, folder.read(name).replace(b'"format": "jsonl"', b'"format": "csv"'))
+        with pytest.raises(FormatChanged, match="have another format or other columns than the landing"):
+            accept(folder.location)
+        assert [each.state for each in in_review(folder.location)] == ["quarantined"]
+
+
+class TestMarksAndReports:
+    """What is left to do after a commit is not checked as if it were a run's rows."""
+
+    CHECKS: dict[str, Any] = {"rows": {"min": 3}, **CHECKS}  # noqa: RUF012
+
+    def test_a_retry_that_has_only_to_mark_marks(self, runs: Runs) -> None:
+        marks: list[str] = []
+        with pytest.raises(ConnectionError):
+            runs.land(goods(5), self.CHECKS, mark=_failing)
+        landed = runs.again(self.CHECKS, mark=lambda: marks.append("marked"))
+        assert marks == ["marked"]
+        assert sum(part.rows for part in landed.new) == 5
+
+    def test_a_cleared_task_marks_what_was_accepted(self, runs: Runs) -> None:
+        marks: list[str] = []
+        options: dict[str, Any] = {"mark": lambda: marks.append("marked")}
+        with pytest.raises(ChecksFailed):
+            runs.land(goods(5, price=""), self.CHECKS, **options)
+        accept(runs.folder.location)
+        landed = runs.again(self.CHECKS, **options)
+        assert (marks, sum(part.rows for part in landed.new)) == (["marked"], 5)
+
+    def test_rows_that_come_before_the_retry_count_with_those_that_are_committed(self, runs: Runs) -> None:
+        with pytest.raises(ConnectionError):
+            runs.land(goods(5), self.CHECKS, mark=_failing)
+        runs.rows += goods(1)
+        landed = runs.again(self.CHECKS, mark=lambda: None)
+        assert {outcome.check: outcome.found for outcome in landed.checks}["rows.min"] == "6 rows"
+        assert runs.folder.rows() == runs.rows
+
+    def test_a_run_without_rows_reports_what_was_accepted(self, staged: Runs) -> None:
+        accept(staged.folder.location)
+        landed = staged.land([], self.CHECKS)
+        assert sum(part.rows for part in landed.new) == 3
+        with pytest.raises(ChecksFailed, match="0 rows"):
+            staged.land([], self.CHECKS)
+
+
 class TestDecisions:
+    def test_who_discards_first_rows_takes_none_from_who_accepts_them(self, runs: Runs) -> None:
+        """Of two people who decide at the same time, at whichever operation, none deletes what is landed."""
+        options: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
+        runs.land(goods(2), **options)
+        runs.rows.clear()
+        for operation in itertools.count(1):
+            with pytest.raises(ChecksFailed):
+                runs.land(goods(3, price=""), CHECKS, **options)
+
+            def accepting(place: Destination) -> Any:
+                return Review(place, None, stop=Pauses(), timing=AT_ONCE).accept()
+
+            held = Held(accepting, runs.folder.destination, operation)
+            if not held.met:
+                break
+            with contextlib.suppress(DestinationBusy, NothingToReview):
+                Review(runs.folder.destination, None, stop=Pauses(), timing=AT_ONCE).discard()
+            held.end()
+            assert runs.folder.rows() in (goods(2), runs.rows)
+            runs.rows.clear()
+            runs.land(goods(2), **options)
+            runs.rows.clear()
+        assert operation > 6
+
+    def test_a_run_whose_report_has_not_ended_is_not_disturbed(self, runs: Runs, land_job: Landing) -> None:
+        runs.rows += goods(3, price="")
+        runs.again(CHECKS, on_failed_checks="quarantine")
+        # the run goes on, as with several sources; heartbeats come
+        waits: list[float] = []
+
+        def beat(seconds: float) -> None:
+            waits.append(seconds)
+            progress = json.loads(runs.folder.read("_progress.json"))
+            content = json.dumps({**progress, "heartbeat": len(waits)}).encode()
+            runs.folder.write("_progress.json", content)
+
+        content = decode_manifest(runs.folder.read("_manifest.json"), "")
+        owned = Progress(source=content.source, started_at="", run=content.run, attempt=1, owner="0" * 16)
+        runs.folder.write("_progress.json", encode(owned))
+        with pytest.raises(DestinationBusy, match="is landing there, and alive"):
+            Review(runs.folder.destination, None, stop=Pauses(beat), timing=AT_ONCE).accept()
+        assert waits
+
     def test_staged_rows_are_quarantined_afterwards(self, staged: Runs) -> None:
         review = Review(staged.folder.destination, None)
         review.quarantine()
@@ -296,7 +435,7 @@ class TestDecisions:
             runs.land(goods(3, price=""), CHECKS, **options)
         discard(runs.folder.location, "run 2")
         assert runs.folder.rows() == goods(2)
-        assert len(runs.folder.names()) == 2 + ("_progress.json" in runs.folder.names())
+        assert in_review(runs.folder.location) == ()
         with pytest.raises(ChecksFailed):
             runs.again(CHECKS, **options)
         accept(runs.folder.location)

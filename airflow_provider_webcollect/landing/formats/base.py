@@ -216,7 +216,8 @@ class InspectedRows:
         if batch:
             self._inspector.add(names, columns_of(batch, names), len(batch))
         if names != self._names:
-            self._names, self._is_cut = names[:MAX_COLUMNS], len(names) > MAX_COLUMNS
+            most = max(MAX_COLUMNS, len(self._inspector.first))
+            self._names, self._is_cut = names[:most], len(names) > most
             self._known = self._decoder()
 
     def _decoder(self) -> Callable[[Rows], list[Column] | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import math
 import re
@@ -18,15 +19,24 @@ import msgspec
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
 from airflow_provider_webcollect.landing.formats import Compression, require
-from airflow_provider_webcollect.landing.formats.base import Columns, Row, batches, columns_of, decode_rows
-from airflow_provider_webcollect.landing.formats.text import decompressed
+from airflow_provider_webcollect.landing.formats.base import (
+    Columns,
+    InspectedRows,
+    Row,
+    batches,
+    columns_of,
+    decode_rows,
+)
+from airflow_provider_webcollect.landing.formats.text import FORMULA_STARTS, decompressed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_provider_webcollect.landing.profile import Inspector
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PARQUET_ROWS = 10_000
+_INSPECTED_ROWS = 10_000
 #: Cells of one row of CSV: an opening quote and the quoted text, or the unquoted text.
 _CELLS = re.compile(r'(?:^|,)(?:(")([^"]*(?:""[^"]*)*)"|([^,]*))')
 #: A placeholder column that keeps the number of rows while they have no other column.
@@ -56,6 +66,19 @@ class PartReader(ABC):
     @abstractmethod
     def count(self, source: BinaryIO, sha256: str) -> int | None:
         """Return the number of rows of a part; None if its SHA-256 is not ``sha256`` (hex digits)."""
+
+    def inspect(self, source: BinaryIO, inspector: Inspector, *, is_sanitized: bool) -> None:
+        """Have a part's rows inspected again, with the values that they had when they were written.
+
+        :param inspector: gets the columns that it needs.
+        :param is_sanitized: whether texts that may be formulas begin with an apostrophe (CSV).
+        """
+        names, rows = inspector.first, self.rows(source)
+        while batch := list(itertools.islice(rows, _INSPECTED_ROWS)):
+            columns = [
+                [_as_written(value, is_sanitized) for value in column] for column in columns_of(batch, names)
+            ]
+            inspector.add(names, columns, len(batch))
 
     def schema(self) -> pa.Schema:
         """Return the columns that are known before reading, with their types."""
@@ -142,6 +165,11 @@ class _JsonLines(_Text):
                 values = columns_of(batch, columns.names)
                 found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=True)}
                 yield pa.table({**found, _ROWS: pa.nulls(len(batch))})
+
+    def inspect(self, source: BinaryIO, inspector: Inspector, *, is_sanitized: bool) -> None:
+        inspected = InspectedRows(inspector, Columns(self.columns, fixed=bool(self.columns)))
+        for lines in self._lines(source):
+            inspected.add([msgspec.Raw(line) for line in lines])
 
     def _count(self, chunks: Iterator[bytes]) -> int:
         return sum(chunk.count(b"\n") for chunk in chunks)
@@ -255,6 +283,15 @@ def _parquet_file(source: BinaryIO) -> Any:
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(source)
+
+
+def _as_written(value: Any, is_sanitized: bool) -> Any:
+    """Return the value that a cell of CSV or Parquet had before it became a text."""
+    if value in ("[]", "{}"):
+        return None  # neither fills a column
+    if is_sanitized and isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA_STARTS:
+        return value[1:]
+    return value
 
 
 def _batch(lines: Sequence[msgspec.Raw]) -> Sequence[Row]:

@@ -136,7 +136,7 @@ def _cut(rows: Sequence[msgspec.Raw], names: Sequence[str]) -> list[msgspec.Raw]
 
 
 #: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection), also full-width.
-_FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _NOTHING = msgspec.Raw(b"")
 _EMPTY_TEXT = msgspec.Raw(b'""')
@@ -179,7 +179,7 @@ def _encoded(rows: Sequence[Sequence[Any]], sanitize: bool) -> bytes:
     cells = [[value if type(value) is str else _cell(value, null) for value in row] for row in rows]
     if sanitize:
         cells = [
-            [f"'{cell}" if type(cell) is str and cell[:1] in _FORMULA_STARTS else cell for cell in row]
+            [f"'{cell}" if type(cell) is str and cell[:1] in FORMULA_STARTS else cell for cell in row]
             for row in cells
         ]
     # a JSON array quotes strings as CSV does, except for escapes, and contains no line feed

@@ -294,7 +294,13 @@ export function decidingLines(folder, runId) {
 
 /** Return the folders where rows are staged, by the message of a run whose checks have failed. */
 export function stagedFolders(message) {
-  return [...new Set([...message.matchAll(/`webcollect landing accept ([^`]+)`/g)].map(([, folder]) => folder))];
+  const named = message.matchAll(/`webcollect landing accept ([^`]+)`/g);
+  return [...new Set([...named].map(([, word]) => fromShellWord(word)))];
+}
+
+/** Return the text that a word of a shell stands for, as Python quotes it. */
+function fromShellWord(word) {
+  return word.startsWith("'") ? word.slice(1, -1).replaceAll(`'"'"'`, "'") : word;
 }
 
 /** Return the lines that read a landing, in Python and in a shell. */
