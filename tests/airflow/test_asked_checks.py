@@ -12,7 +12,7 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
-from tests.airflow.landings import landed, make_transfer, rows_at
+from tests.airflow.landings import landed, make_transfer, rows_at, transfer
 from tests.airflow.people import Person, asks, waits
 
 if TYPE_CHECKING:
@@ -119,6 +119,20 @@ class TestAnswers:
 
         assert run.xcoms["land"]["rows"] == 30
         assert "quarantine" not in person.bodies[0]
+
+    def test_rows_with_which_a_landing_begins_again_are_accepted_or_the_task_fails(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, mode="incremental")
+        sandbox.control.reset_data(source["task_id"])
+        sandbox.control.change_rows(source["task_id"], "price", "empty", from_row=0)
+        sandbox.control.grow(source["task_id"], 20)
+        person = Person("accept")
+        run = land(destination, source, person, on_reset="full", ask_default="discard")
+
+        assert run.states == {"land": "success"}
+        assert landed(destination) == sandbox.control.true_rows(source["task_id"])
+        assert "discard" not in person.bodies[0]
 
     def test_of_many_sources_one_question_is_asked(
         self, sandbox: Sandbox, source: dict[str, Any], changed: dict[str, Any], destination: str

@@ -29,7 +29,7 @@ from tests.conftest import ALL_HISTORIES
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.conftest import Crash, Folder, crashing_at
-from tests.landing.interleaving import Held
+from tests.landing.interleaving import Held, Stepping, with_storage
 from tests.landing.pages import AT_ONCE
 from tests.landing.storages import Storage, local
 
@@ -76,6 +76,13 @@ def quarantined(runs: Runs) -> Runs:
     runs.land(goods(2), CHECKS)
     runs.land(goods(3, price="", late="new"), CHECKS, on_failed_checks="quarantine")
     return runs
+
+
+class Careless(Stepping):
+    """A storage that turns out to ignore conditions."""
+
+    def tried(self, path: str, content: bytes, version: str) -> None:
+        return None
 
 
 class TestQuarantine:
@@ -499,6 +506,14 @@ class TestDecisions:
                 break
         assert operation > 10
         assert runs.folder.rows() == runs.rows
+
+    @pytest.mark.parametrize("kind", ["accept", "discard", "quarantine"])
+    def test_a_storage_that_ignores_conditions_is_decided_on_too(self, staged: Runs, kind: str) -> None:
+        destination = staged.folder.destination
+        careless = with_storage(destination, Careless(destination._storage, lambda *_: None))
+        getattr(Review(careless, None), kind)()
+        assert all(each.state != "staged" for each in in_review(staged.folder.location))
+        read(staged.folder).verify()
 
     def test_a_run_that_is_not_there_is_said(self, staged: Runs) -> None:
         with pytest.raises(NothingToReview, match=r"no rows of run 9 wait .*; there are 3 rows of run 2"):
