@@ -344,6 +344,26 @@ def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_ru
     assert shown.locator("[data-column]").count() == 8
 
 
+def test_what_is_pressed_while_news_come_is_clicked(page: Page, url: str) -> None:
+    shown = show(page, url)
+    button = series_of(shown, "reviews_daily").get_by_role("button")
+    button.hover()
+    page.mouse.down()
+
+    def end_later(data: dict[str, Any]) -> None:
+        for series in data["series"]:
+            series["runs"][-1]["ended_at"] = ago()
+
+    change(page, "landings", end_later)
+    with page.expect_response("**/webcollect/landings"), page.expect_response("**/webcollect/activity"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    # the page has got both, and has read them once the next tasks of the browser have run
+    page.evaluate("() => new Promise((done) => setTimeout(done, 500))")
+    page.mouse.up()
+    shown.locator("[data-run]").first.wait_for()
+    assert button.get_attribute("aria-expanded") == "true"
+
+
 def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) -> None:
     shown = show(page, url)
     shown.get_by_role("button", name="2 failed checks").click()

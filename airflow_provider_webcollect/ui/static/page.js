@@ -146,6 +146,9 @@ class WebCollectPage extends HTMLElement {
       ...this.parts.map((part) => part.element),
     );
     const { signal } = this.abort;
+    this.isPressed = false;
+    this.addEventListener("pointerdown", () => (this.isPressed = true), { signal });
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => this.release(), { signal });
     document.addEventListener("visibilitychange", () => this.refresh(), { signal });
     // another zone is rarely chosen: all begins anew; Airflow tells its own window by an event of its own
     for (const name of ["storage", "local-storage"])
@@ -160,6 +163,12 @@ class WebCollectPage extends HTMLElement {
     clearTimeout(this.soon);
     clearTimeout(this.typing);
     this.replaceChildren();
+  }
+
+  /** Draw what has come while something was pressed, once it is clicked. */
+  release() {
+    this.isPressed = false;
+    if (this.isDrawDue) setTimeout(() => this.abort.signal.aborted || this.draw());
   }
 
   changeZone({ key }) {
@@ -372,6 +381,9 @@ class WebCollectPage extends HTMLElement {
   // ---- Drawing
 
   draw() {
+    // what is replaced while it is pressed would not be clicked
+    this.isDrawDue = this.isPressed;
+    if (this.isPressed) return;
     this.newest = [this.landingsData, this.activityData, ...this.serviceParts()]
       .map((each) => each?.read_at)
       .filter(Boolean)
