@@ -39,8 +39,8 @@ _encode = msgspec.json.Encoder().encode
 class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows there must be.
 
-    :ivar min: at least so many.
-    :ivar min_of_usual: at least this multiple of what is usual; ``max_of_usual`` is at most.
+    :ivar min: the least number.
+    :ivar min_of_usual: the least multiple of what is usual; ``max_of_usual`` is the greatest.
     """
 
     min: int | None = None
@@ -312,7 +312,7 @@ def _text(value: Any) -> str:
     """Return a value that is no text as JSON; empty for one that does not fill a column."""
     if value is None or value is UNSET or value == [] or value == {}:
         return ""
-    return value.isoformat() if hasattr(value, "isoformat") else _encode(value).decode()
+    return _encode(value).decode()
 
 
 def _shown(value: Any) -> str:
@@ -359,10 +359,12 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
     found, outcomes = "1 row" if rows == 1 else f"{rows:,} rows", []
     if checks.min is not None:
         outcomes.append(_outcome("rows.min", rows >= checks.min, f"at least {checks.min:,}", found))
+    # both take long to import, and parsing a DAG needs neither
     from fractions import Fraction
+    from statistics import median
 
     counts = [record.rows for record in history]
-    usual = _median(counts)
+    usual = median(counts or [0])
     for name, share, words, holds in (
         ("min_of_usual", checks.min_of_usual, "at least", operator.ge),
         ("max_of_usual", checks.max_of_usual, "at most", operator.le),
@@ -380,12 +382,6 @@ def _of_rows(checks: RowChecks, rows: int, history: Sequence[Counts]) -> list[Ch
         bound = Fraction(str(share)) * Fraction(usual)
         outcomes.append(_outcome(f"rows.{name}", holds(rows, bound), expected, found))
     return outcomes
-
-
-def _median(numbers: Sequence[int]) -> float:
-    ordered = sorted(numbers)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0
 
 
 def _of_column(name: str, rows: int, profile: Profile, values: _Values) -> list[CheckOutcome]:

@@ -184,7 +184,7 @@ class AskingOperator(WebCollectOperator):
         """Store again what :meth:`kept_for_answer` has returned: before Airflow 3.3, each attempt forgets."""
 
     def forget(self, context: Context) -> None:
-        """Delete what is stored for later attempts, so that the next one sends anew."""
+        """Delete what is stored for later attempts, so that the next one sends it again."""
         raise NotImplementedError
 
 
