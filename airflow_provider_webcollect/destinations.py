@@ -115,18 +115,20 @@ def _as_airflow() -> Iterator[None]:
         del os.environ[name]
 
 
-def folder_at(path: ObjectStoragePath) -> Folder:
+def folder_at(path: ObjectStoragePath, table_format: str | None = None) -> Folder:
     """Return the folder at a path; nothing is read from the storage.
 
+    :param table_format: of the table that it is, or will be; None for a folder with a manifest.
     :raises StorageError: if there is no filesystem for it, or it cannot be set up.
     """
-    from airflow_provider_webcollect.landing.storage.folder import Folder
+    from airflow_provider_webcollect.landing.tables import landing_folder
 
     try:
         fs = path.fs
     except (ImportError, ValueError) as error:
         raise StorageError(_what_to_do(path, error), permanent=True) from error
-    return Folder(fs, path.path, str(path).rstrip("/") if "@" in str(path) else None)
+    shown = str(path).rstrip("/") if "@" in str(path) else None
+    return landing_folder(fs, path.path, shown, table_format=table_format)
 
 
 def _what_to_do(path: ObjectStoragePath, error: Exception) -> str:

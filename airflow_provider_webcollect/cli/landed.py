@@ -24,7 +24,7 @@ from airflow_provider_webcollect.landing.options import locate
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.reader import LandedData, RunProfile, read_landing
 from airflow_provider_webcollect.landing.review import in_review
-from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.tables import found_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -317,8 +317,8 @@ def _require_landing(location: Any, also: str = MANIFEST) -> None:
 
     :param also: another file that will do.
     """
-    folder = Folder(*locate(location))
-    if folder.read(MANIFEST) is None and folder.read(also) is None:
+    folder = found_folder(*locate(location))
+    if folder.committed() is None and folder.read(also) is None:
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
 
 

@@ -28,7 +28,7 @@ from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import Run, Source, counted
 from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
 from airflow_provider_webcollect.landing.run import land as land_rows
-from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.tables import check_table_format, landing_folder
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
@@ -136,11 +136,15 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @click.argument("destination")
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option(
+    "--table-format",
+    type=click.Choice(["delta"]),
+    help="Make DESTINATION a table of Delta Lake; without it, it is a folder with a manifest.",
+)
+@click.option(
     "--format",
     "file_format",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    default="jsonl",
-    help="Of the parts.",
+    help="Of the parts: by default jsonl, and parquet for a table.",
 )
 @click.option(
     "--compression",
@@ -226,7 +230,8 @@ def _landing(
     *,
     lotno: str | None,
     run_id: str | None,
-    file_format: str,
+    table_format: str | None,
+    file_format: str | None,
     compression: str | None,
     columns: tuple[str, ...],
     max_part_bytes: int | None,
@@ -246,10 +251,10 @@ def _landing(
         land_rows,
         client,
         Source(collection_task_id=validation.text("task", task), lotno=lotno or None),
-        Folder(*locate(location)),
+        landing_folder(*locate(location), table_format=table_format),
         Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
         make_options(
-            make_format(file_format, compression, columns or None),
+            make_format(check_table_format(table_format, file_format), compression, columns or None),
             max_part_bytes=max_part_bytes or MAX_PART_BYTES,
             **options,
         ),

@@ -26,7 +26,6 @@ from airflow_provider_webcollect.landing.manifest import (
     attempt_id_in,
     decode_manifest,
     decode_progress,
-    encode,
     is_loader_manifest_of,
     is_replaced_manifest,
     missing_part,
@@ -35,12 +34,14 @@ from airflow_provider_webcollect.landing.manifest import (
 )
 from airflow_provider_webcollect.landing.options import locate
 from airflow_provider_webcollect.landing.storage import Changed, storage_errors
-from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.tables import found_folder
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ def clean(
       id of an attempt in the progress file: an attempt is in the progress file before it writes its first
       file, so its unlisted part is known by its name. Manifests and progress files that are being written on
       a disk stay for a minute, whatever the age.
+    * In a table, it keeps the files of all versions of the table that can still be read: those go by the
+      table's own means (``VACUUM``).
     * It lists the files first, then reads the progress file, and then the manifest. So a file that is written
       later is not considered, and a landing that commits and then removes its progress file is found in the
       manifest.
@@ -115,14 +118,15 @@ def clean(
     until = _moment_before_now(age_in_seconds(older_than))
     validation.boolean("dry_run", dry_run)
     fs, root = locate(path, storage_options, storage_conn_id)
-    folder = Folder(fs, root)
+    folder = found_folder(fs, root)
     if outer := folder.enclosing():
         raise InvalidArgument("path", root, f"it is inside the landing at {outer.root}: clean that one")
     files = folder.files()
     modified = functools.cache(lambda name: _modified(fs, f"{folder.root}/{name}"))
     kept = [name for name in files if is_replaced_manifest(name) and modified(name) >= until]
     needed = _Needed.read(folder, kept)
-    candidates = [name for name in _removable(files) if not needed.includes(name)]
+    unneeded = {name for name in _removable(files) if not needed.includes(name)}
+    candidates = sorted(folder.unreferenced(unneeded))
     if candidates and needed.unknown:
         raise NothingLanded(
             f"{fs.unstrip_protocol(folder.root)} has parts, but neither {MANIFEST} nor {PROGRESS}, which "
@@ -160,7 +164,8 @@ class _Needed(NamedTuple):
     @classmethod
     def read(cls, folder: Folder, replaced: Iterable[str]) -> _Needed:
         # in this order: a landing that ends meanwhile writes the manifest before it removes the progress file
-        stored_progress, manifest = folder.read(PROGRESS), _manifest_at(folder, MANIFEST)
+        stored_progress, committed = folder.read(PROGRESS), folder.committed()
+        manifest = committed and committed.manifest
         names: set[str] = set()
         ids: set[str] = set()
         if stored_progress is not None:
@@ -210,8 +215,9 @@ def replaced_landings(
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :raises DestinationUnreadable: if one of their manifests cannot be read.
     """
-    folder = Folder(*locate(path, storage_options, storage_conn_id))
-    return _replaced(folder, folder.files(), _manifest_at(folder, MANIFEST))
+    folder = found_folder(*locate(path, storage_options, storage_conn_id))
+    committed = folder.committed()
+    return _replaced(folder, folder.files(), committed and committed.manifest)
 
 
 def _manifest_at(folder: Folder, name: str) -> Manifest | None:
@@ -257,13 +263,16 @@ def restore(
     :raises NothingLanded: if there is no such landing, or it has no manifest to replace.
     :raises PartsMissing: if not all of its parts are there; nothing is changed then.
     :raises DestinationBusy: if another landing has committed meanwhile.
+    :raises InvalidArgument: if it is a table.
     """
-    folder = Folder(*locate(path, storage_options, storage_conn_id))
-    stored = folder.read(MANIFEST)
-    current = stored and decode_manifest(stored.content, f"{folder.root}/{MANIFEST}")
+    folder = found_folder(*locate(path, storage_options, storage_conn_id))
+    if folder.keeps_versions:
+        raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
+    committed = folder.committed()
+    current = committed and committed.manifest
     files = folder.files()
     chosen = next((each for each in _replaced(folder, files, current) if name in (None, each.name)), None)
-    if chosen is None or stored is None or current is None:
+    if chosen is None or committed is None or current is None:
         what = "manifest" if chosen else "replaced landing" if name is None else f"replaced landing {name}"
         raise NothingLanded(f"{folder.root} has no {what}; nothing was changed")
     if missing := missing_part(chosen.manifest.parts, files):
@@ -275,7 +284,7 @@ def restore(
     # another id, so that no older landing takes it for the manifest that it has begun with
     restored = msgspec.structs.replace(chosen.manifest, landing_id=new_attempt_id(), finished_at=now())
     try:
-        folder.replace(MANIFEST, encode(restored), stored.version)
+        folder.commit(restored, committed.version)
     except Changed as error:
         raise DestinationBusy(f"another landing has committed to {folder.root}; try again") from error
     folder.delete([chosen.name])

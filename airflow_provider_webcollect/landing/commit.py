@@ -22,11 +22,9 @@ from airflow_provider_webcollect.landing.manifest import (
     SetApart,
     Source,
     attempt_id_in,
-    decode_manifest,
     decode_progress,
     is_replaced_manifest,
     is_torn,
-    missing_part,
     now,
 )
 from airflow_provider_webcollect.landing.plan import FolderState
@@ -48,18 +46,20 @@ def read_folder(folder: Folder) -> FolderState:
     """
     # both are of one moment if the progress file is still the same afterwards, see `_unwritten`
     stored = folder.read(PROGRESS)
-    there = folder.read(MANIFEST)
-    manifest = there and decode_manifest(there.content, f"{folder.root}/{MANIFEST}")
+    there = folder.committed()
+    manifest = there and there.manifest
+    files = folder.files()
     found = FolderState(
         manifest=manifest,
         manifest_version=there and there.version,
         progress=stored and _progress(stored, f"{folder.root}/{PROGRESS}", manifest),
         progress_version=stored and stored.version,
-        files=folder.files(),
+        files=files,
+        missing=None if manifest is None else folder.missing(manifest, files),
     )
-    if manifest is not None and missing_part(manifest.parts, found.files):
-        # another commit may have deleted them between the reading of the manifest and the listing
-        again = folder.read(MANIFEST)
+    if found.missing:
+        # another commit may have deleted it between the reading of the manifest and the listing
+        again = folder.committed()
         if (again and again.version) != found.manifest_version:
             raise Changed(MANIFEST)
     return found
@@ -191,8 +191,13 @@ def _history_with(job: Job, found: FolderState, progress: Progress) -> tuple[Run
 
 
 def _keeps_replaced(job: Job, found: FolderState, progress: Progress) -> bool:
-    """Return whether the commit replaces a landing that can be put back."""
-    return found.manifest is not None and not progress.continues and job.options.on_reset == "full"
+    """Return whether the commit replaces a landing that is kept here, so that it can be put back."""
+    return (
+        found.manifest is not None
+        and not progress.continues
+        and job.options.on_reset == "full"
+        and not job.folder.keeps_versions
+    )
 
 
 def obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:

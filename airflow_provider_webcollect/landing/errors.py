@@ -37,6 +37,10 @@ class FormatChanged(LandingError):
     permanent = True
 
 
+class NoColumns(LandingError):
+    """There are no rows yet that would give the table columns; nothing was committed."""
+
+
 class SourceReset(LandingError):
     """The source no longer begins with the rows landed from it; nothing was changed."""
 
@@ -91,6 +95,12 @@ class NothingToReview(LandingError):
 
 class LandingReplaced(LandingError):
     """The landing was replaced while it was read; reading the manifest again gives the new one."""
+
+
+class RowsRewritten(LandingError):
+    """Others have rewritten files of a table, so that its rows are not known by run, nor in their order."""
+
+    permanent = True
 
 
 class LandingDamaged(LandingError):

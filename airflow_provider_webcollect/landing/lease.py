@@ -25,11 +25,9 @@ from airflow_provider_webcollect.landing.errors import (
 )
 from airflow_provider_webcollect.landing.job import Job, intervals
 from airflow_provider_webcollect.landing.manifest import (
-    MANIFEST,
     PROGRESS,
     Manifest,
     Progress,
-    decode_manifest,
     decode_progress,
     encode,
     is_torn,
@@ -190,7 +188,7 @@ class Lease:
         :raises Stopped: if the landing is to end.
         """
         self._stop.check()
-        self._committed = self._folder.replace(MANIFEST, encode(manifest), version)
+        self._committed = self._folder.commit(manifest, version)
         return self._committed
 
     def tidy(self) -> None:
@@ -202,10 +200,10 @@ class Lease:
         :raises Stopped: if the landing is to end.
         """
         self._stop.check()
-        if self.obsolete and (stored := self._folder.read(MANIFEST)) is not None:
-            manifest = decode_manifest(stored.content, f"{self._folder.root}/{MANIFEST}")
-            # one that was put back meanwhile may list them
-            self._folder.delete(sorted(manifest.without_needed(self.obsolete)))
+        if self.obsolete and (committed := self._folder.committed()) is not None:
+            # a manifest that was put back meanwhile may list them
+            unneeded = committed.manifest.without_needed(self.obsolete)
+            self._folder.delete(sorted(self._folder.unreferenced(unneeded)))
 
     def finish(self) -> None:
         """End the report: remove the progress file.
@@ -224,9 +222,9 @@ class Lease:
                 self._write(msgspec.structs.replace(_without_parts(self.progress), owner="", attempt_ids=()))
         except (Changed, StorageError) as error:
             stored = self._folder.read(PROGRESS)
-            manifest = self._folder.read(MANIFEST)
+            committed = self._folder.committed()
             # the removal may have been done, and only its answer been lost
-            if stored is None and manifest is not None and manifest.version == self._committed:
+            if stored is None and committed is not None and committed.version == self._committed:
                 return
             if isinstance(error, Changed):
                 raise self._lose(stored and stored.content) from None

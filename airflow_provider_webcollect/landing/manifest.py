@@ -410,8 +410,8 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-F = TypeVar("F", Manifest, Progress)
-_MENDING = {
+F = TypeVar("F", bound=msgspec.Struct)
+_MENDING: dict[type[msgspec.Struct], str] = {
     Manifest: (
         "; put back an older version of the file, if the storage keeps those, or delete it to land all rows "
         "again beside the old parts"
@@ -437,12 +437,12 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     :param where: the file's path, for the error.
     :raises DestinationUnreadable: if it is not a manifest, or has a newer layout.
     """
-    return _decode(content, where, Manifest)
+    return decode(content, where, Manifest)
 
 
 def decode_progress(content: bytes, where: str) -> Progress:
     """Decode a progress file; ``where`` and the errors are as in :func:`decode_manifest`."""
-    return _decode(content, where, Progress)
+    return decode(content, where, Progress)
 
 
 def is_torn(content: bytes) -> bool:
@@ -454,12 +454,17 @@ def is_torn(content: bytes) -> bool:
     return False
 
 
-def _decode(content: bytes, where: str, kind: type[F]) -> F:
+def decode(content: bytes, where: str, kind: type[F]) -> F:
+    """Decode a file of a landing that has a ``version``.
+
+    :param where: its path, for the error.
+    :raises DestinationUnreadable: if it is not of the kind, or has a newer layout.
+    """
     try:
         version = msgspec.json.decode(content, type=_Versioned).version
         if version == VERSION:
             return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        hint = _MENDING[kind]
+        hint = _MENDING.get(kind, "")
         raise DestinationUnreadable(f"{where} is not readable: {error}{hint}") from error
     raise DestinationUnreadable(f"{where} is of version {version}, this provider knows version {VERSION}")

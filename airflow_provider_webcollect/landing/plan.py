@@ -13,6 +13,7 @@ from airflow_provider_webcollect.landing.errors import DestinationTaken, FormatC
 from airflow_provider_webcollect.landing.manifest import (
     Manifest,
     PageFingerprint,
+    Part,
     Progress,
     RunRecord,
     counted,
@@ -34,6 +35,7 @@ class FolderState:
     """The contents of the folder.
 
     :ivar files: bytes by name.
+    :ivar missing: a part of the manifest whose file is not there, if there is one.
     """
 
     manifest: Manifest | None
@@ -41,6 +43,7 @@ class FolderState:
     progress: Progress | None
     progress_version: str | None
     files: Mapping[str, int]
+    missing: Part | None = None
 
     @property
     def history(self) -> tuple[RunRecord, ...]:
@@ -125,7 +128,7 @@ def _already_committed(job: Job, found: FolderState, committed: Manifest) -> boo
         )
         raise DestinationTaken(f"{job.folder.root} holds {landed}, not {job.source}{elsewhere}")
     if committed.run == job.run:
-        return not found.lacks_mark(job) and not missing_part(committed.parts, found.files)
+        return not found.lacks_mark(job) and found.missing is None
     if job.options.mode == "full" and job.options.if_exists == "fail":
         raise DestinationTaken(
             f"{job.folder.root} holds what {committed.run} landed; land with mode='incremental', which adds "
@@ -156,7 +159,7 @@ def _starts(job: Job, found: FolderState, committed: Manifest | None) -> list[Pr
     goes_on = committed is not None and (committed.run == job.run or job.options.mode == "incremental")
     if committed is None or not goes_on:
         return [first_row]
-    if missing := missing_part(committed.parts, found.files):
+    if missing := found.missing:
         log.warning("%s has vanished from the destination.", missing.name)
         if committed.new(job.run) == committed.parts or job.options.on_reset == "full":
             return [first_row]

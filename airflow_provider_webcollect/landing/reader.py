@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -19,6 +20,7 @@ from airflow_provider_webcollect.landing.errors import (
     LandingReplaced,
     NothingLanded,
     PartsMissing,
+    RowsRewritten,
     UnreadableRow,
 )
 from airflow_provider_webcollect.landing.formats import require
@@ -31,18 +33,21 @@ from airflow_provider_webcollect.landing.manifest import (
     RunRecord,
     SetApart,
     counted,
-    decode_manifest,
 )
 from airflow_provider_webcollect.landing.options import locate
 from airflow_provider_webcollect.landing.profile import Profile, sum_of
-from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.storage.folder import Committed, Folder
+from airflow_provider_webcollect.landing.tables import found_folder
+from airflow_provider_webcollect.landing.tables.table import TableFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from fsspec import AbstractFileSystem
+
+    from airflow_provider_webcollect.landing.tables.table import Snapshot
 
 
 def read_landing(
@@ -63,18 +68,29 @@ def read_landing(
         Airflow has no such connection, or cannot open the storage with it.
     """
     fs, root = locate(path, storage_options, storage_conn_id)
-    return _read(fs, Folder(fs, root))
+    folder = found_folder(fs, root)
+    if isinstance(folder, TableFolder):
+        if (found := folder.read_table()) is None:
+            raise NothingLanded(
+                f"no landing has written to the table {folder.url} yet, or the path is another"
+            )
+        table, committed = found
+        return LandedTable(fs, folder, _checked(committed, folder), table)
+    return _read(fs, folder)
 
 
 def _read(fs: AbstractFileSystem, folder: Folder) -> LandedData:
-    where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
-    stored = folder.read(MANIFEST)
-    if stored is None:
+    committed = folder.committed()
+    if committed is None:
+        where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
         raise NothingLanded(f"there is no {where}: nothing has landed there yet, or the path is another")
-    manifest = decode_manifest(stored.content, where)
-    if wrong := _contradiction(manifest):
-        raise DestinationUnreadable(f"{where} contradicts itself: {wrong}")
-    return LandedData(fs, folder, manifest)
+    return LandedData(fs, folder, _checked(committed, folder))
+
+
+def _checked(committed: Committed, folder: Folder) -> Manifest:
+    if wrong := _contradiction(committed.manifest):
+        raise DestinationUnreadable(f"the manifest of {folder.url} contradicts itself: {wrong}")
+    return committed.manifest
 
 
 class RunProfile(NamedTuple):
@@ -130,12 +146,7 @@ class LandedData:
         :raises LandingDamaged: listing all differences.
         :raises LandingReplaced: if another landing has replaced this one meanwhile.
         """
-        sizes = self._folder.files()
-        problems = [
-            f"{part.name} {problem}"
-            for part in self.manifest.parts
-            if (problem := self._problem(part, sizes.get(part.name)))
-        ]
+        problems = self._problems(self.manifest.parts, self._folder.files())
         for apart in self.manifest.quarantined:
             problems += self._quarantine_problems(apart)
         if problems:
@@ -146,7 +157,7 @@ class LandedData:
 
         :param new_only: only the parts of a run, see above.
         """
-        return sum_of(part.profile for part in self._parts(new_only))
+        return sum_of(part.profile for part in self._listed(new_only))
 
     def profiles(self) -> list[RunProfile]:
         """Return what the rows of each run hold, in the order in which the runs have landed.
@@ -239,7 +250,22 @@ class LandedData:
             return [f"{apart.folder}/{problem}" for problem in damage.problems]
         return []
 
+    def _problems(self, parts: Iterable[Part], sizes: Mapping[str, int]) -> list[str]:
+        """Return how parts differ from the manifest.
+
+        :param sizes: bytes of the files that are there, by name.
+        """
+        return [
+            f"{part.name} {problem}"
+            for part in parts
+            if (problem := self._problem(part, sizes.get(part.name)))
+        ]
+
     def _parts(self, new_only: bool | str) -> Sequence[Part]:
+        """Return the parts to read."""
+        return self._listed(new_only)
+
+    def _listed(self, new_only: bool | str) -> Sequence[Part]:
         if isinstance(new_only, str):
             return self.manifest.new(msgspec.structs.replace(self.manifest.run, run_id=new_only))
         return self.manifest.new() if new_only else self.manifest.parts
@@ -318,12 +344,109 @@ class LandedData:
 
     def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
         where = f"{self.uri}/{MANIFEST}"
-        stored = self._folder.read(MANIFEST)
-        if stored is None or decode_manifest(stored.content, where).parts != self.manifest.parts:
+        committed = self._folder.committed()
+        if committed is None or committed.manifest.parts != self.manifest.parts:
             return LandingReplaced(
                 f"{where} was replaced since it was read, and {problems[0]}; read it again"
             )
         return LandingDamaged(where, problems)
+
+
+class LandedTable(LandedData):
+    """A landing that is a table, as it was when it was read; created by :func:`read_landing`.
+
+    Others may rewrite the table's files, for example to compact them, or to delete rows. All rows are read
+    from the table then, in its own order. What needs the parts as they were landed raises
+    :class:`.RowsRewritten`: the rows of one run, and the order of rows.
+    """
+
+    _folder: TableFolder
+
+    def __init__(
+        self, fs: AbstractFileSystem, folder: TableFolder, manifest: Manifest, snapshot: Snapshot
+    ) -> None:
+        super().__init__(fs, folder, manifest)
+        self._snapshot = snapshot
+
+    def uris(self, new_only: bool | str = False) -> list[str]:
+        """Return the URIs of the table's files, or of a run's parts.
+
+        :param new_only: as for a folder.
+        :raises RowsRewritten: if others have rewritten these parts.
+        """
+        if new_only or not self._is_rewritten():
+            return super().uris(new_only)
+        return [f"{self.uri}/{name}" for name in self._snapshot.files]
+
+    def iter_rows(self, new_only: bool | str = False) -> Iterator[Row]:
+        if new_only or not self._is_rewritten():
+            yield from super().iter_rows(new_only)
+            return
+        for batch in self._snapshot.dataset().to_batches(columns=self._columns()):
+            yield from batch.to_pylist()
+
+    def to_arrow(self, new_only: bool | str = False) -> pa.Table:
+        if new_only or not self._is_rewritten():
+            return super().to_arrow(new_only)
+        return self._snapshot.dataset().to_table(columns=self._columns())
+
+    def verify(self) -> None:
+        """Compare the table's parts with the manifest; of files that others have written, check the size.
+
+        :raises LandingDamaged: listing all differences.
+        """
+        sizes, files = self._folder.all_files(), self._snapshot.files
+        problems = self._problems((part for part in self.manifest.parts if part.name in files), sizes)
+        parts = {part.name for part in self.manifest.parts}
+        problems += [
+            f"{name} is missing or not {size} bytes long"
+            for name, size in files.items()
+            if name not in parts and sizes.get(unquote(name)) != size
+        ]
+        for apart in self.manifest.quarantined:
+            problems += self._quarantine_problems(apart)
+        if problems:
+            raise self._damage(problems)
+
+    def to_duckdb(
+        self, connection: DuckDBPyConnection | None = None, new_only: bool | str = False
+    ) -> DuckDBPyRelation:
+        """Return the table as a DuckDB relation: rows are read when they are asked for.
+
+        It has the columns of the partition too, unlike the rows of one run.
+
+        :param connection: as for a folder.
+        :param new_only: as for a folder; the rows of a run are read at once.
+        """
+        if new_only:
+            return super().to_duckdb(connection, new_only)
+        require("duckdb", "duckdb", "a relation of DuckDB")
+        import duckdb
+
+        return (duckdb.connect() if connection is None else connection).from_arrow(self._snapshot.dataset())
+
+    def _parts(self, new_only: bool | str) -> Sequence[Part]:
+        parts = super()._parts(new_only)
+        if gone := next((part for part in parts if part.name not in self._snapshot.files), None):
+            raise RowsRewritten(
+                f"others have rewritten {gone.name} of the table {self.uri}: its rows can be read with all "
+                "others alone, and not in their order"
+            )
+        return parts
+
+    def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
+        now = self._folder.snapshot()
+        if now is None or now.files.keys() != self._snapshot.files.keys():
+            return LandingReplaced(
+                f"the table {self.uri} has changed since it was read, and {problems[0]}; read it again"
+            )
+        return LandingDamaged(self.uri, problems)
+
+    def _is_rewritten(self) -> bool:
+        return any(part.name not in self._snapshot.files for part in self.manifest.parts)
+
+    def _columns(self) -> list[str]:
+        return list(self.manifest.columns or ())
 
 
 def _contradiction(manifest: Manifest) -> str | None:

@@ -145,6 +145,7 @@ def run_job(job: Job, *, finish: bool = True) -> Landed:
         raise DestinationTaken(
             f"{job.folder.root} is inside the landing at {outer.root}; give each landing a folder of its own"
         )
+    job.folder.check_partition(job.options.partition)
     for _ in range(PLAN_TRIES):
         try:
             landed = _land_on(job, read_folder(job.folder))

@@ -60,6 +60,7 @@ class LandingReport(Observer):
     :param path: the folder.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
+    :param is_table: whether it lands in a table.
     :param prefix: the beginning of each line.
     :ivar landed: the result of the landing; None if nothing was committed.
     :ivar committed: the parts that this attempt has committed, also if the mark after it fails.
@@ -73,6 +74,7 @@ class LandingReport(Observer):
     run: Run
     mode: Mode
     log: Any
+    is_table: bool = False
     prefix: str = ""
     requests: int = 0
     pages: int = 0
@@ -178,7 +180,8 @@ class LandingReport(Observer):
         columns = sum_of(part.profile for part in parts).columns
         facts = {
             "destination": folder,
-            "manifest": f"{folder.rstrip('/')}/{MANIFEST}",
+            # a table has no such file, and is read by its own name
+            "manifest": folder if self.is_table else f"{folder.rstrip('/')}/{MANIFEST}",
             "rows": rows,
             "bytes": sum(part.bytes for part in parts),
             "parts": len(parts),

@@ -33,6 +33,7 @@ from airflow_provider_webcollect.landing.options import (
     Options,
     make_options,
 )
+from airflow_provider_webcollect.landing.tables import TableFormat, check_table_format
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -175,7 +176,12 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         ``ObjectStoragePath``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
-    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``; this and the next five are explained at
+    :param table_format: ``delta`` makes the destination a table of Delta Lake (the extra ``delta``), whose
+        log is the commit; None (default) a folder with a manifest. On a disk, S3, Azure and Google Cloud
+        Storage. ``partition`` gives the table's partition columns, which stay the same; new columns are
+        added to the table. (templated)
+    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, the default of tables, which take no
+        other; this and the next five are explained at
         :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default. (templated)
@@ -238,6 +244,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         "sources",
         "destination",
         "object_storage_conn_id",
+        "table_format",
         "file_format",
         "compression",
         "columns",
@@ -268,7 +275,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         sources: Sequence[str | Mapping[str, Any]] | None = None,
         destination: str | ObjectStoragePath,
         object_storage_conn_id: str | None = None,
-        file_format: str = "jsonl",
+        table_format: TableFormat | None = None,
+        file_format: str | None = None,
         compression: str | None = None,
         columns: Sequence[str] | None = None,
         column_types: Mapping[str, str] | None = None,
@@ -298,6 +306,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.sources = sources
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
+        self.table_format = table_format
         self.file_format = file_format
         self.compression = compression
         self.columns = columns
@@ -362,7 +371,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def _options(self) -> Options:
         file_format = make_format(
-            self.file_format,
+            check_table_format(self.table_format or None, self.file_format),
             self.compression or None,
             self.columns or None if isinstance(self.columns, str) else self.columns,
             self.column_types,
@@ -410,7 +419,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             self._check()
             paths = [storage_path(place.folder, self.object_storage_conn_id) for place in self._places()]
             run = _run(context["ti"])
-            decisions.decide(self, [folder_at(path) for path in paths], run, event, options)
+            decisions.decide(self, [self._folder(path) for path in paths], run, event, options)
         # what is committed by now is reported; an answer that cannot be used leads to the question again
         return self.execute(context)
 
@@ -482,7 +491,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         # in this thread, since only here Airflow provides the storages' connections
         jobs = {
             f"{report.place.source} to {report.place.folder}": functools.partial(
-                land_one, report, folder_at(report.path)
+                land_one, report, self._folder(report.path)
             )
             for report in reports
         }
@@ -499,6 +508,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             ]
         return reports
 
+    def _folder(self, path: ObjectStoragePath) -> Folder:
+        return folder_at(path, self.table_format or None)
+
     def _report(self, place: Place, run: Run) -> LandingReport:
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
@@ -508,6 +520,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             run=run,
             mode=self.mode,
             log=self.log,
+            is_table=bool(self.table_format),
             prefix="" if self.sources is None else f"{place.source}: ",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -93,7 +94,8 @@ class Losing(Stepping):
         self._meanwhile = meanwhile
         self._error = error
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """Lose the answer of a change, if it is the one."""
         self.at -= 1
         if self.at == 0:
             self.lost = True
@@ -102,19 +104,19 @@ class Losing(Stepping):
 
     def replace(self, path: str, content: bytes, expected: str | None) -> str:
         version = super().replace(path, content, expected)
-        self._lose()
+        self.lose()
         return version
 
     def remove(self, path: str, expected: str) -> bool:
         done = super().remove(path, expected)
-        self._lose()
+        self.lose()
         return done
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
         with super().upload(path) as file:
             yield file
-        self._lose()
+        self.lose()
 
 
 #: What a caller hears whose answer was lost.
@@ -193,10 +195,9 @@ def stepping(folder: Folder, step: Step, ignored: Collection[tuple[str, str]] = 
 
 def with_storage(folder: Folder, storage: Stepping) -> Folder:
     """Return the same folder with another storage."""
-    copy = Folder.__new__(Folder)
-    copy.__dict__.update(folder.__dict__)
-    copy._storage = storage
-    return copy
+    same = copy.copy(folder)
+    same._storage = storage
+    return same
 
 
 def outcome_of(land: Land, folder: Folder) -> Outcome:

@@ -18,7 +18,7 @@ from typing import Any
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
@@ -75,7 +75,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
         make_job(
             PageReader(client, task, size=50).read,
             source=Source(collection_task_id=task),
-            folder=Folder(fs, order["root"]),
+            folder=landing_folder(fs, order["root"], table_format=order.get("table_format")),
             run=Run(dag_id="d", task_id="t", run_id=order["run"]),
             file_format=make_format(**order.get("format", {})),
             mark=lambda: client.send(mark_exported(task)),
@@ -107,6 +107,9 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
     if "file" in fs.protocol:
         for name in ("open", "fsync", "rename", "unlink", "mkdir", "scandir"):
             setattr(os, name, lethal(getattr(os, name)))
+    from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
+
+    DeltaFolder._call = lethal(DeltaFolder._call)  # type: ignore[method-assign]
     for owner, names in requests_of(fs):
         for name in names:
             setattr(owner, name, lethal(getattr(owner, name)))

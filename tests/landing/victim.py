@@ -44,7 +44,14 @@ def running_lander(storage_module: str | None = None) -> Iterator[subprocess.Pop
 class Victim:
     """Lands a task in processes that get killed."""
 
-    def __init__(self, lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage, task: str) -> None:
+    def __init__(
+        self,
+        lander: subprocess.Popen[str],
+        sandbox: Sandbox,
+        storage: Storage,
+        task: str,
+        table_format: str | None = None,
+    ) -> None:
         self.lander = lander
         self.task = task
         self.folder = Folder(storage.fs, storage.new_folder())
@@ -58,6 +65,8 @@ class Victim:
             "run": "r1",
             "task": task,
             "max_part_bytes": 20_000,
+            "table_format": table_format,
+            "format": {"file_format": "jsonl" if table_format is None else "parquet"},
         }
 
     def land(self, **kill: float) -> bool:

@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from airflow_provider_webcollect.landing.errors import PartsMissing, StorageError
 from airflow_provider_webcollect.landing.manifest import (
@@ -19,8 +19,11 @@ from airflow_provider_webcollect.landing.manifest import (
     PROGRESS,
     QUARANTINE_PATTERN,
     Manifest,
+    Part,
+    decode_manifest,
     encode,
     is_replaced_manifest,
+    missing_part,
     replaced_manifest,
 )
 from airflow_provider_webcollect.landing.storage import (
@@ -36,7 +39,7 @@ from airflow_provider_webcollect.landing.storage import (
 from airflow_provider_webcollect.landing.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from fsspec import AbstractFileSystem
@@ -86,15 +89,29 @@ class PartFile:
         return self._digest.hexdigest()
 
 
+class Committed(NamedTuple):
+    """A manifest as it was read.
+
+    :ivar version: of it; a commit is made on the condition that it still is the current one.
+    """
+
+    manifest: Manifest
+    version: str
+
+
 class Folder:
-    """The files of a landing, by their names relative to the folder.
+    """The files of a landing, by their names relative to the folder; the manifest's write is the commit.
 
     All methods raise :class:`~.landing.errors.StorageError` if the storage fails or denies access.
 
     :param fs: the filesystem.
     :param root: the folder's path on it; it need not exist.
     :param shown: how users name it, if that says more than the path, such as the connection of the storage.
+    :cvar keeps_versions: whether the files that a commit replaces belong to an older version that can still
+        be read, as in a table: they are not the landing's to delete then.
     """
+
+    keeps_versions = False
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         self.root = root.rstrip("/")
@@ -130,6 +147,39 @@ class Folder:
                 raise
             return None
         return folder if is_landing else folder.enclosing()
+
+    def committed(self) -> Committed | None:
+        """Return the manifest, or None if nothing was committed.
+
+        :raises DestinationUnreadable: if it is not complete, or of a newer version.
+        """
+        stored = self.read(MANIFEST)
+        return stored and Committed(
+            decode_manifest(stored.content, f"{self.root}/{MANIFEST}"), stored.version
+        )
+
+    def commit(self, manifest: Manifest, expected: str | None) -> str:
+        """Replace the manifest, if it still has the version that was read.
+
+        :param expected: that version; None if there was none.
+        :return: the new version.
+        :raises Changed: if another landing has committed meanwhile; nothing was written then.
+        """
+        return self.replace(MANIFEST, encode(manifest), expected)
+
+    def check_partition(self, partition: str | None) -> None:
+        """Check that new parts may be in such folders.
+
+        :param partition: the folders, such as ``dt=2026-01-01``; None for the folder itself.
+        :raises FormatChanged: if it is a table that is partitioned by other columns.
+        """
+
+    def missing(self, manifest: Manifest, files: Mapping[str, int]) -> Part | None:
+        """Return the first part of the landing without its file; None if all are there.
+
+        :param files: bytes by name.
+        """
+        return missing_part(manifest.parts, files)
 
     def read(self, name: str) -> Stored | None:
         """Return a small file with the version of this content, or None if it is absent."""
@@ -218,6 +268,13 @@ class Folder:
             yield PartFile(file, lambda: self._at(name))
             with self._at(name):
                 upload.close()
+
+    def unreferenced(self, names: set[str]) -> set[str]:
+        """Return the names of files that no older version needs which can still be read.
+
+        :param names: of files that the manifest does not need.
+        """
+        return names
 
     def keep_replaced(self, manifest: Manifest) -> None:
         """Write a manifest that is to be replaced under a name of its own, so that it can be put back."""

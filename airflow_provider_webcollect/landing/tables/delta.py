@@ -1,0 +1,277 @@
+"""Landings as tables of Delta Lake: a commit adds the parts to the table's log in one transaction.
+
+The log has the version of the last landing as that of the application :data:`APPLICATION`, which checkpoints
+keep. Who writes through a table that was read before another landing's commit learns it from the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import posixpath
+import re
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider_webcollect.landing.errors import FormatChanged, LandingError, NoColumns, StorageError
+from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.storage import Changed
+from airflow_provider_webcollect.landing.tables.locations import location_of
+from airflow_provider_webcollect.landing.tables.table import TableFolder, listed, partition_values
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.pauses import first_done, in_background
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    from deltalake import CommitProperties, DeltaTable, Schema
+    from deltalake.transaction import AddAction
+
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+
+T = TypeVar("T")
+#: The application whose transactions are the commits of landings.
+APPLICATION = "webcollect"
+_COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
+
+
+class DeltaSnapshot:
+    """A table of Delta Lake as it was at one moment."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self.table = table
+        self.version: int | None = table.transaction_version(APPLICATION)
+        self.partition_columns: Sequence[str] = table.metadata().partition_columns
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, int]:
+        """The bytes of the files with its rows, by their names."""
+        import pyarrow as pa
+
+        actions = pa.table(self.table.get_add_actions(flatten=True))
+        names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+        return dict(zip(names, sizes, strict=True))
+
+    def dataset(self) -> ds.Dataset:
+        """Return the rows, to be read with Arrow."""
+        return self.table.to_pyarrow_dataset()
+
+
+class DeltaFolder(TableFolder):
+    """The folder of a landing that is a table of Delta Lake."""
+
+    table_format = "delta"
+
+    def snapshot(self) -> DeltaSnapshot | None:
+        require("deltalake", "delta", "table_format='delta'")
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        def read() -> DeltaSnapshot | None:
+            location = location_of(self._fs, self.root)
+            try:
+                return DeltaSnapshot(DeltaTable(location.uri, storage_options=location.options))
+            except TableNotFoundError:
+                return None
+
+        return self._call("read", read)
+
+    def unreferenced(self, names: set[str]) -> set[str]:
+        snapshot = self.snapshot()
+        if snapshot is None or not names:
+            return names
+        vacuum = functools.partial(snapshot.table.vacuum, 0, dry_run=True, enforce_retention_duration=False)
+        return names - set(snapshot.files) - set(self._call("list", vacuum))
+
+    def _commit_to_table(
+        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
+    ) -> None:
+        snapshot = self.snapshot()
+        if _version(snapshot) != expected:
+            raise Changed(self.url)
+        known = {part.name for part in before.parts} if before else set()
+        added = [part for part in manifest.parts if part.name not in known]
+        partition_by = self._partition_columns(added, snapshot)
+        is_append = known.issubset(part.name for part in manifest.parts)
+        schema = _schema(manifest, partition_by)
+        self._refuse_twins(schema)
+        if snapshot is None and not manifest.columns:
+            raise NoColumns(
+                f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name them "
+                "with `columns`, or run this again when there are rows"
+            )
+        write = functools.partial(
+            self._create
+            if snapshot is None
+            else functools.partial(self._write, snapshot, is_append, expected),
+            list(map(_add, added)),
+            schema,
+            partition_by,
+            _properties(manifest, added, version, is_append),
+        )
+        try:
+            self._call("commit", write)
+        except StorageError:
+            now = self.snapshot()
+            if _version(now) == str(version):
+                # only the answer was lost
+                return
+            if (now and now.table.version()) != (snapshot and snapshot.table.version()):
+                raise Changed(self.url) from None
+            raise
+
+    def _create(
+        self,
+        actions: Sequence[AddAction],
+        schema: pa.Schema,
+        partition_by: Sequence[str],
+        properties: CommitProperties,
+    ) -> None:
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        location = location_of(self._fs, self.root)
+        create_table_with_add_actions(
+            location.uri,
+            Schema.from_arrow(schema),
+            list(actions),
+            partition_by=list(partition_by),
+            storage_options=location.options,
+            commit_properties=properties,
+        )
+
+    def _write(
+        self,
+        snapshot: DeltaSnapshot,
+        is_append: bool,
+        expected: str | None,
+        actions: Sequence[AddAction],
+        schema: pa.Schema,
+        partition_by: Sequence[str],
+        properties: CommitProperties,
+    ) -> None:
+        from deltalake import Schema
+
+        table, wanted = snapshot.table, Schema.from_arrow(schema)
+        if is_append:
+            self._add_columns(table, wanted)
+            wanted = table.schema()
+            # the table was read again for that
+            if _version(DeltaSnapshot(table)) != expected:
+                raise Changed(self.url)
+        table.create_write_transaction(
+            list(actions),
+            "append" if is_append else "overwrite",
+            wanted,
+            partition_by=list(partition_by),
+            commit_properties=properties,
+        )
+
+    def _add_columns(self, table: DeltaTable, wanted: Schema) -> None:
+        """Add the columns to the table that new parts have, in a commit of its own: rows have null there."""
+        there = {field.name: field.type for field in table.schema().fields}
+        for field in wanted.fields:
+            if there.get(field.name, field.type) != field.type:
+                raise FormatChanged(
+                    f"column `{field.name}` of the table {self.url} is of the type {there[field.name]}, and "
+                    f"the rows have {field.type}; change `column_types`, or give the landing another "
+                    "destination"
+                )
+        if new := [field for field in wanted.fields if field.name not in there]:
+            table.alter.add_columns(new)
+
+    def _partition_columns(self, added: Sequence[Part], snapshot: DeltaSnapshot | None) -> Sequence[str]:
+        """Return the columns by which the table is, or will be, partitioned.
+
+        :raises FormatChanged: if not all parts are in such folders.
+        """
+        if snapshot is not None:
+            for part in added:
+                self._compare_partition(snapshot, posixpath.dirname(part.name))
+            return snapshot.partition_columns
+        names = {tuple(partition_values(posixpath.dirname(part.name))) for part in added}
+        if len(names) > 1:
+            raise FormatChanged(
+                f"the rows for the table {self.url} were written with different `partition`s: "
+                f"{' and '.join(map(listed, sorted(names)))}; discard what is staged, or give the landing "
+                "another destination"
+            )
+        return names.pop() if names else self._partition_names
+
+    def _refuse_twins(self, schema: pa.Schema) -> None:
+        """Raise :class:`FormatChanged` if names differ in letter case alone."""
+        names: dict[str, str] = {}
+        for name in schema.names:
+            if (other := names.setdefault(name.lower(), name)) is not name:
+                raise FormatChanged(
+                    f"the columns `{other}` and `{name}` would be one for the table {self.url}, which knows "
+                    "no letter case; name those to land with `columns`, or another `partition`"
+                )
+
+    def _call(self, what: str, work: Callable[[], T]) -> T:
+        """Let the library do something, and raise its errors as ones that name the table.
+
+        It works in a thread: within it no signal is handled, such as a task's timeout. The text of an error
+        may have addresses with signatures, which stay out.
+
+        :param what: ``read``, ``list`` or ``commit``.
+        """
+        done = in_background(work, f"webcollect-delta-{what}")
+        first_done([done])
+        try:
+            return done.result()
+        except (LandingError, Changed, InvalidArgument):
+            raise
+        except Exception as error:
+            said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
+            raise StorageError(
+                f"The table {self.url} cannot be read or written: {type(error).__name__}: {said}"
+            ) from None
+
+
+def _version(snapshot: DeltaSnapshot | None) -> str | None:
+    return None if snapshot is None or snapshot.version is None else str(snapshot.version)
+
+
+def _schema(manifest: Manifest, partition_by: Sequence[str]) -> pa.Schema:
+    """Return the columns of a landing, and those of its partitions."""
+    import pyarrow as pa
+
+    from airflow_provider_webcollect.landing.formats.parquet import schema
+
+    columns = schema(manifest.columns or (), manifest.encoding.get("column_types") or {})
+    return pa.schema([*columns, *(pa.field(name, pa.string()) for name in partition_by)])
+
+
+def _add(part: Part) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=part.name,
+        size=part.bytes,
+        partition_values=partition_values(posixpath.dirname(part.name)),
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": part.rows}),
+    )
+
+
+def _properties(manifest: Manifest, added: Sequence[Part], version: int, is_append: bool) -> CommitProperties:
+    """Return what the log says of a commit: the transaction, and for people whose rows these are."""
+    from deltalake import CommitProperties
+    from deltalake.transaction import Transaction
+
+    run = manifest.run
+    return CommitProperties(
+        custom_metadata={
+            "webcollect.collection_task_id": manifest.source.collection_task_id,
+            "webcollect.run": f"{run.dag_id}.{run.task_id} {run.run_id}",
+            "webcollect.rows": str(sum(part.rows for part in added)),
+            "webcollect.next_offset": str(manifest.next_offset),
+        },
+        app_transactions=[Transaction(APPLICATION, version)],
+        # the library sees no conflict between files that are removed here and what others make of them
+        max_commit_retries=None if is_append else 0,
+    )
