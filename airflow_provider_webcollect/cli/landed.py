@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -27,7 +28,9 @@ from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.landing.tables import found_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from duckdb import DuckDBPyRelation
 
 FACTS = (
     *("folder", "rows", "parts", "bytes", "source", "run", "finished_at", "exported_at"),
@@ -39,6 +42,8 @@ REVIEWED = ("run", "rows", "was", "checks")
 LEFTOVERS = ("name", "bytes", "modified")
 REPLACED = ("name", "rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 @click.group()
@@ -227,11 +232,17 @@ def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, outp
     import duckdb
 
     try:
-        found = relation.query("landing", query)
-        columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
+        _show_relation(relation.query("landing", query), output)
     except duckdb.Error as error:
         raise click.UsageError(str(error)) from error
-    show([dict(zip(columns, row, strict=True)) for row in rows], output, columns, exactly=True)
+
+
+def _show_relation(found: DuckDBPyRelation | None, output: str) -> None:
+    """Show the rows of a relation; None for a statement that returns none."""
+    columns, rows = (_unique(found.columns), found.fetchall()) if found is not None else ([], [])
+    # times without a part that is cut off, so that they can be given to --since
+    whole = [[str(each) if isinstance(each, datetime.datetime) else each for each in row] for row in rows]
+    show([dict(zip(columns, row, strict=True)) for row in whole], output, columns, exactly=True)
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -242,6 +253,82 @@ def _unique(names: Sequence[str]) -> list[str]:
         taken = {*names, *unique}
         unique.append(next(each for each in others if each not in taken) if name in unique else name)
     return unique
+
+
+def _key_option(command: F) -> F:
+    return click.option(
+        "--key",
+        metavar="COLUMN",
+        multiple=True,
+        required=True,
+        help="The column that identifies what a row is about; given several times, all of them together do.",
+    )(command)
+
+
+def _compare_option(command: F) -> F:
+    return click.option(
+        "--compare",
+        metavar="COLUMN",
+        multiple=True,
+        help="A column that counts as a value, also several times; by default all do.",
+    )(command)
+
+
+@landing.command()
+@click.argument("path")
+@_key_option
+@storage_option
+@output_option
+def latest(path: str, key: tuple[str, ...], storage_conn_id: str | None, output: str) -> None:
+    """Show the newest row of each key, and when it has landed.
+
+    Rows without a value in a column of the key are left out. All rows must fit into memory. Times are in UTC.
+    """
+    _show_relation(_landed(path, storage_conn_id).latest(key), output)
+
+
+@landing.command()
+@click.argument("path")
+@_key_option
+@click.option(
+    "--since",
+    metavar="TIME|RUN",
+    required=True,
+    help="A time with a zone, such as 2026-01-31T12:00Z, or the id of a run, for the moment before its rows.",
+)
+@_compare_option
+@storage_option
+@output_option
+def changes(
+    path: str,
+    key: tuple[str, ...],
+    since: str,
+    compare: tuple[str, ...],
+    storage_conn_id: str | None,
+    output: str,
+) -> None:
+    """Show the newest row of each key that is new or has changed.
+
+    It has changed if its values are other ones than in its last row before --since. Otherwise as `latest`.
+    """
+    found = _landed(path, storage_conn_id).changes(key, since, compare=compare or None)
+    _show_relation(found, output)
+
+
+@landing.command()
+@click.argument("path")
+@_key_option
+@_compare_option
+@storage_option
+@output_option
+def history(
+    path: str, key: tuple[str, ...], compare: tuple[str, ...], storage_conn_id: str | None, output: str
+) -> None:
+    """Show each period in which a key had the same values.
+
+    A period that ends when it begins has landed together with the next one. Otherwise as `latest`.
+    """
+    _show_relation(_landed(path, storage_conn_id).history(key, compare=compare or None), output)
 
 
 def _age(context: click.Context, option: click.Parameter, value: str) -> float:

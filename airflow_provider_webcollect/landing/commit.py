@@ -121,7 +121,9 @@ def make_manifest(
     if before is not None and unreported and before.run != job.run:
         rows = sum(part.rows for part in unreported)
         log.info("%s has not finished its report of %d rows; this run reports them.", before.run, rows)
-    parts = (*reported, *(part.of(job.run) for part in (*unreported, *progress.parts)))
+    finished_at = now()
+    added = (msgspec.structs.replace(part, landed_at=finished_at) for part in progress.parts)
+    parts = (*reported, *(part.of(job.run) for part in (*unreported, *added)))
     if before is not None and not progress.parts:
         # the place in the source stays too: it may have no rows for a moment
         return msgspec.structs.replace(
@@ -134,7 +136,7 @@ def make_manifest(
             run=job.run if unreported else before.run,
             checks=outcomes if unreported else before.checks,
             started_at=progress.started_at,
-            finished_at=now(),
+            finished_at=finished_at,
             provider_version=airflow_provider_webcollect.__version__,
         )
     encoding = dict(progress.encoding)
@@ -154,7 +156,7 @@ def make_manifest(
         earlier_rows=progress.earlier_rows,
         run=job.run,
         started_at=progress.started_at,
-        finished_at=now(),
+        finished_at=finished_at,
         provider_version=airflow_provider_webcollect.__version__,
         checks=outcomes,
         history=_history_with(job, found, progress),

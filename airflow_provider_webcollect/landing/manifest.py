@@ -175,6 +175,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar next_offset: the cursor after its last page.
     :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
     :ivar run: the first digits of the digest of the run that reports its rows; None before the commit.
+    :ivar landed_at: when it was committed, ISO 8601 in UTC; None before. It stays if another run reports it.
     :ivar profile: what its rows hold, column by column.
     """
 
@@ -186,6 +187,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_offset: int
     columns: int | None = None
     run: str | None = None
+    landed_at: str | None = None
     profile: Profile = Profile()
 
     def of(self, run: Run) -> Part:

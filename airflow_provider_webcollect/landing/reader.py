@@ -7,6 +7,9 @@ reading them raises :class:`~airflow_provider_webcollect.landing.errors.LandingR
 
 from __future__ import annotations
 
+import bisect
+import datetime
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -26,6 +29,7 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.base import Row
 from airflow_provider_webcollect.landing.formats.reading import PartReader, part_reader
+from airflow_provider_webcollect.landing.keyed import KeyedRows, chosen_columns, in_duckdb, time_or_run
 from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     Manifest,
@@ -43,6 +47,8 @@ from airflow_provider_webcollect.landing.tables.table import TableFolder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pandas
+    import polars
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from fsspec import AbstractFileSystem
@@ -227,6 +233,116 @@ class LandedData:
 
         rows = self.to_arrow(new_only)
         return (duckdb.connect() if connection is None else connection).from_arrow(rows)
+
+    def to_pandas(self, new_only: bool | str = False) -> pandas.DataFrame:
+        """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
+
+        :param new_only: only the parts of a run, see above.
+        :raises ExtraMissing: if pandas or pyarrow (the extra ``parquet``) is not installed; other errors as
+            in :meth:`iter_rows`.
+        """
+        require("pandas", None, "a data frame of pandas")
+        return self.to_arrow(new_only).to_pandas()
+
+    def to_polars(self, new_only: bool | str = False) -> polars.DataFrame:
+        """Return the rows as a data frame of polars, with the columns of :meth:`to_arrow`.
+
+        :param new_only: only the parts of a run, see above.
+        :raises ExtraMissing: if polars or pyarrow (the extra ``parquet``) is not installed; other errors as
+            in :meth:`iter_rows`.
+        """
+        require("polars", None, "a data frame of polars")
+        import polars
+
+        return polars.DataFrame(self.to_arrow(new_only))
+
+    def latest(
+        self, key: str | Sequence[str], connection: DuckDBPyConnection | None = None
+    ) -> DuckDBPyRelation:
+        """Return the newest row of each key, as a DuckDB relation in the order of the landing.
+
+        The newest row is the last one in the landing. Rows whose key is null in a column are left out. To the
+        columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed. In relations of
+        DuckDB, letter case does not tell columns apart: if the landing has a column of that name, the added
+        one is called ``landed_at_1``. All rows are read, and must fit into memory, as in :meth:`to_arrow`.
+
+        :param key: a column, or several that together identify what a row is about.
+        :param connection: where the relation is created; None for a new connection, which shows times in UTC.
+        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have. In JSON
+            lines without any row no column is known, and the relation has those of the key.
+        :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
+            :meth:`iter_rows`.
+        """
+        return in_duckdb(self._keyed(key).latest(), connection)
+
+    def changes(
+        self,
+        key: str | Sequence[str],
+        since: datetime.datetime | str,
+        connection: DuckDBPyConnection | None = None,
+        compare: str | Sequence[str] | None = None,
+    ) -> DuckDBPyRelation:
+        """Return the newest row of each key that is new, or has other values than it had at a moment.
+
+        What a key had is its last row in the parts that were committed until then. To the columns of
+        :meth:`latest`, ``change`` is added before ``landed_at``: ``new`` or ``changed``. A key whose values
+        have changed and changed back is left out. Arguments and errors that are not described here are as in
+        :meth:`latest`.
+
+        :param since: the moment: a time with a zone, also as ISO 8601 text; or the id of a run, for the
+            moment before its first rows, so that what the run has landed counts. If the run has found nothing
+            new, nothing is returned.
+        :param compare: the columns that count as values; None for all. Leave out the ones that differ from
+            row to row, such as the time of the collection.
+        :raises InvalidArgument: also if ``since`` is a time without a zone, or ``compare`` names a column
+            that the landing does not have.
+        """
+        moment = time_or_run("since", since)
+        return in_duckdb(self._keyed(key, compare).changes(self._rows_before(moment)), connection)
+
+    def history(
+        self,
+        key: str | Sequence[str],
+        connection: DuckDBPyConnection | None = None,
+        compare: str | Sequence[str] | None = None,
+    ) -> DuckDBPyRelation:
+        """Return a row for each period in which a key had the same values.
+
+        Consecutive rows of a key with equal values are one period, for which the first of them stands. To the
+        columns of :meth:`to_duckdb`, ``valid_from`` is added, when that row was committed, and ``valid_to``,
+        when the first row of the next period was; null for the current one. If both were committed at once,
+        these times are equal. Periods are in the order of the landing. Arguments and errors are those of
+        :meth:`latest` and, for ``compare``, :meth:`changes`.
+        """
+        return in_duckdb(self._keyed(key, compare).history(), connection)
+
+    def _keyed(self, key: object, compare: object = None) -> KeyedRows:
+        require("duckdb", "duckdb", "a relation of DuckDB")
+        chosen_columns(key, compare, self.manifest.columns)  # before anything is read
+        return KeyedRows(self.to_arrow(), self._landed_at(), key, compare)
+
+    def _landed_at(self) -> pa.ChunkedArray:
+        """Return when each row was committed."""
+        import pyarrow as pa
+
+        kind = pa.timestamp("us", "UTC")
+        times = zip(self.manifest.parts, self._part_times(), strict=True)
+        return pa.chunked_array([pa.repeat(pa.scalar(time, kind), part.rows) for part, time in times], kind)
+
+    def _part_times(self) -> list[datetime.datetime]:
+        """Return when each part was committed; none before an earlier one, whatever the hosts' clocks say."""
+        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self.manifest.parts]
+        return list(itertools.accumulate(times, max))
+
+    def _rows_before(self, moment: datetime.datetime | str) -> int:
+        """Return how many rows there were at a time, or before the first rows of a run."""
+        parts = self.manifest.parts
+        if isinstance(moment, str):
+            of_run = self._parts(moment)
+            count = parts.index(of_run[0]) if of_run else len(parts)
+        else:
+            count = bisect.bisect_right(self._part_times(), moment)
+        return sum(part.rows for part in parts[:count])
 
     def _run_profile(self, record: RunRecord | None, parts: Sequence[Part]) -> RunProfile:
         return RunProfile(
@@ -433,6 +549,10 @@ class LandedTable(LandedData):
                 "others alone, and not in their order"
             )
         return parts
+
+    def _keyed(self, key: object, compare: object = None) -> KeyedRows:
+        self._parts(new_only=False)  # which row of a key is the latest, their order tells
+        return super()._keyed(key, compare)
 
     def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
         now = self._folder.snapshot()

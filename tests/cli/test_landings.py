@@ -1,4 +1,4 @@
-"""``landing verify``, ``cat``, ``sql``, ``clean`` and ``restore``: what has landed, without the service."""
+"""The commands of ``landing``, such as ``verify`` and ``sql``: what has landed, without the service."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.cli.conftest import Run
+    from tests.cli.processes import Started
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -116,7 +117,11 @@ class TestVerify:
     def test_where_nothing_has_landed_is_said(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         for folder in (tmp_path / "nothing", tmp_path / "empty"):
-            for command in (["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"]):
+            for command in (
+                *(["verify"], ["cat"], ["sql"], ["clean"], ["clean", "--yes"], ["restore"]),
+                *(["latest", "--key", "id"], ["history", "--key", "id"]),
+                ["changes", "--key", "id", "--since", "r"],
+            ):
                 query = ["select 1"] if command == ["sql"] else []
 
                 ended = run("landing", *command, folder, *query)
@@ -211,6 +216,130 @@ class TestSql:
         assert run("landing", "sql", landed, query, "-o", "csv").out == "id,city\n"
         assert run("landing", "sql", landed, query, "-o", "json").json == []
         assert run("landing", "sql", landed, query).out.split() == ["id", "city"]
+
+
+class TestByKey:
+    """``latest``, ``changes`` and ``history``."""
+
+    COMMANDS = (["latest"], ["changes", "--since", "second"], ["history"])
+
+    @pytest.fixture
+    def folder(self, run: Run, connected: None, sandbox: Sandbox, tmp_path: Path) -> Path:
+        """Two landings: `a` changes, `b` only gets another id, `c` is new; a row of each has no URL."""
+        days = [
+            [("1", "a", "1.00"), ("2", "b", "2.00"), ("3", None, "9.00")],
+            [("4", "b", "2.00"), ("5", "a", "1.50"), ("6", "c", "3.00"), ("7", None, "9.50")],
+        ]
+        rows = [dict(zip(("id", "url", "price"), row, strict=True)) for day in days for row in day]
+        task = sandbox.control.add_task(rows=rows, lots=[3])["task_id"]
+        options = ["--mode", "incremental", "--settle", 0]
+        assert run("land", task, tmp_path / "landed", *options, "--run-id", "first").code == 0
+        sandbox.control.grow(task, 4)
+        assert run("land", task, tmp_path / "landed", *options, "--run-id", "second").code == 0
+        return tmp_path / "landed"
+
+    @pytest.fixture
+    def times(self, folder: Path) -> list[str]:
+        """When the rows of the two landings were committed, as shown."""
+        parts = json.loads((folder / "_manifest.json").read_text())["parts"]
+        return [str(datetime.datetime.fromisoformat(part["landed_at"])) for part in parts]
+
+    def test_latest_shows_the_newest_row_of_each_key(
+        self, run: Run, folder: Path, times: list[str], output: str
+    ) -> None:
+        ended = run("landing", "latest", folder, "--key", "url", "-o", output)
+
+        assert (ended.code, ended.err) == (0, "")
+        assert [(row["id"], row["url"], row["price"]) for row in shown(ended, output)] == [
+            ("4", "b", "2.00"),
+            ("5", "a", "1.50"),
+            ("6", "c", "3.00"),
+        ]
+        assert {row["landed_at"] for row in shown(ended, output)} == {times[1]}
+
+    def test_several_columns_can_be_the_key(self, run: Run, folder: Path) -> None:
+        rows = run("landing", "latest", folder, "--key", "url", "--key", "price", "-o", "json").json
+
+        assert [row["id"] for row in rows] == ["1", "4", "5", "6"]
+
+    def test_changes_shows_what_is_new_and_what_has_changed(
+        self, run: Run, folder: Path, times: list[str], output: str
+    ) -> None:
+        for since in ("second", times[0]):
+            ended = run(
+                *("landing", "changes", folder, "--key", "url", "--since", since),
+                *("--compare", "price", "-o", output),
+            )
+
+            assert (ended.code, ended.err) == (0, "")
+            assert [(row["id"], row["change"]) for row in shown(ended, output)] == [
+                ("5", "changed"),
+                ("6", "new"),
+            ]
+        ended = run("landing", "changes", folder, "--key", "url", "--since", "second", "-o", "json")
+        assert [row["id"] for row in ended.json] == ["4", "5", "6"]
+        ended = run("landing", "changes", folder, "--key", "url", "--since", times[1], "-o", "json")
+        assert (ended.code, ended.json) == (0, [])
+
+    def test_history_shows_the_periods(self, run: Run, folder: Path, times: list[str]) -> None:
+        ended = run("landing", "history", folder, "--key", "url", "--compare", "price", "-o", "json")
+
+        assert ended.code == 0
+        assert [(row["url"], row["price"], row["valid_from"], row["valid_to"]) for row in ended.json] == [
+            ("a", "1.00", times[0], times[1]),
+            ("b", "2.00", times[0], None),
+            ("a", "1.50", times[1], None),
+            ("c", "3.00", times[1], None),
+        ]
+
+    def test_times_are_in_utc_wherever_it_runs(
+        self,
+        start: Callable[..., Started],
+        folder: Path,
+        times: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        ended = start("landing", "latest", folder, "--key", "url", "-o", "json")
+
+        assert ended.end() == 0
+        assert {row["landed_at"] for row in json.loads(ended.out)} == {times[1]}
+
+    @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+    def test_a_column_that_is_not_there_is_wrong_usage(
+        self, run: Run, folder: Path, command: list[str]
+    ) -> None:
+        ended = run("landing", *command, folder, "--key", "sku")
+
+        assert (ended.code, ended.out) == (2, "")
+        assert (
+            ended.err
+            == "Error: --key is 'sku'; it must be one of id, url, price, the columns of the landing\n"
+        )
+
+    @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+    def test_a_key_is_needed(self, run: Run, folder: Path, command: list[str]) -> None:
+        ended = run("landing", *command, folder)
+
+        assert (ended.code, ended.out) == (2, "")
+        assert "Missing option '--key'" in ended.err
+
+    def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
+        ended = run("landing", "changes", folder, "--key", "url", "--since", "2026-01-01")
+
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith("Error: --since is '2026-01-01'; it must be a time with a zone")
+
+    @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+    def test_that_duckdb_is_not_installed_is_said(
+        self, run: Run, folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "duckdb", None)
+
+        ended = run("landing", *command, folder, "--key", "url")
+
+        assert (ended.code, ended.out) == (2, "")
+        assert "install airflow-provider-webcollect[duckdb]" in ended.err
 
 
 class TestClean:

@@ -136,6 +136,7 @@ class Runs:
             start_offset=number * EACH,
             next_offset=(number + 1) * EACH,
             columns=None if self.format.name == "jsonl" else len(self.rows[0]),
+            landed_at="2026-01-01T00:00:01.000+00:00",
             profile=_profile(rows_of(number)),
         )
         return part.of(run_of(number))

@@ -98,7 +98,7 @@ def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
 
 #: The most bytes of a part's entry, with the profile of eight columns. One of CSV also says how many columns
 #: the part has.
-ENTRY = {"jsonl": 460, "csv": 470}
+ENTRY = {"jsonl": 505, "csv": 515}
 
 
 @pytest.mark.parametrize("file_format", ENTRY)
@@ -108,4 +108,4 @@ def test_the_manifest_of_a_thousand_runs_is_small(file_format: str) -> None:
 
     assert len(entries) == 1000
     assert max(map(len, entries)) <= ENTRY[file_format]
-    assert len(content) <= 470 * 1024
+    assert len(content) <= 515 * 1024

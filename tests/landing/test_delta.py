@@ -349,6 +349,11 @@ class TestOthersAtWork:
         with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
             list(getattr(compacted.landed(), read)(new_only="r0"))
 
+    @pytest.mark.parametrize("read", ["latest", "history"])
+    def test_nor_are_the_latest_rows(self, compacted: Table, read: str) -> None:
+        with pytest.raises(RowsRewritten, match="not in their order"):
+            getattr(compacted.landed(), read)("n")
+
     def test_the_next_run_goes_on(self, compacted: Table) -> None:
         compacted.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
         landed = land(compacted, 22, "r3")

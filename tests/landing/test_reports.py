@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pendulum
 import pytest
+import time_machine
 
 from airflow_provider_webcollect.landing.errors import LeaseLost
 from airflow_provider_webcollect.landing.job import Landed
@@ -73,6 +75,18 @@ class TestTheNextRun:
         assert (count(second), sum(part.rows for part in second.committed)) == (15, 5)
         assert reported(folder, "r2") == folder.rows() == true_rows(15)
         assert reported(folder, "r1") == []
+
+    def test_a_part_that_it_takes_over_keeps_the_time_of_its_commit(
+        self, source: Source, folder: Folder
+    ) -> None:
+        first = source.land("r1")
+        source.rows.count = 15
+        with time_machine.travel(pendulum.now("UTC").add(days=1)):
+            second = source.land("r2")
+
+        times = [part["landed_at"] for part in folder.manifest()["parts"]]
+        assert times == [first.manifest.finished_at] * 2 + [second.manifest.finished_at]
+        assert first.manifest.finished_at < second.manifest.finished_at
 
     def test_it_does_so_with_nothing_new_too(self, source: Source, folder: Folder) -> None:
         first = source.land("r1")

@@ -8,7 +8,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pendulum
 import pytest
+import time_machine
 
 from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.cleaning import clean, restore
@@ -157,6 +159,14 @@ class TestQuarantine:
         with pytest.raises(ChecksFailed):
             runs.land(goods(2, price=""), CHECKS, **options)
         assert runs.folder.rows() == before
+
+    def test_accepted_rows_have_the_time_of_their_acceptance(self, quarantined: Runs) -> None:
+        with time_machine.travel(pendulum.now("UTC").add(days=1)):
+            accept(quarantined.folder.location)
+        manifest = read(quarantined.folder).manifest
+        first, accepted = (part.landed_at for part in manifest.parts)
+        assert first is not None
+        assert first < manifest.finished_at == accepted
 
     def test_rows_of_a_source_that_was_reset_stay_apart_and_count_no_more(self, quarantined: Runs) -> None:
         before = quarantined.folder.rows()

@@ -279,17 +279,18 @@ def require_compression(compression: Compression | None) -> None:
         require("zstandard", "zstd", "compression='zstd'")
 
 
-def require(package: str, extra: str, what: str) -> None:
+def require(package: str, extra: str | None, what: str) -> None:
     """Import ``package``.
 
-    :param extra: the extra of this provider that installs it.
+    :param extra: the extra of this provider that installs it; None if there is none.
     :param what: the argument that needs it.
     :raises ExtraMissing: if it cannot be imported.
     """
     try:
         importlib.import_module(package)
     except ImportError as error:
+        to_install = package if extra is None else f"airflow-provider-webcollect[{extra}]"
         raise ExtraMissing(
             f"{what} needs the package {package}, which cannot be imported here ({error}); install "
-            f"airflow-provider-webcollect[{extra}]"
+            f"{to_install}"
         ) from error

@@ -1,0 +1,430 @@
+"""The rows of a landing by a key: the latest ones, what has changed since, and all periods."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import sys
+import uuid
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import fsspec
+import pyarrow as pa
+import pytest
+import time_machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_webcollect.landing.errors import ExtraMissing
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run
+from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.conftest import ALL_HISTORIES
+from tests.landing.conftest import Folder
+from tests.landing.pages import make_job, serving
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+
+FORMATS = ["jsonl", "csv", "parquet"]
+#: What a column of a type may hold, as the service sends it.
+TYPED = {
+    "string": ["", "a", "A", "ä\x00", "null", None],
+    "decimal(9,2)": ["1.50", "1.5", "-0", "0", None],
+    "timestamptz": ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", "2026-01-02T00:00:00Z", None],
+    "bool": ["true", "false", None],
+}
+
+
+def day(number: int) -> datetime.datetime:
+    """Return the time at which everything of a day is landed."""
+    return datetime.datetime(2026, 1, number, 12, tzinfo=datetime.UTC)
+
+
+def run_of(number: int) -> Run:
+    return Run(dag_id="d", task_id="t", run_id=f"day {number}")
+
+
+class Shop:
+    """A landing that gets the rows of a day after those of the days before.
+
+    :param options: of the format of its parts.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.folder = Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
+        self._format = make_format(**options)
+        self._source: list[dict[str, Any]] = []
+
+    def land(self, number: int, rows: list[dict[str, Any]], *, reset: bool = False) -> LandedData:
+        """Land the rows of a day, in parts of two rows.
+
+        :param reset: whether the source has lost the rows of the days before.
+        """
+        if reset:
+            self._source.clear()
+        self._source += rows
+        job = make_job(
+            serving(self._source, 2),
+            folder=self.folder.destination,
+            run=run_of(number),
+            file_format=self._format,
+            mode="incremental",
+            on_reset="append",
+            max_part_bytes=1,
+        )
+        with time_machine.travel(day(number), tick=False):
+            run_job(job, finish=True)
+        return self.landed
+
+    @property
+    def landed(self) -> LandedData:
+        return read_landing(self.folder.location)
+
+
+def offer(url: str | None, price: str | None = "1.00") -> dict[str, Any]:
+    return {"url": url, "price": price}
+
+
+@pytest.fixture(params=FORMATS)
+def shop(request: pytest.FixtureRequest) -> Shop:
+    """Three days: `b` changes, `c` changes and changes back, `d` is new on the last day."""
+    shop = Shop(file_format=request.param)
+    shop.land(1, [offer("a"), offer("b"), offer("b"), offer("c"), offer(None, "9.00")])
+    shop.land(2, [offer("c", "3.00"), offer("b", "2.00")])
+    shop.land(3, [offer("d"), offer("a"), offer("c"), offer(None, "9.50"), offer("d", "4.00")])
+    return shop
+
+
+def dicts(relation: DuckDBPyRelation) -> list[dict[str, Any]]:
+    return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+
+
+class TestLatest:
+    def test_each_key_has_its_newest_row_in_the_order_of_the_landing(self, shop: Shop) -> None:
+        assert dicts(shop.landed.latest("url")) == [
+            {**offer("b", "2.00"), "landed_at": day(2)},
+            {**offer("a"), "landed_at": day(3)},
+            {**offer("c"), "landed_at": day(3)},
+            {**offer("d", "4.00"), "landed_at": day(3)},
+        ]
+
+    def test_several_columns_can_be_the_key(self, shop: Shop) -> None:
+        found = shop.landed.latest(["price", "url"]).project("url || price").fetchall()
+        assert [each for (each,) in found] == ["b1.00", "c3.00", "b2.00", "d1.00", "a1.00", "c1.00", "d4.00"]
+
+    def test_rows_whose_key_is_null_in_a_column_are_left_out(self) -> None:
+        shop = Shop()
+        shop.land(1, [{"shop": "x", "sku": "1"}, {"shop": "x"}, {"sku": "1"}, {"shop": "", "sku": ""}])
+        found = shop.landed.latest(["shop", "sku"]).project("shop, sku").fetchall()
+        assert found == [("x", "1"), ("", "")]
+
+    def test_rows_of_a_source_that_was_reset_are_newer_than_those_before(self) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a", "5.00"), offer("b")])
+        shop.land(2, [offer("a", "4.00")], reset=True)
+        assert shop.landed.manifest.earlier_rows == 2
+        found = shop.landed.latest("url").project("url, price").fetchall()
+        assert found == [("b", "1.00"), ("a", "4.00")]
+        assert dicts(shop.landed.changes("url", day(1))) == [
+            {**offer("a", "4.00"), "change": "changed", "landed_at": day(2)}
+        ]
+
+    def test_values_of_typed_columns_keep_their_types(self) -> None:
+        types = {"price": "decimal(9,2)", "n": "int32"}
+        shop = Shop(file_format="parquet", column_types=types)
+        shop.land(1, [{"n": "1", "price": "1.5"}, {"n": "1", "price": "2.5"}, {"n": None, "price": "3"}])
+        assert shop.landed.latest("n").project("n, price").fetchall() == [(1, Decimal("2.50"))]
+
+    def test_the_relation_can_be_joined_with_tables_of_the_connection(self, shop: Shop) -> None:
+        with duckdb.connect() as connection:
+            connection.execute("create table landing as select 'b' as url, 'B' as name")
+            found = shop.landed.latest("url", connection).join(connection.table("landing"), "url")
+            assert found.project("name, price").fetchall() == [("B", "2.00")]
+
+
+class TestChanges:
+    def test_keys_that_are_new_or_have_other_values_than_at_a_time(self, shop: Shop) -> None:
+        assert dicts(shop.landed.changes("url", day(1))) == [
+            {**offer("b", "2.00"), "change": "changed", "landed_at": day(2)},
+            {**offer("d", "4.00"), "change": "new", "landed_at": day(3)},
+        ]
+        assert dicts(shop.landed.changes("url", day(2))) == [
+            {**offer("c"), "change": "changed", "landed_at": day(3)},
+            {**offer("d", "4.00"), "change": "new", "landed_at": day(3)},
+        ]
+        assert dicts(shop.landed.changes("url", day(3))) == []
+
+    def test_before_the_first_commit_all_keys_are_new(self, shop: Shop) -> None:
+        found = shop.landed.changes("url", day(1) - datetime.timedelta(milliseconds=1))
+        assert found.project("url, change").fetchall() == [(url, "new") for url in "bacd"]
+
+    def test_a_run_stands_for_the_moment_before_its_rows(self, shop: Shop) -> None:
+        landed = shop.landed
+        for run, before in (("day 2", day(1)), ("day 3", day(2))):
+            assert dicts(landed.changes("url", run)) == dicts(landed.changes("url", before)) != []
+
+    def test_since_a_run_that_has_found_nothing_new_nothing_has_changed(self, shop: Shop) -> None:
+        shop.land(4, [])
+        assert dicts(shop.landed.changes("url", "day 4")) == []
+
+    def test_a_time_may_be_a_text_and_of_any_zone(self, shop: Shop) -> None:
+        expected = dicts(shop.landed.changes("url", day(2)))
+        for text in ("2026-01-02T12:00:00Z", "2026-01-02 13:00:00+01:00", " 2026-01-02T12:00:00.000+00:00\n"):
+            assert dicts(shop.landed.changes("url", text)) == expected
+
+    @pytest.mark.parametrize(
+        "wrong", [datetime.datetime(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00", "", " ", None, 5]
+    )
+    def test_a_time_without_a_zone_and_what_is_no_time_are_refused(self, shop: Shop, wrong: Any) -> None:
+        with pytest.raises(InvalidArgument, match=r"`since` is .*; it must be a time with a zone, or the id"):
+            shop.landed.changes("url", wrong)
+
+    def test_columns_that_are_not_compared_may_differ(self) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a") | {"at": "1"}, offer("b") | {"at": "1"}])
+        shop.land(2, [offer("a") | {"at": "2"}, offer("b", "2.00") | {"at": "2"}])
+        assert len(shop.landed.changes("url", day(1))) == 2
+        (changed,) = dicts(shop.landed.changes("url", day(1), compare=["price"]))
+        assert changed == {**offer("b", "2.00"), "at": "2", "change": "changed", "landed_at": day(2)}
+        assert dicts(shop.landed.changes("url", day(1), compare="price")) == [changed]
+
+    def test_a_column_that_a_row_gets_is_another_value(self) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a"), offer("b")])
+        shop.land(2, [offer("a") | {"stock": "7"}, offer("b") | {"stock": None}])
+        assert shop.landed.changes("url", day(1)).project("url, stock").fetchall() == [("a", "7")]
+
+    def test_a_host_whose_clock_is_late_puts_no_rows_before_earlier_ones(self) -> None:
+        shop = Shop()
+        shop.land(2, [offer("a")])
+        shop.land(1, [offer("a", "2.00")])
+        assert dicts(shop.landed.changes("url", day(1))) == [
+            {**offer("a", "2.00"), "change": "new", "landed_at": day(2)}
+        ]
+        assert [row["valid_to"] for row in dicts(shop.landed.history("url"))] == [day(2), None]
+
+
+class TestHistory:
+    def test_consecutive_rows_with_equal_values_are_one_period(self, shop: Shop) -> None:
+        assert dicts(shop.landed.history("url")) == [
+            {**offer("a"), "valid_from": day(1), "valid_to": None},
+            {**offer("b"), "valid_from": day(1), "valid_to": day(2)},
+            {**offer("c"), "valid_from": day(1), "valid_to": day(2)},
+            {**offer("c", "3.00"), "valid_from": day(2), "valid_to": day(3)},
+            {**offer("b", "2.00"), "valid_from": day(2), "valid_to": None},
+            {**offer("d"), "valid_from": day(3), "valid_to": day(3)},
+            {**offer("c"), "valid_from": day(3), "valid_to": None},
+            {**offer("d", "4.00"), "valid_from": day(3), "valid_to": None},
+        ]
+
+    def test_for_a_period_its_first_row_stands(self) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a") | {"at": "1"}])
+        shop.land(2, [offer("a") | {"at": "2"}])
+        shop.land(3, [offer("a", "2.00") | {"at": "3"}])
+        assert dicts(shop.landed.history("url", compare=["price"])) == [
+            {**offer("a"), "at": "1", "valid_from": day(1), "valid_to": day(3)},
+            {**offer("a", "2.00"), "at": "3", "valid_from": day(3), "valid_to": None},
+        ]
+
+
+def asked(landed: LandedData, key: Any) -> list[DuckDBPyRelation]:
+    return [landed.latest(key), landed.changes(key, day(1)), landed.history(key)]
+
+
+ODD_NAMES = ["", "a b", 'say "x"', "it's", "select", "place", "c1", "x;--", "ü", "a\nb", "{key}", "$before"]
+
+
+class TestColumns:
+    @pytest.mark.parametrize("file_format", FORMATS)
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_they_may_have_any_name(self, file_format: str, name: str) -> None:
+        shop = Shop(file_format=file_format)
+        shop.land(1, [{"n": "1", name: "x"}, {"n": "1", name: "y"}])
+        shop.land(2, [{"n": "2", name: "x"}])
+        latest, changes, history = asked(shop.landed, name)
+        assert latest.columns == [*shop.landed.to_duckdb().columns, "landed_at"]
+        assert latest.fetchall() == [("1", "y", day(1)), ("2", "x", day(2))]
+        assert changes.fetchall() == [("2", "x", "changed", day(2))]
+        assert len(history) == 3
+
+    @pytest.mark.parametrize("file_format", FORMATS)
+    def test_letter_case_tells_them_apart(self, file_format: str) -> None:
+        shop = Shop(file_format=file_format)
+        shop.land(1, [{"url": "a", "URL": "x"}, {"url": "a", "URL": "y"}, {"url": "b", "URL": "y"}])
+        assert shop.landed.latest("url").project("#1, #2").fetchall() == [("a", "y"), ("b", "y")]
+        assert shop.landed.latest("URL").project("#1, #2").fetchall() == [("a", "x"), ("b", "y")]
+        with pytest.raises(InvalidArgument, match=r"`key` is 'Url'; it must be one of url, URL, the columns"):
+            shop.landed.latest("Url")
+
+    def test_an_added_column_gets_another_name_if_the_landing_has_one_of_its_name(self) -> None:
+        shop = Shop()
+        shop.land(1, [{"landed_at": "x", "Valid_From": "y", "change": "z"}])
+        latest, changes, history = asked(shop.landed, "landed_at")
+        own = ["landed_at", "Valid_From", "change"]
+        assert latest.columns == [*own, "landed_at_1"]
+        assert latest.fetchall() == [("x", "y", "z", day(1))]
+        assert changes.columns == [*own, "change_1", "landed_at_1"]
+        assert history.columns == [*own, "valid_from_1", "valid_to"]
+
+    @pytest.mark.parametrize("file_format", FORMATS)
+    def test_without_rows_there_is_an_empty_relation_with_the_columns(self, file_format: str) -> None:
+        shop = Shop(file_format=file_format, columns=["url", "price"])
+        shop.land(1, [])
+        latest, changes, history = asked(shop.landed, ["url"])
+        assert latest.columns == ["url", "price", "landed_at"]
+        assert changes.columns == ["url", "price", "change", "landed_at"]
+        assert history.columns == ["url", "price", "valid_from", "valid_to"]
+        assert [each.fetchall() for each in (latest, changes, history)] == [[], [], []]
+        with pytest.raises(InvalidArgument, match="it must be one of url, price"):
+            shop.landed.latest("sku")
+
+    @pytest.mark.parametrize("rows", [[], [{}, {}]])
+    def test_of_rows_without_any_column_the_relation_has_those_of_the_key(self, rows: list[Any]) -> None:
+        landed = Shop().land(1, rows)
+        for relation in asked(landed, ["shop", "sku"]):
+            assert relation.columns[:2] == ["shop", "sku"]
+            assert relation.fetchall() == []
+        assert landed.history("sku", compare=["price"]).columns[:2] == ["sku", "price"]
+
+    @pytest.mark.parametrize(
+        ("key", "said"),
+        [
+            ("sku", r"`key` is 'sku'; it must be one of url, price, the columns of the landing"),
+            (["url", "sku"], r"`key\[1\]` is 'sku'; it must be one of url, price, the columns"),
+            ("", r"`key` is ''; it must be one of url, price"),
+            ([], r"`key` is \[\]; it must hold at least one entry"),
+            (["url", "url"], r"`key\[1\]` is 'url'; every column can be named once"),
+            (["url", 5], r"`key\[1\]` is 5; it must be the name of a column"),
+            (["url", ["price"]], r"`key\[1\]` is \['price'\]; it must be the name of a column"),
+            (None, r"`key` is None; it must be a list"),
+            ({"url": 1}, r"`key` is {'url': 1}; it must be a list"),
+        ],
+    )
+    def test_a_wrong_key_is_named_with_the_rule(self, shop: Shop, key: Any, said: str) -> None:
+        for ask in (LandedData.latest, LandedData.history, lambda landed, key: landed.changes(key, day(1))):
+            with pytest.raises(InvalidArgument, match=said):
+                ask(shop.landed, key)
+
+    def test_so_is_a_column_to_compare_that_is_not_there(self, shop: Shop) -> None:
+        with pytest.raises(InvalidArgument, match=r"`compare\[0\]` is 'at'; it must be one of url, price"):
+            shop.landed.history("url", compare=["at"])
+
+    @pytest.mark.parametrize("file_format", ["csv", "parquet"])
+    def test_a_wrong_key_is_refused_before_anything_is_read(self, file_format: str) -> None:
+        shop = Shop(file_format=file_format)
+        landed = shop.land(1, [offer("a")])
+        shop.folder.fs.rm(f"{shop.folder.root}/{landed.manifest.parts[0].name}")
+        with pytest.raises(InvalidArgument):
+            landed.latest("sku")
+
+    def test_duckdb_is_an_extra(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "duckdb", None)
+        with pytest.raises(ExtraMissing, match=r"a relation of DuckDB needs the package duckdb.*\[duckdb\]"):
+            shop.landed.latest("url")
+
+
+class Plain:
+    """What the methods are to return, by plain Python: tuples of values.
+
+    :param rows: of the landing, with the day on which each has landed.
+    :param key: places of the key's columns.
+    """
+
+    def __init__(self, rows: list[tuple[tuple[Any, ...], int]], key: Sequence[int]) -> None:
+        self.of_keys: dict[tuple[Any, ...], list[tuple[int, tuple[Any, ...], int]]] = {}
+        for place, (row, number) in enumerate(rows):
+            values = tuple(row[index] for index in key)
+            if None not in values:
+                self.of_keys.setdefault(values, []).append((place, row, number))
+
+    def latest(self) -> list[tuple[Any, ...]]:
+        return [(*row, day(number)) for _, row, number in sorted(rows[-1] for rows in self.of_keys.values())]
+
+    def changes(self, since: int) -> list[tuple[Any, ...]]:
+        found = []
+        for rows in self.of_keys.values():
+            before = [row for _, row, number in rows if number <= since]
+            place, row, number = rows[-1]
+            if number > since and (not before or before[-1] != row):
+                found.append((place, (*row, "changed" if before else "new", day(number))))
+        return [row for _, row in sorted(found)]
+
+    def history(self) -> list[tuple[Any, ...]]:
+        found = []
+        for rows in self.of_keys.values():
+            periods = [next(group) for _, group in itertools.groupby(rows, key=lambda row: row[1])]
+            ends = [*(day(number) for _, _, number in periods[1:]), None]
+            found += [
+                (place, (*row, day(number), end))
+                for (place, row, number), end in zip(periods, ends, strict=True)
+            ]
+        return [row for _, row in sorted(found, key=lambda each: each[0])]
+
+
+@st.composite
+def landings(draw: st.DrawFn) -> tuple[Shop, int]:
+    """Landings of three days, with the number of their columns."""
+    file_format = draw(st.sampled_from(FORMATS))
+    kinds = draw(st.lists(st.sampled_from([*TYPED] if file_format == "parquet" else ["string"]), max_size=2))
+    columns = dict(zip(["url", "URL", 'say "x"', "c0"], ["string", "string", *kinds], strict=False))
+    types = {"column_types": columns} if file_format == "parquet" else {}
+    rows = st.lists(
+        st.fixed_dictionaries(
+            {}, optional={name: st.sampled_from(TYPED[kind]) for name, kind in columns.items()}
+        ),
+        max_size=5,
+    )
+    shop = Shop(file_format=file_format, columns=[*columns], **types)
+    for number in (1, 2, 3):
+        shop.land(number, draw(rows), reset=number > 1 and draw(st.booleans()))
+    return shop, len(columns)
+
+
+@settings(max_examples=1000 if ALL_HISTORIES else 50, deadline=None, derandomize=not ALL_HISTORIES)
+@given(landings(), st.data())
+def test_they_return_what_plain_python_finds(landing: tuple[Shop, int], data: st.DataObject) -> None:
+    shop, columns = landing
+    landed = shop.landed
+    rows = [
+        (tuple(row.values()), number)
+        for number in (1, 2, 3)
+        for row in landed.to_arrow(run_of(number).run_id).to_pylist()
+    ]
+    places = data.draw(st.lists(st.integers(0, columns - 1), min_size=1, max_size=2, unique=True))
+    key = [landed.to_arrow().column_names[place] for place in places]
+    plain = Plain(rows, places)
+    since = data.draw(st.integers(0, 3))
+    moment = day(since) if since else day(1) - datetime.timedelta(days=1)
+    with duckdb.connect() as connection:
+        assert landed.latest(key, connection).fetchall() == plain.latest()
+        assert landed.history(key, connection).fetchall() == plain.history()
+        assert landed.changes(key, moment, connection).fetchall() == plain.changes(since)
+
+
+class TestFrames:
+    def test_pandas_and_polars_have_the_rows_of_the_table(self, shop: Shop) -> None:
+        rows = shop.landed.to_arrow().to_pylist()
+        assert pa.Table.from_pandas(shop.landed.to_pandas()).to_pylist() == rows
+        assert shop.landed.to_polars().to_dicts() == rows
+        assert shop.landed.to_pandas("day 2")["url"].to_list() == ["c", "b"]
+        assert shop.landed.to_polars("day 2")["url"].to_list() == ["c", "b"]
+
+    def test_a_landing_without_rows_gives_frames_with_its_columns(self) -> None:
+        landed = Shop(columns=["url"]).land(1, [])
+        assert (landed.to_pandas().columns.to_list(), len(landed.to_pandas())) == (["url"], 0)
+        assert (landed.to_polars().columns, landed.to_polars().height) == (["url"], 0)
+
+    @pytest.mark.parametrize("package", ["pandas", "polars"])
+    def test_their_packages_may_be_missing(
+        self, shop: Shop, package: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ExtraMissing, match=rf"a data frame of {package} needs .*; install {package}$"):
+            getattr(shop.landed, f"to_{package}")()
