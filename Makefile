@@ -126,7 +126,7 @@ release-check: ## say what is missing for the release of this version (TAG=v…)
 newcomer: dist ## follow README.md from top to bottom with the wheel, in a fresh environment
 	.venv/bin/python -m tests.docs.newcomer dist
 
-RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra dlt --extra s3
+RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra iceberg --extra dlt --extra s3
 
 # Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.
 audit: $(READY) ## look up known vulnerabilities of what the package needs (unsafe code: make lint)
@@ -250,9 +250,9 @@ define install
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode \
-		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,dlt]' --group dev $(2) || { \
+		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt]' --group dev $(2) || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
-	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,dlt]' --group dev $(2); }
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt]' --group dev $(2); }
 	@touch $@
 endef

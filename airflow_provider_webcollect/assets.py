@@ -11,6 +11,8 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from airflow_provider_webcollect.landing.tables import is_iceberg_name
+
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
@@ -88,16 +90,25 @@ def has_default_outlet() -> bool:
 def landing_asset(destination: object) -> Asset | None:
     """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name can be none.
 
-    :param destination: a path or URL, or an ``ObjectStoragePath``; the connection in it is left out.
+    That of a table of Iceberg is ``iceberg://catalog/namespace/table``.
+
+    :param destination: a path or URL, or an ``ObjectStoragePath``; the connection in it is left out. Or the
+        name of a table of Iceberg.
     """
     from airflow.providers.common.compat.sdk import Asset
 
-    uri = Address.of(destination).uri
+    uri = _iceberg_uri(str(destination)) if is_iceberg_name(destination) else Address.of(destination).uri
     # URIs of assets must be ASCII and have a maximum length; folders need not
     if uri.isascii():
         with contextlib.suppress(ValueError):
             return Asset(uri=uri)
     return None
+
+
+def _iceberg_uri(name: str) -> str:
+    """Return ``iceberg://catalog/namespace/table`` for a table's name."""
+    catalog, _, rest = name.partition(".")
+    return f"iceberg://{catalog}/{rest.replace('.', '/')}"
 
 
 class LandedSource(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.landing.errors import StorageError
+from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow.providers.common.compat.sdk import ObjectStoragePath
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -113,6 +116,50 @@ def _as_airflow() -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
+
+
+def iceberg_table(name: str, conn_id: str) -> Table:
+    """Return a table of Iceberg.
+
+    :param name: ``catalog.namespace.table``.
+    :param conn_id: the Airflow connection of its catalog.
+    :raises NothingLanded: if there is no such table.
+    :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
+    """
+    from airflow_provider_webcollect.landing.tables.iceberg import load_table
+
+    return load_table(iceberg_catalog(conn_id), name)
+
+
+def new_iceberg_table(name: str, conn_id: str) -> Table:
+    """Return a table of Iceberg, which is made if it is not there.
+
+    :param name: ``catalog.namespace.table``.
+    :param conn_id: the Airflow connection of its catalog.
+    :raises DestinationTaken: if there is no such namespace.
+    :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
+    """
+    from airflow_provider_webcollect.landing.tables.iceberg import made_table
+
+    return made_table(iceberg_catalog(conn_id), name)
+
+
+def iceberg_catalog(conn_id: str) -> Catalog:
+    """Return the catalog of an Airflow connection of type ``iceberg``.
+
+    :raises ExtraMissing: if the provider of Iceberg is not installed.
+    :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
+    """
+    require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
+    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+    try:
+        with _as_airflow():
+            return IcebergHook(conn_id).catalog
+    except Exception as error:  # of Airflow or of the catalog
+        # the rest of the error may have what the connection has
+        said = type(error).__name__
+        raise InvalidArgument("iceberg_conn_id", conn_id, f"its catalog cannot be opened: {said}") from None
 
 
 def folder_at(path: ObjectStoragePath, table_format: str | None = None) -> Folder:

@@ -18,6 +18,7 @@ from airflow_provider_webcollect.hooks.connection import WebCollectConnection, r
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.landing.job import Observer
 from airflow_provider_webcollect.landing.options import check_location, connection_of, locate
+from airflow_provider_webcollect.landing.tables import is_iceberg_name, is_iceberg_table
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -94,12 +95,19 @@ def storage_option(command: F) -> F:
 def storage_location(path: str, storage_conn_id: str | None) -> Any:
     """Return a landing's path as the functions of ``landing/`` take it.
 
-    :param path: may also begin with ``./`` or ``../``.
+    :param path: may also begin with ``./`` or ``../``; with a connection, it may be the name of a table of
+        Iceberg.
     :param storage_conn_id: the Airflow connection of the storage; None for the one in ``path``. Without
         either, Airflow is not needed.
     :raises InvalidArgument: if it may be meant as a folder here or as a bucket, or Airflow cannot reach it
         with this connection.
+    :raises NothingLanded: if it names a table of Iceberg that is not there.
     """
+    if storage_conn_id is not None and is_iceberg_name(path):
+        use_airflow()
+        from airflow_provider_webcollect.destinations import iceberg_table
+
+        return iceberg_table(path, storage_conn_id)
     if path.split("/")[0] in {".", ".."}:
         path = str(Path(path).resolve())
     elif path and not path.startswith("/") and ":" not in path:
@@ -133,6 +141,8 @@ def shown_place(location: Any) -> str:
 
     :param location: what :func:`storage_location` has returned.
     """
+    if is_iceberg_table(location):
+        return ".".join((location.catalog.name, *location.name()))
     place = str(location)
     return locate(location).path if check_location("path", place) in {"file", "local"} else place
 

@@ -21,11 +21,10 @@ from airflow_provider_webcollect.cli.output import ask, output_option, show, wri
 from airflow_provider_webcollect.landing import cleaning, review
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, counted
-from airflow_provider_webcollect.landing.options import locate
+from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, percent
 from airflow_provider_webcollect.landing.reader import LandedData, RunProfile, read_landing
 from airflow_provider_webcollect.landing.review import in_review
-from airflow_provider_webcollect.landing.tables import found_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -404,7 +403,7 @@ def _require_landing(location: Any, also: str = MANIFEST) -> None:
 
     :param also: another file that will do.
     """
-    folder = found_folder(*locate(location))
+    folder = landing_at(location)
     if folder.committed() is None and folder.read(also) is None:
         raise NothingLanded(f"nothing has landed at {shown_place(location)}, or the path is another")
 

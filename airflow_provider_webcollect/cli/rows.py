@@ -21,14 +21,20 @@ from airflow_provider_webcollect.cli.connecting import (
     shown_place,
     storage_location,
     storage_option,
+    use_airflow,
 )
 from airflow_provider_webcollect.cli.output import INTERRUPTED, console, output_option, show, write
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import Run, Source, counted
-from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, locate, make_options
+from airflow_provider_webcollect.landing.options import MAX_PART_BYTES, landing_at, locate, make_options
 from airflow_provider_webcollect.landing.run import land as land_rows
-from airflow_provider_webcollect.landing.tables import check_table_format, landing_folder
+from airflow_provider_webcollect.landing.tables import (
+    check_table_format,
+    check_table_name,
+    is_iceberg_table,
+    landing_folder,
+)
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
@@ -137,8 +143,8 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
 @click.option("--lotno", metavar="BATCH", help="Only this batch; else the whole history.")
 @click.option(
     "--table-format",
-    type=click.Choice(["delta"]),
-    help="Make DESTINATION a table of Delta Lake; without it, it is a folder with a manifest.",
+    type=click.Choice(["delta", "iceberg"]),
+    help="Make DESTINATION a table; without it, it is a folder with a manifest.",
 )
 @click.option(
     "--format",
@@ -200,11 +206,12 @@ def land(
     """Land a task's rows in a folder, exactly once.
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
-    s3://bucket/prices. Interrupt it, and the same command goes on after the last finished part. The rows
-    count once _manifest.json is there, which is written last.
+    s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. Interrupt it, and the same
+    command goes on after the last finished part. The rows count once _manifest.json is there, which is
+    written last, or once the table has them.
     """
     stop = Stop()
-    location = storage_location(destination, options.pop("storage_conn_id"))
+    location = _location(destination, options["table_format"], options.pop("storage_conn_id"))
     with connect(conn_id, url, patient=True).client(stop) as client, _progress() as on_progress:
         landing = _landing(client, task, location, on_progress, **options)
         landed = _until_interrupted(landing, stop)
@@ -220,6 +227,18 @@ def land(
         "exported_at": manifest.exported_at,
     }
     show([row], output, SUMMARY)
+
+
+def _location(destination: str, table_format: str | None, storage_conn_id: str | None) -> Any:
+    """Return where to land: a table of Iceberg is made if it is not there."""
+    if table_format != "iceberg":
+        return storage_location(destination, storage_conn_id)
+    use_airflow()
+    from airflow_provider_webcollect.destinations import new_iceberg_table
+
+    return new_iceberg_table(
+        check_table_name("destination", destination), storage_conn_id or "iceberg_default"
+    )
 
 
 def _landing(
@@ -251,7 +270,9 @@ def _landing(
         land_rows,
         client,
         Source(collection_task_id=validation.text("task", task), lotno=lotno or None),
-        landing_folder(*locate(location), table_format=table_format),
+        landing_at(location)
+        if is_iceberg_table(location)
+        else landing_folder(*locate(location), table_format=table_format),
         Run(dag_id="webcollect", task_id="land", run_id=run_id or f"{now} {secrets.token_hex(4)}"),
         make_options(
             make_format(check_table_format(table_format, file_format), compression, columns or None),

@@ -32,9 +32,8 @@ from airflow_provider_webcollect.landing.manifest import (
     new_attempt_id,
     now,
 )
-from airflow_provider_webcollect.landing.options import locate
+from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.storage import Changed, storage_errors
-from airflow_provider_webcollect.landing.tables import found_folder
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -117,20 +116,21 @@ def clean(
     """
     until = _moment_before_now(age_in_seconds(older_than))
     validation.boolean("dry_run", dry_run)
-    fs, root = locate(path, storage_options, storage_conn_id)
-    folder = found_folder(fs, root)
+    folder = landing_at(path, storage_options, storage_conn_id)
     if outer := folder.enclosing():
-        raise InvalidArgument("path", root, f"it is inside the landing at {outer.root}: clean that one")
+        raise InvalidArgument(
+            "path", folder.root, f"it is inside the landing at {outer.root}: clean that one"
+        )
     files = folder.files()
-    modified = functools.cache(lambda name: _modified(fs, f"{folder.root}/{name}"))
+    modified = functools.cache(lambda name: _modified(folder.fs, f"{folder.root}/{name}"))
     kept = [name for name in files if is_replaced_manifest(name) and modified(name) >= until]
     needed = _Needed.read(folder, kept)
     unneeded = {name for name in _removable(files) if not needed.includes(name)}
     candidates = sorted(folder.unreferenced(unneeded))
     if candidates and needed.unknown:
         raise NothingLanded(
-            f"{fs.unstrip_protocol(folder.root)} has parts, but neither {MANIFEST} nor {PROGRESS}, which "
-            "would tell whether they are needed; nothing was removed"
+            f"{folder.fs.unstrip_protocol(folder.root)} has parts, but neither {MANIFEST} nor {PROGRESS}, "
+            "which would tell whether they are needed; nothing was removed"
         )
     written = min(until, _moment_before_now(_WRITING))
     old = tuple(
@@ -215,7 +215,7 @@ def replaced_landings(
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :raises DestinationUnreadable: if one of their manifests cannot be read.
     """
-    folder = found_folder(*locate(path, storage_options, storage_conn_id))
+    folder = landing_at(path, storage_options, storage_conn_id)
     committed = folder.committed()
     return _replaced(folder, folder.files(), committed and committed.manifest)
 
@@ -265,7 +265,7 @@ def restore(
     :raises DestinationBusy: if another landing has committed meanwhile.
     :raises InvalidArgument: if it is a table.
     """
-    folder = found_folder(*locate(path, storage_options, storage_conn_id))
+    folder = landing_at(path, storage_options, storage_conn_id)
     if folder.keeps_versions:
         raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
     committed = folder.committed()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from airflow_provider_webcollect.landing.formats import FileFormat
+    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
@@ -199,6 +200,30 @@ def locate(
     return Located(
         path.fs, root.removesuffix(MANIFEST).rstrip("/") if root.endswith(f"/{MANIFEST}") else root
     )
+
+
+def landing_at(
+    path: Any, storage_options: Mapping[str, Any] | None = None, storage_conn_id: str | None = None
+) -> Folder:
+    """Return the folder of a landing that is there, as a table if it is one.
+
+    The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
+    """
+    from airflow_provider_webcollect.landing.tables import (
+        found_folder,
+        is_iceberg_name,
+        is_iceberg_table,
+        table_folder,
+    )
+
+    if is_iceberg_table(path):
+        return table_folder(path)
+    if storage_conn_id is not None and is_iceberg_name(path):
+        # as for folders, a caller asks for a connection of Airflow
+        from airflow_provider_webcollect.destinations import iceberg_table
+
+        return table_folder(iceberg_table(path, storage_conn_id))
+    return found_folder(*locate(path, storage_options, storage_conn_id))
 
 
 def _opened(path: object, options: Mapping[str, Any] | None, conn_id: str | None) -> Any:

@@ -38,10 +38,9 @@ from airflow_provider_webcollect.landing.manifest import (
     SetApart,
     counted,
 )
-from airflow_provider_webcollect.landing.options import locate
+from airflow_provider_webcollect.landing.options import landing_at
 from airflow_provider_webcollect.landing.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.storage.folder import Committed, Folder
-from airflow_provider_webcollect.landing.tables import found_folder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
 
 if TYPE_CHECKING:
@@ -73,24 +72,23 @@ def read_landing(
     :raises InvalidArgument: if ``path`` is not an absolute path, or not a URL that fsspec supports; or if
         Airflow has no such connection, or cannot open the storage with it.
     """
-    fs, root = locate(path, storage_options, storage_conn_id)
-    folder = found_folder(fs, root)
+    folder = landing_at(path, storage_options, storage_conn_id)
     if isinstance(folder, TableFolder):
         if (found := folder.read_table()) is None:
             raise NothingLanded(
                 f"no landing has written to the table {folder.url} yet, or the path is another"
             )
         table, committed = found
-        return LandedTable(fs, folder, _checked(committed, folder), table)
-    return _read(fs, folder)
+        return LandedTable(folder.fs, folder, _checked(committed, folder), table)
+    return _read(folder)
 
 
-def _read(fs: AbstractFileSystem, folder: Folder) -> LandedData:
+def _read(folder: Folder) -> LandedData:
     committed = folder.committed()
     if committed is None:
-        where = f"{fs.unstrip_protocol(folder.root)}/{MANIFEST}"
+        where = f"{folder.fs.unstrip_protocol(folder.root)}/{MANIFEST}"
         raise NothingLanded(f"there is no {where}: nothing has landed there yet, or the path is another")
-    return LandedData(fs, folder, _checked(committed, folder))
+    return LandedData(folder.fs, folder, _checked(committed, folder))
 
 
 def _checked(committed: Committed, folder: Folder) -> Manifest:
@@ -356,7 +354,7 @@ class LandedData:
         assert apart.folder is not None
         inside = self._folder.inside(apart.folder)
         try:
-            landed = _read(self.fs, inside)
+            landed = _read(inside)
             if landed.manifest.rows != apart.rows:
                 return [f"{apart.folder} has {landed.manifest.rows} rows instead of {apart.rows}"]
             landed.verify()
@@ -498,13 +496,13 @@ class LandedTable(LandedData):
         if new_only or not self._is_rewritten():
             yield from super().iter_rows(new_only)
             return
-        for batch in self._snapshot.dataset().to_batches(columns=self._columns()):
+        for batch in self._snapshot.batches(self._columns()):
             yield from batch.to_pylist()
 
     def to_arrow(self, new_only: bool | str = False) -> pa.Table:
         if new_only or not self._is_rewritten():
             return super().to_arrow(new_only)
-        return self._snapshot.dataset().to_table(columns=self._columns())
+        return self._snapshot.to_arrow(self._columns())
 
     def verify(self) -> None:
         """Compare the table's parts with the manifest; of files that others have written, check the size.
@@ -539,7 +537,7 @@ class LandedTable(LandedData):
         require("duckdb", "duckdb", "a relation of DuckDB")
         import duckdb
 
-        return (duckdb.connect() if connection is None else connection).from_arrow(self._snapshot.dataset())
+        return (duckdb.connect() if connection is None else connection).from_arrow(self._snapshot.scanned())
 
     def _parts(self, new_only: bool | str) -> Sequence[Part]:
         parts = super()._parts(new_only)

@@ -42,11 +42,10 @@ from airflow_provider_webcollect.landing.manifest import (
     part_name,
     quarantine_folder,
 )
-from airflow_provider_webcollect.landing.options import OnReset, locate, make_options
+from airflow_provider_webcollect.landing.options import OnReset, landing_at, make_options
 from airflow_provider_webcollect.landing.plan import FolderState, continuing, encoding_of_manifest
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder
-from airflow_provider_webcollect.landing.tables import found_folder
 from airflow_provider_webcollect.service.pauses import Stop
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def in_review(
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
     """
-    return waiting_in(found_folder(*locate(path, storage_options, storage_conn_id)))
+    return waiting_in(landing_at(path, storage_options, storage_conn_id))
 
 
 def accept(
@@ -114,7 +113,7 @@ def accept(
     :raises PartsMissing: if parts of these rows are missing or damaged; nothing is committed then.
     :raises FormatChanged: if quarantined rows have another format or other columns than the landing now.
     """
-    review = Review(found_folder(*locate(path, storage_options, storage_conn_id)), run_id, observer)
+    review = Review(landing_at(path, storage_options, storage_conn_id), run_id, observer)
     review.accept()
     return review.chosen
 
@@ -141,7 +140,7 @@ def discard(
     :raises NothingToReview: if no such rows wait for a decision.
     :raises DestinationBusy: if a landing is at work, or unfinished, in the folder.
     """
-    review = Review(found_folder(*locate(path, storage_options, storage_conn_id)), run_id, observer)
+    review = Review(landing_at(path, storage_options, storage_conn_id), run_id, observer)
     review.discard()
     return review.chosen
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.common import airflow_errors, check_now
-from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
+from airflow_provider_webcollect.destinations import (
+    check_destination,
+    folder_at,
+    iceberg_table,
+    storage_path,
+)
+from airflow_provider_webcollect.landing.tables import is_iceberg_name
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -16,15 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from pyiceberg.table import Table
 
 
 class _LandingOperator(BaseOperator):
     """Base of the operators on one landing.
 
-    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
-        (templated)
-    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
-        (templated)
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
+        or a table of Iceberg, ``catalog.namespace.table``. (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
+        the storage's default credentials, or ``iceberg_default``. (templated)
     """
 
     template_fields: Sequence[str] = ("destination", "object_storage_conn_id")
@@ -43,9 +50,12 @@ class _LandingOperator(BaseOperator):
         check_now(self, self._check_destination)
 
     def _check_destination(self) -> None:
-        check_destination("destination", self.destination)
+        if not is_iceberg_name(self.destination):
+            check_destination("destination", self.destination)
 
-    def _path(self) -> ObjectStoragePath:
+    def _path(self) -> ObjectStoragePath | Table:
+        if is_iceberg_name(self.destination):
+            return iceberg_table(str(self.destination), self.object_storage_conn_id or "iceberg_default")
         path = storage_path(self.destination, self.object_storage_conn_id)
         # raises an error that names what is missing if there is no filesystem for it
         folder_at(path)
@@ -58,10 +68,10 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
     Returns ``{"destination", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: the verified
     contents, the run that committed them, and when.
 
-    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
-        (templated)
-    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
-        (templated)
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
+        or a table of Iceberg, ``catalog.namespace.table``. (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
+        the storage's default credentials, or ``iceberg_default``. (templated)
     :raises AirflowFailException: if files differ from the manifest, listing every difference; and if a retry
         cannot help.
     :raises LandingError: for any other error, such as no manifest yet, or a landing that was replaced during
@@ -102,13 +112,13 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     Returns ``{"destination", "run_id", "rows", "state", "checks"}``: the run that has read the rows, how many
     they are, whether they were ``staged`` or ``quarantined``, and the names of the checks that have failed.
 
-    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
-        (templated)
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
+        or a table of Iceberg, ``catalog.namespace.table``. (templated)
     :param run_id: the run that has read the rows; None (default) for the only one whose rows wait. It must be
         named to discard them. (templated)
     :param decision: ``accept`` (default) or ``discard``. (templated)
-    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
-        (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
+        the storage's default credentials, or ``iceberg_default``. (templated)
     :raises AirflowFailException: if no such rows wait for a decision; and if a retry cannot help.
     :raises LandingError: for any other error, such as a landing that is at work there; the task is retried.
     """
@@ -164,13 +174,13 @@ class WebCollectCleanLandingOperator(_LandingOperator):
 
     Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.
 
-    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
-        (templated)
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
+        or a table of Iceberg, ``catalog.namespace.table``. (templated)
     :param older_than: minimum time since a file was written, in seconds or as a ``timedelta``; a day by
         default.
     :param dry_run: only log what would be removed; False by default.
-    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
-        (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
+        the storage's default credentials, or ``iceberg_default``. (templated)
     :raises AirflowFailException: if a retry cannot help.
     :raises LandingError: for any other error, such as parts without manifest and progress file; the task
         is retried.

@@ -70,7 +70,7 @@ class LandingReport(Observer):
     """
 
     place: Place
-    path: ObjectStoragePath
+    path: str | ObjectStoragePath
     run: Run
     mode: Mode
     log: Any
@@ -288,7 +288,7 @@ def store_cursor(context: Context, outlets: Iterable[Any], cursor: int) -> None:
 
 
 def write_redshift_manifest(
-    folder: Folder, path: ObjectStoragePath, run: Run, parts: Iterable[Part], stop: Stop
+    folder: Folder, path: str | ObjectStoragePath, run: Run, parts: Iterable[Part], stop: Stop
 ) -> str:
     """Write a manifest of ``parts`` beside the landing's own; a retry replaces the one of its run.
 
@@ -397,7 +397,7 @@ def _quality(each: Transferred) -> dict[str, Any]:
     return facets
 
 
-def _report_written(folder: ObjectStoragePath) -> None:
+def _report_written(folder: str | ObjectStoragePath) -> None:
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
     if asset := landing_asset(folder):

@@ -20,7 +20,12 @@ from airflow_provider_webcollect.common import (
     is_literal,
     is_unmapped,
 )
-from airflow_provider_webcollect.destinations import check_destination, folder_at, storage_path
+from airflow_provider_webcollect.destinations import (
+    check_destination,
+    folder_at,
+    new_iceberg_table,
+    storage_path,
+)
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, make_format
@@ -33,7 +38,12 @@ from airflow_provider_webcollect.landing.options import (
     Options,
     make_options,
 )
-from airflow_provider_webcollect.landing.tables import TableFormat, check_table_format
+from airflow_provider_webcollect.landing.tables import (
+    TableFormat,
+    check_table_format,
+    check_table_name,
+    table_folder,
+)
 from airflow_provider_webcollect.links import (
     WebCollectExportLink,
     WebCollectTaskLink,
@@ -81,21 +91,27 @@ def make_source(collection_task_id: object, lotno: object, where: str = "") -> S
     )
 
 
-def places(sources: object, folder: str | ObjectStoragePath) -> list[Place]:
+def places(sources: object, folder: str | ObjectStoragePath, table_format: str | None = None) -> list[Place]:
     """Return the sources with their folders, no two of which overlap.
 
     :param sources: ids of tasks, or dicts of ``collection_task_id`` and, as needed, ``lotno`` and
         ``destination``.
     :param folder: the sources without a destination go to ``<task>`` or ``<task>/<batch>`` in it.
+    :param table_format: of all of them; for ``iceberg`` each names its table.
     :raises InvalidArgument: if a source is wrong, or two of them share a folder.
     """
     entries = validation.items("sources", sources)
-    found = [_place(f"sources[{index}]", entry, folder) for index, entry in enumerate(entries)]
+    found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
     _refuse_shared_folders(found)
     return found
 
 
-def _place(name: str, entry: object, folder: str | ObjectStoragePath) -> Place:
+def _place(
+    name: str,
+    entry: object,
+    folder: str | ObjectStoragePath,
+    table_format: str | None,
+) -> Place:
     if isinstance(entry, str | int):
         entry = {"collection_task_id": entry}
     if not isinstance(entry, Mapping):
@@ -104,9 +120,15 @@ def _place(name: str, entry: object, folder: str | ObjectStoragePath) -> Place:
         raise InvalidArgument(name, unknown, f"its keys can be {', '.join(_KEYS)}")
     source = make_source(entry.get("collection_task_id"), entry.get("lotno"), f"{name}.")
     own: Any = entry.get("destination")
-    if own is None:
+    if own is None and table_format != "iceberg":
         return Place(source, _inside(folder, source))
-    return Place(source, check_destination(f"{name}.destination", own))
+    return Place(source, _check_destination(f"{name}.destination", own, table_format))
+
+
+def _check_destination(argument: str, value: Any, table_format: str | None) -> str | ObjectStoragePath:
+    if table_format == "iceberg":
+        return check_table_name(argument, value)
+    return check_destination(argument, value)
 
 
 def _inside(folder: str | ObjectStoragePath, source: Source) -> str | ObjectStoragePath:
@@ -173,13 +195,16 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         default ``<destination>/<task>`` or ``<destination>/<task>/<batch>``. If one fails, the others
         continue; a retry lands those that are missing. (templated)
     :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
-        ``ObjectStoragePath``. (templated)
+        ``ObjectStoragePath``; for a table of Iceberg its name, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
-    :param table_format: ``delta`` makes the destination a table of Delta Lake (the extra ``delta``), whose
-        log is the commit; None (default) a folder with a manifest. On a disk, S3, Azure and Google Cloud
-        Storage. ``partition`` gives the table's partition columns, which stay the same; new columns are
-        added to the table. (templated)
+    :param table_format: ``delta`` makes the destination a table of Delta Lake (the extra ``delta``), on a
+        disk, S3, Azure or Google Cloud Storage; ``iceberg`` one of Apache Iceberg (the extra ``iceberg``),
+        where its catalog says; None (default) a folder with a manifest. The commit is that of the table. New
+        columns are added to it. ``partition`` gives a Delta table its partition columns, which stay the
+        same; for Iceberg there is none. (templated)
+    :param iceberg_conn_id: the Airflow connection of Iceberg's catalog, which also gives the storage's
+        credentials. The namespace must be there; the table is made if it is not. (templated)
     :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, the default of tables, which take no
         other; this and the next five are explained at
         :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
@@ -245,6 +270,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         "destination",
         "object_storage_conn_id",
         "table_format",
+        "iceberg_conn_id",
         "file_format",
         "compression",
         "columns",
@@ -276,6 +302,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         destination: str | ObjectStoragePath,
         object_storage_conn_id: str | None = None,
         table_format: TableFormat | None = None,
+        iceberg_conn_id: str = "iceberg_default",
         file_format: str | None = None,
         compression: str | None = None,
         columns: Sequence[str] | None = None,
@@ -307,6 +334,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
         self.table_format = table_format
+        self.iceberg_conn_id = iceberg_conn_id
         self.file_format = file_format
         self.compression = compression
         self.columns = columns
@@ -341,6 +369,10 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             for place in found:
                 _refuse_other_storage(place.folder)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
+        if self.table_format == "iceberg" and self.partition:
+            raise InvalidArgument(
+                "partition", self.partition, "a table of Iceberg gets no partitions by landings"
+            )
         if self.on_failed_checks == "ask":
             self._check_asking()
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
@@ -358,8 +390,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             validation.one_of("ask_default", self.ask_default, self.options)
 
     def _places(self) -> list[Place]:
-        """Return each source with its folder."""
-        folder = check_destination("destination", self.destination)
+        """Return each source with its folder, or its table of Iceberg."""
+        folder = _check_destination("destination", self.destination, self.table_format)
         if self.sources is None:
             if self.collection_task_id is None:
                 raise InvalidArgument("collection_task_id", None, "either it or `sources` must be given")
@@ -367,7 +399,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         for name in ("collection_task_id", "lotno"):
             if getattr(self, name) is not None:
                 raise InvalidArgument(name, getattr(self, name), "it cannot be given beside `sources`")
-        return places(self.sources, folder)
+        return places(self.sources, folder, self.table_format)
 
     def _options(self) -> Options:
         file_format = make_format(
@@ -417,9 +449,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
         with airflow_errors():
             self._check()
-            paths = [storage_path(place.folder, self.object_storage_conn_id) for place in self._places()]
-            run = _run(context["ti"])
-            decisions.decide(self, [self._folder(path) for path in paths], run, event, options)
+            folders = [self._folder(place) for place in self._places()]
+            decisions.decide(self, folders, _run(context["ti"]), event, options)
         # what is committed by now is reported; an answer that cannot be used leads to the question again
         return self.execute(context)
 
@@ -434,7 +465,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)
-            store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
+            if self.table_format != "iceberg":
+                store_export_link(context, hook, storage_path(self.destination, self.object_storage_conn_id))
             reports = self._land(context, hook, stop, unreported, began)
             if self.sources is None:
                 facts = reports[0].summary(reporting.are_listed(reports))
@@ -467,7 +499,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
         client, ti, options = Client(hook.client.context, stop=stop), context["ti"], self._options()
         run = _run(ti)
-        reports = [self._report(place, run) for place in self._places()]
+        # in this thread, since only here Airflow provides the connections
+        found = [(place, self._folder(place)) for place in self._places()]
+        reports = [self._report(place, folder, run) for place, folder in found]
 
         def land_one(report: LandingReport, folder: Folder) -> None:
             with report.ending():
@@ -488,12 +522,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
                         folder, report.path, run, report.new_parts(), stop
                     )
 
-        # in this thread, since only here Airflow provides the storages' connections
         jobs = {
-            f"{report.place.source} to {report.place.folder}": functools.partial(
-                land_one, report, self._folder(report.path)
-            )
-            for report in reports
+            f"{report.place.source} to {report.place.folder}": functools.partial(land_one, report, folder)
+            for report, (_, folder) in zip(reports, found, strict=True)
         }
         try:
             if self.sources is None:
@@ -508,15 +539,23 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             ]
         return reports
 
-    def _folder(self, path: ObjectStoragePath) -> Folder:
-        return folder_at(path, self.table_format or None)
+    def _path(self, place: Place, folder: Folder) -> str | ObjectStoragePath:
+        """Return where the files are: of a table of Iceberg its catalog has said that."""
+        if self.table_format == "iceberg":
+            return str(folder.fs.unstrip_protocol(folder.root))
+        return storage_path(place.folder, self.object_storage_conn_id)
 
-    def _report(self, place: Place, run: Run) -> LandingReport:
+    def _folder(self, place: Place) -> Folder:
+        if self.table_format == "iceberg":
+            return table_folder(new_iceberg_table(str(place.folder), self.iceberg_conn_id))
+        return folder_at(storage_path(place.folder, self.object_storage_conn_id), self.table_format or None)
+
+    def _report(self, place: Place, folder: Folder, run: Run) -> LandingReport:
         from airflow_provider_webcollect.transfers.reporting import LandingReport
 
         return LandingReport(
             place=place,
-            path=storage_path(place.folder, self.object_storage_conn_id),
+            path=self._path(place, folder),
             run=run,
             mode=self.mode,
             log=self.log,

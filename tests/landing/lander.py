@@ -13,12 +13,15 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.landing.tables import landing_folder, table_folder
+from airflow_provider_webcollect.landing.tables.table import TableFolder
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import mark_exported
@@ -27,6 +30,7 @@ from airflow_provider_webcollect.service.settings import Credentials, Retries, S
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
 from tests.landing.pages import make_job
 from tests.landing.storages import filesystem
+from tests.landing.tables import sql_catalog
 
 #: The files of object stores, whose uploads and commits are changes too.
 FILES = {"s3": "s3fs.core.S3File", "abfs": "adlfs.spec.AzureBlobFile", "gs": "gcsfs.core.GCSFile"}
@@ -75,7 +79,7 @@ def land_it(order: dict[str, Any], tell: int) -> None:
         make_job(
             PageReader(client, task, size=50).read,
             source=Source(collection_task_id=task),
-            folder=landing_folder(fs, order["root"], table_format=order.get("table_format")),
+            folder=folder_of(order, fs),
             run=Run(dag_id="d", task_id="t", run_id=order["run"]),
             file_format=make_format(**order.get("format", {})),
             mark=lambda: client.send(mark_exported(task)),
@@ -84,6 +88,14 @@ def land_it(order: dict[str, Any], tell: int) -> None:
             **order.get("options", {}),
         )
     )
+
+
+def folder_of(order: dict[str, Any], fs: Any) -> Folder:
+    """Return where to land: a folder, or a table."""
+    if (table := order.get("table")) is None:
+        return landing_folder(fs, order["root"], table_format=order.get("table_format"))
+    catalog, name = table
+    return table_folder(sql_catalog(Path(catalog)).load_table(name))
 
 
 def kill_at(operation: int, client: Client, fs: Any) -> None:
@@ -107,9 +119,7 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
     if "file" in fs.protocol:
         for name in ("open", "fsync", "rename", "unlink", "mkdir", "scandir"):
             setattr(os, name, lethal(getattr(os, name)))
-    from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
-
-    DeltaFolder._call = lethal(DeltaFolder._call)  # type: ignore[method-assign]
+    TableFolder._call = lethal(TableFolder._call)  # type: ignore[method-assign]
     for owner, names in requests_of(fs):
         for name in names:
             setattr(owner, name, lethal(getattr(owner, name)))

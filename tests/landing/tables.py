@@ -1,4 +1,4 @@
-"""Tables of Delta Lake that landings write, and what their own readers find in them."""
+"""Tables that landings write, and what the tables' own readers find in them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 import polars
 from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.schema import Schema
 
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
+from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder
 from airflow_provider_webcollect.landing.tables.locations import location_of
+from airflow_provider_webcollect.landing.tables.table import TableFolder
 from tests.landing.conftest import Folder
 from tests.landing.interleaving import Losing, Stepping
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyiceberg.catalog import Catalog
+
     from airflow_provider_webcollect.landing.storage import Storage
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 
-class SteppingDelta(DeltaFolder):
+class _Stepping(TableFolder):
     """A table whose every call of the library is a step, as the operations of its storage are.
 
     The answer of a commit may be lost.
@@ -45,10 +52,19 @@ class SteppingDelta(DeltaFolder):
         return super()._call(what, and_lose)
 
 
+class SteppingDelta(_Stepping, DeltaFolder):
+    """A table of Delta Lake with steps."""
+
+
+class SteppingIceberg(_Stepping, IcebergFolder):
+    """A table of Iceberg with steps."""
+
+
 class Table(Folder):
-    """A destination that is a table."""
+    """A destination that is a table of Delta Lake."""
 
     kind: type[DeltaFolder] = SteppingDelta
+    iceberg_kind: type[IcebergFolder] = SteppingIceberg
 
     @property
     def destination(self) -> DeltaFolder:
@@ -57,7 +73,7 @@ class Table(Folder):
     def landed(self) -> LandedData:
         return read_landing(self.location)
 
-    def table(self) -> DeltaTable:
+    def table(self) -> Any:
         uri, options = location_of(self.fs, self.root)
         return DeltaTable(uri, storage_options=options)
 
@@ -73,8 +89,17 @@ class Table(Folder):
         except NothingLanded:
             return []
         rows = list(landed.iter_rows())
-        assert same(rows, self.table().to_pyarrow_dataset().to_table(columns=names_in(rows)).to_pylist())
+        assert same(rows, self.found(names_in(rows)))
         return rows
+
+    def found(self, columns: list[str] | None = None) -> Rows:
+        """Return the rows that the table's own library finds."""
+        rows: Rows = self.table().to_pyarrow_dataset().to_table(columns=columns or None).to_pylist()
+        return rows
+
+    def compact(self) -> None:
+        """Let others compact the table."""
+        self.table().optimize.compact()
 
     def readers(self) -> dict[str, Callable[[], Rows]]:
         """Return the readers that know tables of Delta Lake, by their names."""
@@ -86,6 +111,64 @@ class Table(Folder):
             "polars": lambda: polars.read_delta(table).to_dicts(),
             "delta-rs": functools.partial(_queried, table),
         }
+
+
+class IcebergTable(Table):
+    """A destination that is a table of Iceberg.
+
+    :param catalog: of the table.
+    :param name: ``namespace.table`` in it.
+    """
+
+    iceberg_kind: type[IcebergFolder] = SteppingIceberg
+
+    def __init__(self, catalog: Catalog, name: str) -> None:
+        self.catalog, self.name = catalog, name
+        folder = self.destination
+        super().__init__(folder._fs, folder.root)
+
+    @property
+    def destination(self) -> Any:
+        return self.iceberg_kind(self.catalog.create_table_if_not_exists(self.name, Schema()))
+
+    @property
+    def location(self) -> Any:
+        """The table as `read_landing`, `clean` and others take it."""
+        return self.table()
+
+    def table(self) -> Any:
+        return self.catalog.load_table(self.name)
+
+    def found(self, columns: list[str] | None = None) -> Rows:
+        fields = tuple(columns) if columns else ("*",)
+        rows: Rows = self.table().scan(selected_fields=fields).to_arrow().to_pylist()
+        return rows
+
+    def compact(self) -> None:
+        """Let others write all rows again."""
+        self.table().overwrite(self.table().scan().to_arrow())
+
+    def readers(self) -> dict[str, Callable[[], Rows]]:
+        scan = self.table().scan()
+        return {
+            "pyiceberg": lambda: scan.to_arrow().to_pylist(),
+            "duckdb": lambda: scan.to_duckdb("t").sql("from t").to_arrow_table().to_pylist(),
+            "polars": lambda: polars.scan_iceberg(self.table()).collect().to_dicts(),
+        }
+
+
+def sql_catalog(folder: Path) -> Catalog:
+    """Return a catalog in a file of SQLite, with the namespace ``shop``.
+
+    :param folder: for it and its tables.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog(
+        "lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
+    )
+    catalog.create_namespace_if_not_exists("shop")
+    return catalog
 
 
 def _queried(table: DeltaTable) -> Rows:
@@ -106,3 +189,8 @@ def same(rows: Rows, others: Rows) -> bool:
 
 def _items(row: dict[str, Any]) -> str:
     return repr(sorted(row.items()))
+
+
+def as_texts(rows: Rows) -> Rows:
+    """Return rows as a landing without types has them."""
+    return [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]

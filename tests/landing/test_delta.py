@@ -39,7 +39,7 @@ from tests.conftest import ALL_HISTORIES
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.pages import Rows, job, make_job, serving
 from tests.landing.storages import Storage
-from tests.landing.tables import Table, same
+from tests.landing.tables import Table, as_texts, same
 from tests.landing.victim import Victim, running_lander
 
 if TYPE_CHECKING:
@@ -470,7 +470,7 @@ def test_a_storage_that_is_down_is_said_without_secrets(storage_of: Callable[[st
 
 
 #: Of this many operations one is tried.
-STRIDE = 1 if ALL_HISTORIES else 10
+STRIDE = 1 if ALL_HISTORIES else 20
 
 
 @pytest.fixture(scope="module")
@@ -496,7 +496,3 @@ def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
         assert victim.land()
         assert same(table.rows(), as_texts(sandbox.control.true_rows(task)))
     assert operation > 40
-
-
-def as_texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]

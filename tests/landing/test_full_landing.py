@@ -122,7 +122,8 @@ class TestLanding:
         }
         (part,) = manifest["parts"]
         where = {"name", "start_offset", "next_offset", "run"}
-        assert set(part) == {*where, "rows", "bytes", "sha256", "profile"}
+        assert set(part) == {*where, "rows", "bytes", "sha256", "landed_at", "profile"}
+        assert part["landed_at"] == manifest["finished_at"]
         assert set(manifest["last_page"]) == {"offset", "rows", "sha256"}
         assert manifest["version"] == 1
         assert manifest["format"] == "jsonl"

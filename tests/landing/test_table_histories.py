@@ -1,4 +1,4 @@
-"""The random histories of test_histories.py, of landings that are tables of Delta Lake.
+"""The random histories of test_histories.py, of landings that are tables of Delta Lake and of Iceberg.
 
 What the table's own readers find is what the landing says: the source's rows, each once.
 """
@@ -6,24 +6,25 @@ What the table's own readers find is what the landing says: the source's rows, e
 from __future__ import annotations
 
 import random
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.plan import FolderState
+from airflow_provider_webcollect.landing.tables.table import TableFolder
 from tests.conftest import ALL_HISTORIES
 from tests.landing.histories import History
 from tests.landing.storages import local
-from tests.landing.tables import SteppingDelta, Table, same
+from tests.landing.tables import IcebergTable, SteppingDelta, SteppingIceberg, Table, same, sql_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from airflow_provider_webcollect.landing.manifest import Manifest
 
-HISTORIES = 2000 if ALL_HISTORIES else 40
+HISTORIES = 2000 if ALL_HISTORIES else 25
 #: The number of histories in which a harm must be found once a safeguard is left out.
 HARMED = 200
 
@@ -44,7 +45,7 @@ class TableHistory(History):
     def compact(self) -> None:
         """Let others compact the table, after which its rows have no order."""
         if self.rows():
-            self.folder.table().optimize.compact()
+            self.folder.compact()
 
     def rows(self) -> list[tuple[int, int]]:
         return sorted((int(row["g"]), int(row["n"])) for row in self.folder.rows())
@@ -57,7 +58,7 @@ class TableHistory(History):
         self.folder.landed().verify()
 
 
-class Unconditional(SteppingDelta):
+class Unconditional(TableFolder):
     """A table to which a landing commits whatever others have committed since it was read."""
 
     def _commit_to_table(
@@ -67,20 +68,42 @@ class Unconditional(SteppingDelta):
         super()._commit_to_table(manifest, before, now and now.version, version)
 
 
-def histories(tmp_path: Path, count: int, kind: type[SteppingDelta] = SteppingDelta) -> Iterator[History]:
+class UnconditionalDelta(Unconditional, SteppingDelta):
+    """Such a table of Delta Lake."""
+
+
+class UnconditionalIceberg(Unconditional, SteppingIceberg):
+    """Such a table of Iceberg."""
+
+
+Tables = Callable[[], Table]
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Tables:
+    """Make a table that is not there yet."""
+    if request.param == "delta":
+        storage = local(tmp_path)
+        return lambda: Table(storage.fs, storage.new_folder())
+    catalog = sql_catalog(tmp_path)
+    return lambda: IcebergTable(catalog, f"shop.t{uuid.uuid4().hex}")
+
+
+def histories(tables: Tables, count: int, *, unconditional: bool = False) -> Iterator[History]:
     """Yield histories that have not begun."""
-    storage = local(tmp_path)
     for seed in range(count):
         chance = random.Random(f"table {seed}")
         on_reset = chance.choice(["fail", "fail", "append", "full"])
-        table = Table(storage.fs, storage.new_folder())
-        table.kind = kind
+        table = tables()
+        if unconditional:
+            table.kind = UnconditionalDelta
+            table.iceberg_kind = UnconditionalIceberg
         yield TableHistory(table, chance, on_reset)
 
 
 @pytest.mark.timeout(3600)
-def test_every_row_is_in_the_table_once_and_every_part_is_reported_by_one_run(tmp_path: Path) -> None:
-    for history in histories(tmp_path, HISTORIES):
+def test_every_row_is_in_the_table_once_and_every_part_is_reported_by_one_run(tables: Tables) -> None:
+    for history in histories(tables, HISTORIES):
         history.happen()
 
 
@@ -94,12 +117,12 @@ def does_harm(histories: Iterator[History]) -> bool:
     return False
 
 
-def test_harm_is_found_where_a_commit_has_no_condition(tmp_path: Path) -> None:
-    assert does_harm(histories(tmp_path, HARMED, Unconditional))
+def test_harm_is_found_where_a_commit_has_no_condition(tables: Tables) -> None:
+    assert does_harm(histories(tables, HARMED, unconditional=True))
 
 
 def test_harm_is_found_where_no_run_takes_over_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FolderState, "is_unreported", False)
-    assert does_harm(histories(tmp_path, HARMED))
+    assert does_harm(histories(tables, HARMED))

@@ -120,6 +120,11 @@ class Folder:
         self._storage = _storage_of(fs)
 
     @property
+    def fs(self) -> AbstractFileSystem:
+        """The filesystem."""
+        return self._fs
+
+    @property
     def url(self) -> str:
         """The folder as shown to users: with its scheme, except on a local disk."""
         return self._shown or url(self._fs, self.root)

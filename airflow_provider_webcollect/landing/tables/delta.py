@@ -9,20 +9,23 @@ from __future__ import annotations
 import functools
 import json
 import posixpath
-import re
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from airflow_provider_webcollect.landing.errors import FormatChanged, LandingError, NoColumns, StorageError
+from airflow_provider_webcollect.landing.errors import FormatChanged, NoColumns, StorageError
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.tables.locations import location_of
-from airflow_provider_webcollect.landing.tables.table import TableFolder, listed, partition_values
-from airflow_provider_webcollect.service.errors import InvalidArgument
-from airflow_provider_webcollect.service.pauses import first_done, in_background
+from airflow_provider_webcollect.landing.tables.table import (
+    TableFolder,
+    facts_of,
+    listed,
+    partition_values,
+    schema_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -31,10 +34,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
-T = TypeVar("T")
 #: The application whose transactions are the commits of landings.
 APPLICATION = "webcollect"
-_COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 
 
 class DeltaSnapshot:
@@ -54,8 +55,16 @@ class DeltaSnapshot:
         names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
         return dict(zip(names, sizes, strict=True))
 
-    def dataset(self) -> ds.Dataset:
-        """Return the rows, to be read with Arrow."""
+    def to_arrow(self, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows."""
+        return self.table.to_pyarrow_dataset().to_table(columns=list(columns))
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows."""
+        yield from self.table.to_pyarrow_dataset().to_batches(columns=list(columns))
+
+    def scanned(self) -> ds.Dataset:
+        """Return what DuckDB reads the table by, when it is asked for rows."""
         return self.table.to_pyarrow_dataset()
 
 
@@ -95,8 +104,8 @@ class DeltaFolder(TableFolder):
         added = [part for part in manifest.parts if part.name not in known]
         partition_by = self._partition_columns(added, snapshot)
         is_append = known.issubset(part.name for part in manifest.parts)
-        schema = _schema(manifest, partition_by)
-        self._refuse_twins(schema)
+        schema = schema_of(manifest, partition_by)
+        self._refuse_twins(schema.names)
         if snapshot is None and not manifest.columns:
             raise NoColumns(
                 f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name them "
@@ -200,49 +209,9 @@ class DeltaFolder(TableFolder):
             )
         return names.pop() if names else self._partition_names
 
-    def _refuse_twins(self, schema: pa.Schema) -> None:
-        """Raise :class:`FormatChanged` if names differ in letter case alone."""
-        names: dict[str, str] = {}
-        for name in schema.names:
-            if (other := names.setdefault(name.lower(), name)) is not name:
-                raise FormatChanged(
-                    f"the columns `{other}` and `{name}` would be one for the table {self.url}, which knows "
-                    "no letter case; name those to land with `columns`, or another `partition`"
-                )
-
-    def _call(self, what: str, work: Callable[[], T]) -> T:
-        """Let the library do something, and raise its errors as ones that name the table.
-
-        It works in a thread: within it no signal is handled, such as a task's timeout. The text of an error
-        may have addresses with signatures, which stay out.
-
-        :param what: ``read``, ``list`` or ``commit``.
-        """
-        done = in_background(work, f"webcollect-delta-{what}")
-        first_done([done])
-        try:
-            return done.result()
-        except (LandingError, Changed, InvalidArgument):
-            raise
-        except Exception as error:
-            said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
-            raise StorageError(
-                f"The table {self.url} cannot be read or written: {type(error).__name__}: {said}"
-            ) from None
-
 
 def _version(snapshot: DeltaSnapshot | None) -> str | None:
     return None if snapshot is None or snapshot.version is None else str(snapshot.version)
-
-
-def _schema(manifest: Manifest, partition_by: Sequence[str]) -> pa.Schema:
-    """Return the columns of a landing, and those of its partitions."""
-    import pyarrow as pa
-
-    from airflow_provider_webcollect.landing.formats.parquet import schema
-
-    columns = schema(manifest.columns or (), manifest.encoding.get("column_types") or {})
-    return pa.schema([*columns, *(pa.field(name, pa.string()) for name in partition_by)])
 
 
 def _add(part: Part) -> AddAction:
@@ -263,14 +232,8 @@ def _properties(manifest: Manifest, added: Sequence[Part], version: int, is_appe
     from deltalake import CommitProperties
     from deltalake.transaction import Transaction
 
-    run = manifest.run
     return CommitProperties(
-        custom_metadata={
-            "webcollect.collection_task_id": manifest.source.collection_task_id,
-            "webcollect.run": f"{run.dag_id}.{run.task_id} {run.run_id}",
-            "webcollect.rows": str(sum(part.rows for part in added)),
-            "webcollect.next_offset": str(manifest.next_offset),
-        },
+        custom_metadata=facts_of(manifest, added),
         app_transactions=[Transaction(APPLICATION, version)],
         # the library sees no conflict between files that are removed here and what others make of them
         max_commit_retries=None if is_append else 0,

@@ -1,7 +1,7 @@
 """Landings that are tables: the table's own commit stands where the manifest's write stands in a folder.
 
 Besides the parts, which are the table's data files, a folder in the table has a small file for each commit,
-the rest of the manifest: `_landing/<number>-<landing id>.json`. It is written before the commit, and the
+the rest of the manifest: `_landing/<number>-<random id>.json`. It is written before the commit, and the
 table's commit says which one counts. Each has what its commit has added, and names those before it, so that
 a run costs what is new; every :data:`WHOLE_EVERY` commits one has all of it, and those before it go.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Protocol
+import secrets
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from airflow_provider_webcollect.landing.errors import (
     DestinationTaken,
     DestinationUnreadable,
     FormatChanged,
+    LandingError,
     StorageError,
 )
 from airflow_provider_webcollect.landing.manifest import (
@@ -31,13 +33,16 @@ from airflow_provider_webcollect.landing.manifest import (
 )
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.storage.folder import Committed, Folder, is_ours
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.service.pauses import first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow.dataset as ds
+    import pyarrow as pa
     from fsspec import AbstractFileSystem
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 #: Where the files of commits are. Names that begin with `_` are none of the table's data for any reader.
@@ -47,7 +52,8 @@ WHOLE_EVERY = 20
 #: How often a manifest is read again because later commits have removed a file of it meanwhile.
 _TRIES = 5
 _FILE = re.compile(rf"{FILES}/(?:\.tmp-)?(\d+)-[0-9a-f]{{8}}\.json(?:-[0-9a-f]+)?")
-#: Bits of a version that are the landing's id; those above count the commits.
+_COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
+#: Bits of a version that are random; those above count the commits.
 _ID_BITS = 32
 
 
@@ -94,14 +100,13 @@ def whole(differences: Sequence[Difference]) -> Manifest:
     return msgspec.structs.replace(differences[-1].manifest, parts=parts, history=history[-MOST_RECORDS:])
 
 
-def version_after(expected: str | None, landing_id: str) -> int:
-    """Return the version of a commit: it grows with each one, and no two attempts have the same.
+def version_after(expected: str | None) -> int:
+    """Return the version of a commit: it grows with each one, and no two attempts at one have the same.
 
     :param expected: the version before it.
-    :param landing_id: of the attempt.
     """
     number = (int(expected) >> _ID_BITS) + 1 if expected else 1
-    return (number << _ID_BITS) | int(landing_id, 16)
+    return (number << _ID_BITS) | secrets.randbits(_ID_BITS)
 
 
 def file_of(version: int) -> str:
@@ -123,13 +128,43 @@ class Snapshot(Protocol):
     def files(self) -> Mapping[str, int]:
         """The bytes of the files that have its rows, by their names relative to the folder."""
 
-    def dataset(self) -> ds.Dataset:
-        """Return the rows, to be read with Arrow."""
+    def to_arrow(self, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows."""
+
+    def scanned(self) -> object:
+        """Return what DuckDB reads the table by, with the columns of its partitions."""
 
 
 def partition_values(folders: str) -> dict[str, str]:
     """Return the values of partition columns in the folders of a part, such as ``dt=2026-01-01/hour=07``."""
     return dict(folder.split("=", 1) for folder in folders.split("/") if "=" in folder)
+
+
+def schema_of(manifest: Manifest, partition_by: Sequence[str] = ()) -> pa.Schema:
+    """Return the columns of a landing, and those of its partitions, which are texts."""
+    import pyarrow as pa
+
+    from airflow_provider_webcollect.landing.formats.parquet import schema
+
+    columns = schema(manifest.columns or (), manifest.encoding.get("column_types") or {})
+    return pa.schema([*columns, *(pa.field(name, pa.string()) for name in partition_by)])
+
+
+def facts_of(manifest: Manifest, added: Iterable[Part]) -> dict[str, str]:
+    """Return what a table's history says of a commit, for people: whose rows these are, and how many.
+
+    :param added: the parts that are new.
+    """
+    run = manifest.run
+    return {
+        "webcollect.collection_task_id": manifest.source.collection_task_id,
+        "webcollect.run": f"{run.dag_id}.{run.task_id} {run.run_id}",
+        "webcollect.rows": str(sum(part.rows for part in added)),
+        "webcollect.next_offset": str(manifest.next_offset),
+    }
 
 
 def listed(names: Sequence[str]) -> str:
@@ -225,7 +260,7 @@ class TableFolder(Folder):
             )
 
     def commit(self, manifest: Manifest, expected: str | None) -> str:
-        version = version_after(expected, manifest.landing_id)
+        version = version_after(expected)
         before: Sequence[Difference] = () if expected is None else self._differences(int(expected))
         difference = self._difference(manifest, expected, before)
         with self.part(file_of(version)) as file:
@@ -285,3 +320,33 @@ class TableFolder(Folder):
                 raise Changed(name)
             self._read_already[name] = decode(stored.content, f"{self.url}/{name}", Difference)
         return self._read_already[name]
+
+    def _refuse_twins(self, columns: Iterable[str]) -> None:
+        """Raise :class:`FormatChanged` if names differ in letter case alone."""
+        names: dict[str, str] = {}
+        for name in columns:
+            if (other := names.setdefault(name.lower(), name)) is not name:
+                raise FormatChanged(
+                    f"the columns `{other}` and `{name}` would be one for the table {self.url}, which knows "
+                    "no letter case; name those to land with `columns`, or another `partition`"
+                )
+
+    def _call(self, what: str, work: Callable[[], T]) -> T:
+        """Let the library do something, and raise its errors as ones that name the table.
+
+        It works in a thread: within some of it no signal is handled, such as a task's timeout. The text of an
+        error may have addresses with signatures, which stay out.
+
+        :param what: ``read``, ``list`` or ``commit``.
+        """
+        done = in_background(work, f"webcollect-table-{what}")
+        first_done([done])
+        try:
+            return done.result()
+        except (LandingError, Changed, InvalidArgument):
+            raise
+        except Exception as error:
+            said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
+            raise StorageError(
+                f"The table {self.url} cannot be read or written: {type(error).__name__}: {said}"
+            ) from None

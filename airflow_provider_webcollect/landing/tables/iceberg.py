@@ -1,0 +1,203 @@
+"""Landings as tables of Apache Iceberg: a commit adds the parts in one transaction of the table's catalog.
+
+The table's properties have the version of the last landing, since snapshots expire. Each commit, also one
+without parts, makes a snapshot on the condition that the table's last one is that which was read, so that
+others who have committed meanwhile are noticed by every catalog.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from airflow_provider_webcollect.landing.errors import (
+    DestinationTaken,
+    FormatChanged,
+    NothingLanded,
+    StorageError,
+)
+from airflow_provider_webcollect.landing.storage import Changed
+from airflow_provider_webcollect.landing.tables.table import TableFolder, facts_of, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from airflow_provider_webcollect.landing.manifest import Manifest
+
+#: The property with the version of the last landing.
+VERSION = "webcollect.version"
+_RETRIES = "commit.retry.num-retries"
+
+
+class IcebergSnapshot:
+    """A table of Iceberg as it was at one moment."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        version = table.properties.get(VERSION)
+        self.version = None if version is None else int(version)
+        self.partition_columns: Sequence[str] = [field.name for field in table.spec().fields]
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, int]:
+        """The bytes of the files with its rows, by their names."""
+        start = f"{self.table.location().rstrip('/')}/"
+        return {
+            task.file.file_path.removeprefix(start): task.file.file_size_in_bytes
+            for task in self.table.scan().plan_files()
+        }
+
+    def to_arrow(self, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows."""
+        return self.table.scan(selected_fields=tuple(columns)).to_arrow()
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows."""
+        yield from self.table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+
+    def scanned(self) -> pa.Table:
+        """Return the rows, read at once, for DuckDB."""
+        return self.table.scan().to_arrow()
+
+
+class IcebergFolder(TableFolder):
+    """The folder of a landing that is a table of Iceberg: its location, as its catalog says.
+
+    :param table: the table.
+    """
+
+    table_format = "iceberg"
+
+    def __init__(self, table: Table) -> None:
+        from pyiceberg.io.fsspec import FsspecFileIO
+
+        self._catalog: Catalog = table.catalog
+        self._name = table.name()
+        location = table.location()
+        scheme, separator, _ = location.partition("://")
+        fs = FsspecFileIO(table.io.properties).get_fs(scheme if separator else "file")
+        super().__init__(
+            fs, str(fs._strip_protocol(location)), f"{table.catalog.name}.{'.'.join(self._name)}"
+        )
+        self._location = location.rstrip("/")
+
+    def snapshot(self) -> IcebergSnapshot | None:
+        return self._call("read", lambda: IcebergSnapshot(self._catalog.load_table(self._name)))
+
+    def unreferenced(self, names: set[str]) -> set[str]:
+        if not names:
+            return names
+        snapshot = self.snapshot()
+        assert snapshot is not None
+        found = self._call("list", functools.partial(_files_of_snapshots, snapshot.table))
+        return names - {path.removeprefix(f"{self._location}/") for path in found}
+
+    def _commit_to_table(
+        self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
+    ) -> None:
+        snapshot = self.snapshot()
+        assert snapshot is not None
+        if snapshot.version != (None if expected is None else int(expected)):
+            raise Changed(self.url)
+        known = {part.name for part in before.parts} if before else set()
+        added = [part for part in manifest.parts if part.name not in known]
+        is_append = known.issubset(part.name for part in manifest.parts)
+        facts = {**facts_of(manifest, added), VERSION: str(version)}
+        uris = [f"{self._location}/{part.name}" for part in added]
+        schema = schema_of(manifest)
+        self._refuse_twins(schema.names)
+        write = functools.partial(self._write, snapshot.table, uris, schema, facts, is_append)
+        try:
+            self._call("commit", write)
+        except StorageError:
+            now = self.snapshot()
+            assert now is not None
+            if now.version == version:
+                # only the answer was lost
+                return
+            if now.table.metadata_location != snapshot.table.metadata_location:
+                raise Changed(self.url) from None
+            raise
+
+    def _write(
+        self, table: Table, uris: Sequence[str], schema: pa.Schema, facts: Mapping[str, str], is_append: bool
+    ) -> None:
+        from pyiceberg.exceptions import ValidationError
+        from pyiceberg.expressions import AlwaysTrue
+
+        # a retry of the library would commit beside another landing; the property is not stored
+        table.metadata.properties[_RETRIES] = "0"
+        transaction = table.transaction()
+        properties = dict(facts)
+        try:
+            if schema.names and uris:
+                with transaction.update_schema() as update:
+                    update.union_by_name(schema)
+            if not is_append:
+                transaction.delete(AlwaysTrue())
+            if uris:
+                transaction.add_files(list(uris), snapshot_properties=properties, check_duplicate_files=False)
+            else:
+                with transaction.update_snapshot(snapshot_properties=properties).fast_append():
+                    pass
+        except ValidationError as error:
+            raise FormatChanged(
+                f"the rows do not fit the table {self.url}: {error}; change `column_types`, or give the "
+                "landing another destination"
+            ) from error
+        transaction.set_properties(properties)
+        transaction.commit_transaction()
+
+
+def _files_of_snapshots(table: Table) -> set[str]:
+    """Return the files that have the rows of any snapshot."""
+    # most of the manifests are those of many snapshots
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.snapshots()
+        for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        entry.data_file.file_path
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io)
+    }
+
+
+def load_table(catalog: Catalog, name: str) -> Table:
+    """Return a table.
+
+    :param name: ``catalog.namespace.table``; what comes first is how people call the catalog.
+    :raises NothingLanded: if it is not there.
+    """
+    from pyiceberg.exceptions import NoSuchTableError
+
+    _, *identifier = name.split(".")
+    try:
+        return catalog.load_table(tuple(identifier))
+    except NoSuchTableError as error:
+        raise NothingLanded(
+            f"there is no table {name}: nothing has landed there yet, or its name is another"
+        ) from error
+
+
+def made_table(catalog: Catalog, name: str) -> Table:
+    """Return a table as :func:`load_table` does; it is made, without columns, if it is not there.
+
+    :raises DestinationTaken: if there is no such namespace.
+    """
+    from pyiceberg.exceptions import NoSuchNamespaceError
+    from pyiceberg.schema import Schema
+
+    _, *identifier = name.split(".")
+    try:
+        return catalog.create_table_if_not_exists(tuple(identifier), Schema())
+    except NoSuchNamespaceError as error:
+        raise DestinationTaken(
+            f"the catalog has no namespace {'.'.join(identifier[:-1])!r} for {name}; create it, or correct "
+            "the name"
+        ) from error

@@ -1,0 +1,161 @@
+"""The transfer to tables of Apache Iceberg, in the catalog of an Airflow connection."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_webcollect import read_landing
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectAcceptLandingOperator,
+    WebCollectCleanLandingOperator,
+    WebCollectVerifyLandingOperator,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.executions import execute
+from tests.airflow.landings import land, make_transfer, transfer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytest.importorskip(
+    "pyiceberg.catalog.sql", exc_type=ImportError, reason="the SQL catalog needs SQLAlchemy 2"
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+TABLE = "lake.shop.prices"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    """The catalog of the connection ``iceberg_default``."""
+    from pyiceberg.catalog import load_catalog
+
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps({"conn_type": "iceberg", "extra": properties})
+    )
+    # a catalog in a database has a name there, which is that of the connection
+    found = load_catalog("iceberg_default", **properties)
+    found.create_namespace("shop")
+    return found
+
+
+def to_table(source: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+    """Land in the table, and return the summary."""
+    return transfer(TABLE, source, **{"table_format": "iceberg", "mode": "incremental", **arguments})
+
+
+def test_every_row_lands_in_the_table_once(
+    sandbox: Sandbox, source: dict[str, Any], catalog: Catalog
+) -> None:
+    first = to_table(source, run_id="r1")
+    sandbox.control.grow(source["task_id"], 5)
+    second = to_table(source, run_id="r2")
+    assert (first["rows"], second["rows"], second["total_rows"]) == (400, 5, 405)
+    table = catalog.load_table("shop.prices")
+    rows = sandbox.control.true_rows(source["task_id"])
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == sorted(str(row["id"]) for row in rows)
+    assert second["destination"] == second["manifest"] == TABLE
+    assert all(uri.startswith(table.location()) for uri in second["uris"])
+    assert table.properties["webcollect.rows"] == "5"
+
+
+def test_a_cleared_run_changes_nothing(source: dict[str, Any], catalog: Catalog) -> None:
+    to_table(source, run_id="r1")
+    snapshots = len(catalog.load_table("shop.prices").snapshots())
+    assert to_table(source, run_id="r1", tries=2)["rows"] == 400
+    assert len(catalog.load_table("shop.prices").snapshots()) == snapshots
+
+
+def test_the_event_names_the_table(source: dict[str, Any], catalog: Catalog) -> None:
+    run = land(TABLE, source, table_format="iceberg")
+    assert [asset.uri for asset in make_transfer(TABLE, source, table_format="iceberg").outlets] == [
+        "iceberg://lake/shop/prices"
+    ]
+    assert run.xcoms["land"]["destination"] == TABLE
+
+
+def test_a_landing_is_read_verified_and_cleaned_by_the_table_s_name(
+    source: dict[str, Any], catalog: Catalog
+) -> None:
+    to_table(source)
+    for landed in (
+        read_landing(catalog.load_table("shop.prices")),
+        read_landing(TABLE, storage_conn_id="iceberg_default"),
+    ):
+        assert landed.to_arrow().num_rows == 400
+    assert execute(WebCollectVerifyLandingOperator(task_id="v", destination=TABLE))["rows"] == 400
+    removed = execute(WebCollectCleanLandingOperator(task_id="c", destination=TABLE, older_than=0))
+    assert removed["files"] == 0
+
+
+def test_quarantined_rows_are_accepted_into_the_table(
+    sandbox: Sandbox, source: dict[str, Any], catalog: Catalog
+) -> None:
+    to_table(source, run_id="r1", checks={"rows": {"min": 401}}, on_failed_checks="quarantine")
+    assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 0
+    accepted = execute(WebCollectAcceptLandingOperator(task_id="a", destination=TABLE))
+    assert accepted["rows"] == 400
+    assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 400
+
+
+def test_each_of_several_sources_names_its_table(source: dict[str, Any], catalog: Catalog) -> None:
+    tables = [
+        {**source_of(source, lotno), "destination": f"lake.shop.p{number}"}
+        for number, lotno in enumerate(["000001", "000002"])
+    ]
+    transfer(TABLE, sources=tables, table_format="iceberg")
+    counts = [catalog.load_table(f"shop.p{number}").scan().to_arrow().num_rows for number in range(2)]
+    assert sum(counts) == 400
+    with pytest.raises(InvalidArgument, match=r"`sources\[0\].destination` is None"):
+        make_transfer(TABLE, sources=[source["task_id"]], table_format="iceberg")
+
+
+def source_of(source: dict[str, Any], lotno: str) -> dict[str, Any]:
+    return {"collection_task_id": source["task_id"], "lotno": lotno}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"destination": "s3://bucket/prices"}, "a table of Iceberg is named catalog.namespace.table"),
+        ({"destination": "shop.prices"}, "a table of Iceberg is named catalog.namespace.table"),
+        ({"partition": "dt=2026-01-01"}, "`partition`.*a table of Iceberg gets no partitions"),
+        ({"file_format": "csv"}, "`file_format` is 'csv'; table_format='iceberg' goes with 'parquet' alone"),
+    ],
+)
+def test_wrong_arguments_are_refused_while_parsing(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        make_transfer(
+            **{"destination": TABLE, "collection_task_id": "t", "table_format": "iceberg", **arguments}
+        )
+
+
+def test_a_namespace_that_is_missing_is_said(source: dict[str, Any], catalog: Catalog) -> None:
+    with pytest.raises(AirflowFailException, match="the catalog has no namespace 'other'"):
+        transfer("lake.other.prices", source, table_format="iceberg")
+
+
+def test_a_catalog_that_cannot_be_opened_is_said_without_its_secrets(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "iceberg", "host": "http://127.0.0.1:9/ws", "login": "a", "password": "hidden"}
+    monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
+    with pytest.raises(AirflowFailException, match="its catalog cannot be opened") as raised:
+        to_table(source)
+    assert "hidden" not in str(raised.value)
