@@ -44,12 +44,13 @@ pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the docu
 test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test: export WEBCOLLECT_AXE = $(CURDIR)/$(dir $(AZURITE))node_modules/axe-core/axe.min.js
 test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
-test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
+test coverage test-histories: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
+test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS) ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
 	$(NODE) --test tests/page/*.test.mjs
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
-coverage: $(READY) $(AZURITE) $(WAREHOUSES) ## what most of the suite covers; fails below 95 %
+coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) ## what most of the suite covers; fails below 95 %
 	.venv/bin/coverage erase
 	.venv/bin/coverage run -m pytest $(PYTEST_ARGS) -m "not real_airflow" --ignore tests/service/tokens/test_world.py
 	.venv/bin/coverage combine --quiet
@@ -73,7 +74,7 @@ test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for eac
 		.venv-system/bin/python -m pytest tests/system --without $$each || exit 1; done
 
 test-histories: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
-test-histories: $(READY) $(AZURITE) ## all interleavings of two landings and all random histories, of which `make test` has a sample
+test-histories: $(READY) $(AZURITE) $(SERVERS) ## all interleavings of two landings and all random histories, of which `make test` has a sample
 	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist worksteal tests/landing tests/service/tokens \
 		tests/waiting/test_poll_failures.py tests/contract/test_sandbox_keeps_the_contract.py
 

@@ -41,6 +41,7 @@ _PUBLIC = {
         "WebCollectSubTaskStatusSensor",
         "WebCollectTaskStatusSensor",
     ),
+    "transfers.landing_to_warehouse": ("WebCollectLoadOperator",),
     "transfers.webcollect_to_object_storage": ("WebCollectToObjectStorageOperator",),
     "triggers.webcollect": ("WebCollectTaskFinishedTrigger",),
 }

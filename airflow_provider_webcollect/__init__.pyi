@@ -12,6 +12,9 @@ from airflow_provider_webcollect.sensors.webcollect import (
 from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectTaskStatusSensor as WebCollectTaskStatusSensor,
 )
+from airflow_provider_webcollect.transfers.landing_to_warehouse import (
+    WebCollectLoadOperator as WebCollectLoadOperator,
+)
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator as WebCollectToObjectStorageOperator,
 )

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from airflow_provider_webcollect.landing.errors import StorageError
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.options import STORAGE_EXTRAS, check_location
+from airflow_provider_webcollect.landing.tables import is_iceberg_name
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_provider_webcollect.landing.storage.folder import Folder
+
+#: The Airflow connection of Iceberg's catalog, unless another is named.
+ICEBERG_DEFAULT = "iceberg_default"
 
 
 def check_destination(argument: str, value: str | ObjectStoragePath) -> str | ObjectStoragePath:
@@ -116,6 +120,33 @@ def _as_airflow() -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
+
+
+def check_landing(argument: str, value: str | ObjectStoragePath) -> None:
+    """Check the form of the name of a landing: a storage path, or a table of Iceberg.
+
+    :raises InvalidArgument: as :func:`check_destination` does.
+    """
+    if not is_iceberg_name(value):
+        check_destination(argument, value)
+
+
+def landing_path(value: str | ObjectStoragePath, conn_id: str | None) -> ObjectStoragePath | Table:
+    """Return a landing as :func:`~airflow_provider_webcollect.landing.reader.read_landing` takes it.
+
+    :param value: a storage path, or ``catalog.namespace.table`` for a table of Iceberg.
+    :param conn_id: the Airflow connection of the storage, or of the catalog; None for that in the path, or
+        ``iceberg_default``.
+    :raises StorageError: if there is no filesystem for the path, or it cannot be set up.
+    :raises NothingLanded: if there is no such table.
+    :raises InvalidArgument: if Airflow cannot open the catalog.
+    """
+    if is_iceberg_name(value):
+        return iceberg_table(str(value), conn_id or ICEBERG_DEFAULT)
+    path = storage_path(value, conn_id)
+    # an error of it names what is missing
+    folder_at(path)
+    return path
 
 
 def iceberg_table(name: str, conn_id: str) -> Table:

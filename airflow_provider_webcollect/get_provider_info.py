@@ -24,8 +24,9 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "source-integration-name": INTEGRATION,
                 "target-integration-name": INTEGRATION,
-                "python-module": "airflow_provider_webcollect.transfers.webcollect_to_object_storage",
+                "python-module": f"airflow_provider_webcollect.transfers.{module}",
             }
+            for module in ("landing_to_warehouse", "webcollect_to_object_storage")
         ],
         "cli": ["airflow_provider_webcollect.cli.main.commands"],
         "extra-links": [

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.pauses import Stop
     from tests.landing.storages import Storage
+    from tests.postgresql import PostgreSQL
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
 
@@ -82,6 +83,17 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
     with contextlib.ExitStack() as stack:
         yield functools.cache(lambda kind: stack.enter_context(running(kind, tmp_path_factory.mktemp(kind))))
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A PostgreSQL server, if its programs are installed."""
+    if not (programs := os.environ.get("WEBCOLLECT_SERVERS")):
+        pytest.skip("WEBCOLLECT_SERVERS does not name the folder of PostgreSQL's programs")
+    from tests.postgresql import running_postgresql
+
+    with running_postgresql(Path(programs)) as server:
+        yield server
 
 
 @pytest.fixture

@@ -225,7 +225,8 @@ def sql(path: str, query: str, new_only: bool, storage_conn_id: str | None, outp
     """Run a query of DuckDB over the landed rows.
 
     The table `landing` has exactly the rows of the parts in the manifest. For example "select city, count(*)
-    from landing group by city". The rows must fit into memory.
+    from landing group by city". The rows must fit into memory, but for those of a table of Delta Lake, which
+    are read as they are needed.
     """
     relation = _landed(path, storage_conn_id).to_duckdb(new_only=new_only)
     import duckdb

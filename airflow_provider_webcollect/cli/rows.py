@@ -234,11 +234,9 @@ def _location(destination: str, table_format: str | None, storage_conn_id: str |
     if table_format != "iceberg":
         return storage_location(destination, storage_conn_id)
     use_airflow()
-    from airflow_provider_webcollect.destinations import new_iceberg_table
+    from airflow_provider_webcollect.destinations import ICEBERG_DEFAULT, new_iceberg_table
 
-    return new_iceberg_table(
-        check_table_name("destination", destination), storage_conn_id or "iceberg_default"
-    )
+    return new_iceberg_table(check_table_name("destination", destination), storage_conn_id or ICEBERG_DEFAULT)
 
 
 def _landing(

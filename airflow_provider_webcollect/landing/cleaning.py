@@ -214,10 +214,22 @@ def replaced_landings(
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
     :raises DestinationUnreadable: if one of their manifests cannot be read.
+    :raises InvalidArgument: if it is a table.
     """
-    folder = landing_at(path, storage_options, storage_conn_id)
+    folder = _restorable(path, storage_options, storage_conn_id)
     committed = folder.committed()
     return _replaced(folder, folder.files(), committed and committed.manifest)
+
+
+def _restorable(path: Any, storage_options: Mapping[str, Any] | None, storage_conn_id: str | None) -> Folder:
+    """Return the folder of a landing that keeps what it replaces.
+
+    :raises InvalidArgument: if it is a table.
+    """
+    folder = landing_at(path, storage_options, storage_conn_id)
+    if folder.keeps_versions:
+        raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
+    return folder
 
 
 def _manifest_at(folder: Folder, name: str) -> Manifest | None:
@@ -265,9 +277,7 @@ def restore(
     :raises DestinationBusy: if another landing has committed meanwhile.
     :raises InvalidArgument: if it is a table.
     """
-    folder = landing_at(path, storage_options, storage_conn_id)
-    if folder.keeps_versions:
-        raise InvalidArgument("path", folder.url, "a table keeps its own versions, and puts them back itself")
+    folder = _restorable(path, storage_options, storage_conn_id)
     committed = folder.committed()
     current = committed and committed.manifest
     files = folder.files()

@@ -145,6 +145,28 @@ class UnreadableRow(LandingError):
     permanent = True
 
 
+class KeyMissing(LandingError):
+    """Rows have nothing in a column of the key by which a load merges them; nothing was loaded."""
+
+    permanent = True
+
+
+class NoSnapshot(LandingError):
+    """The rows of a landing are of several runs, and no snapshot as ``scd2`` needs; nothing was loaded."""
+
+    permanent = True
+
+
+class ColumnsCollide(LandingError):
+    """Two columns of a landing would get the same name in a warehouse; nothing was loaded."""
+
+    permanent = True
+
+
+class LoadFailed(LandingError):
+    """A warehouse, or dlt, has failed to load rows; a retry loads them again, each once."""
+
+
 class StorageError(LandingError):
     """The storage cannot be read or written; the message names the file and what to do.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -16,7 +16,7 @@ from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fsspec import AbstractFileSystem
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 IfExists = Literal["fail", "overwrite", "skip"]
 OnReset = Literal["fail", "full", "append"]
+WriteDisposition = Literal["append", "merge", "replace", "scd2"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 SETTLE_SECONDS = 15.0
+#: Names that dlt does not change: it separates the names of nested tables by two underscores.
+_TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 _PARTITION = re.compile(f"{PARTITION_PATTERN}(?:/{PARTITION_PATTERN})*")
 
 
@@ -49,6 +52,44 @@ def check_partition(value: object) -> str | None:
             "dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }})",
         )
     return partition
+
+
+class LoadOptions(NamedTuple):
+    """How a load writes rows; :func:`make_load_options` makes them of arguments."""
+
+    write_disposition: WriteDisposition
+    primary_key: tuple[str, ...] = ()
+
+
+def make_load_options(write_disposition: str, primary_key: str | Sequence[str] | None) -> LoadOptions:
+    """Check how a load is to write rows.
+
+    :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; see
+        :mod:`airflow_provider_webcollect.landing.loading`.
+    :param primary_key: the columns of the key, by their names in the landing; for ``merge`` alone.
+    :raises InvalidArgument: if one is wrong, or they do not go together.
+    """
+    validation.one_of("write_disposition", write_disposition, get_args(WriteDisposition))
+    columns = [primary_key] if isinstance(primary_key, str) and primary_key else primary_key or []
+    key = validation.texts("primary_key", columns, may_be_empty=True)
+    if (write_disposition == "merge") != bool(key):
+        rule = "it goes with write_disposition='merge', which needs it"
+        raise InvalidArgument("primary_key", primary_key, rule)
+    return LoadOptions(cast("WriteDisposition", write_disposition), tuple(key))
+
+
+def check_table(table: object) -> tuple[str, str]:
+    """Return dataset and table.
+
+    :param table: ``dataset.table``, in names that dlt does not change.
+    :raises InvalidArgument: if it is something else.
+    """
+    name = validation.text("table", table)
+    if not _TABLE.fullmatch(name):
+        rule = "it must be dataset.table, each of lower-case letters, digits and single underscores"
+        raise InvalidArgument("table", table, rule)
+    dataset, _, own = name.partition(".")
+    return dataset, own
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

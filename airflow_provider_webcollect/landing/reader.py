@@ -38,7 +38,7 @@ from airflow_provider_webcollect.landing.manifest import (
     SetApart,
     counted,
 )
-from airflow_provider_webcollect.landing.options import landing_at
+from airflow_provider_webcollect.landing.options import landing_at, make_load_options
 from airflow_provider_webcollect.landing.profile import Profile, sum_of
 from airflow_provider_webcollect.landing.storage.folder import Committed, Folder
 from airflow_provider_webcollect.landing.tables.table import TableFolder
@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+    from dlt.extract import DltResource
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from fsspec import AbstractFileSystem
 
+    from airflow_provider_webcollect.landing.options import WriteDisposition
     from airflow_provider_webcollect.landing.tables.table import Snapshot
 
 
@@ -314,6 +316,42 @@ class LandedData:
         """
         return in_duckdb(self._keyed(key, compare).history(), connection)
 
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        """Yield the rows of a part as Arrow tables, some megabytes at a time, typed as in :meth:`to_arrow`.
+
+        A table has the columns that are known so far, and may have one without a value whose name begins
+        with a zero byte.
+
+        :param part: one of the manifest's.
+        :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
+        """
+        require("pyarrow", "parquet", "a table of Arrow")
+        yield from self._tables_of(self._reader(), part)
+
+    def to_dlt(
+        self,
+        primary_key: str | Sequence[str] | None = None,
+        write_disposition: WriteDisposition | None = None,
+        name: str | None = None,
+    ) -> DltResource:
+        """Return the parts that a destination does not have yet as a resource for a pipeline of dlt.
+
+        ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. Which parts are loaded is kept in dlt's
+        state of the resource. See :mod:`airflow_provider_webcollect.landing.loading` for what each write
+        disposition does and needs.
+
+        :param primary_key: the columns of the key, for ``merge``.
+        :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; None for ``merge`` with a
+            key, and ``append`` without.
+        :param name: of the resource and its table; None for the last segment of the landing's path.
+        :raises InvalidArgument: if key and write disposition do not go together.
+        :raises ExtraMissing: if dlt or pyarrow (the extra ``dlt``) is not installed.
+        """
+        from airflow_provider_webcollect.landing.loading import NewParts
+
+        options = make_load_options(write_disposition or ("merge" if primary_key else "append"), primary_key)
+        return NewParts(self, options).resource(name or self.uri.rpartition("/")[2], by_row=True)
+
     def _keyed(self, key: object, compare: object = None) -> KeyedRows:
         require("duckdb", "duckdb", "a relation of DuckDB")
         chosen_columns(key, compare, self.manifest.columns)  # before anything is read
@@ -410,18 +448,23 @@ class LandedData:
 
     def _tables(self, reader: PartReader, new_only: bool | str) -> Iterator[pa.Table]:
         for part in self._parts(new_only):
-            try:
-                with self._folder.opened(part.name) as file:
-                    tables = list(reader.tables(file))
-            except (UnreadableRow, RecursionError) as error:
-                # reading row by row finds the row to name in the error
-                deque(self._rows(reader, part), maxlen=0)
-                raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
-            except Exception as error:
-                self._raise_if_damaged(part, error)
-                raise
-            self._compare(part, sum(table.num_rows for table in tables))
-            yield from tables
+            yield from self._tables_of(reader, part)
+
+    def _tables_of(self, reader: PartReader, part: Part) -> Iterator[pa.Table]:
+        rows = 0
+        try:
+            with self._folder.opened(part.name) as file:
+                for table in reader.tables(file):
+                    rows += table.num_rows
+                    yield table
+        except (UnreadableRow, RecursionError) as error:
+            # reading row by row finds the row to name in the error
+            deque(self._rows(reader, part), maxlen=0)
+            raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
+        except Exception as error:
+            self._raise_if_damaged(part, error)
+            raise
+        self._compare(part, rows)
 
     def _compare(self, part: Part, rows: int) -> None:
         if rows != part.rows:
@@ -539,14 +582,25 @@ class LandedTable(LandedData):
 
         return (duckdb.connect() if connection is None else connection).from_arrow(self._snapshot.scanned())
 
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        """Yield the rows of a part as for a folder.
+
+        :raises RowsRewritten: if others have rewritten it.
+        """
+        self._refuse_rewritten([part])
+        yield from super().tables_of(part)
+
     def _parts(self, new_only: bool | str) -> Sequence[Part]:
         parts = super()._parts(new_only)
+        self._refuse_rewritten(parts)
+        return parts
+
+    def _refuse_rewritten(self, parts: Iterable[Part]) -> None:
         if gone := next((part for part in parts if part.name not in self._snapshot.files), None):
             raise RowsRewritten(
                 f"others have rewritten {gone.name} of the table {self.uri}: its rows can be read with all "
                 "others alone, and not in their order"
             )
-        return parts
 
     def _keyed(self, key: object, compare: object = None) -> KeyedRows:
         self._parts(new_only=False)  # which row of a key is the latest, their order tells

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_webcollect.common import airflow_errors, check_now
-from airflow_provider_webcollect.destinations import (
-    check_destination,
-    folder_at,
-    iceberg_table,
-    storage_path,
-)
-from airflow_provider_webcollect.landing.tables import is_iceberg_name
+from airflow_provider_webcollect.destinations import check_landing, landing_path
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
@@ -50,16 +44,10 @@ class _LandingOperator(BaseOperator):
         check_now(self, self._check_destination)
 
     def _check_destination(self) -> None:
-        if not is_iceberg_name(self.destination):
-            check_destination("destination", self.destination)
+        check_landing("destination", self.destination)
 
     def _path(self) -> ObjectStoragePath | Table:
-        if is_iceberg_name(self.destination):
-            return iceberg_table(str(self.destination), self.object_storage_conn_id or "iceberg_default")
-        path = storage_path(self.destination, self.object_storage_conn_id)
-        # raises an error that names what is missing if there is no filesystem for it
-        folder_at(path)
-        return path
+        return landing_path(self.destination, self.object_storage_conn_id)
 
 
 class WebCollectVerifyLandingOperator(_LandingOperator):

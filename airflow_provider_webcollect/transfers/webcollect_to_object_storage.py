@@ -21,6 +21,7 @@ from airflow_provider_webcollect.common import (
     is_unmapped,
 )
 from airflow_provider_webcollect.destinations import (
+    ICEBERG_DEFAULT,
     check_destination,
     folder_at,
     new_iceberg_table,
@@ -302,7 +303,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         destination: str | ObjectStoragePath,
         object_storage_conn_id: str | None = None,
         table_format: TableFormat | None = None,
-        iceberg_conn_id: str = "iceberg_default",
+        iceberg_conn_id: str = ICEBERG_DEFAULT,
         file_format: str | None = None,
         compression: str | None = None,
         columns: Sequence[str] | None = None,

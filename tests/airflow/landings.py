@@ -8,12 +8,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
+
+if AIRFLOW_V_3_0_PLUS:
+    from airflow.sdk.io import attach as attach
+else:
+    from airflow.io.store import attach as attach
 
 if TYPE_CHECKING:
     from tests.airflow.dag_runs import FinishedRun
@@ -81,3 +87,15 @@ def rows_at(uris: list[str]) -> list[dict[str, Any]]:
         with fsspec.open(uri) as file:
             rows += [json.loads(line) for line in file.read().splitlines()]
     return rows
+
+
+def table_rows(destination: str, storage_options: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """Read a table of Delta Lake by its own reader, in the order of the source.
+
+    :param storage_options: what that reader needs to reach it.
+    """
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(destination, storage_options=storage_options).to_pyarrow_table().to_pylist()
+    # such as 000001-12
+    return sorted(rows, key=lambda row: [int(number) for number in row["id"].split("-")])

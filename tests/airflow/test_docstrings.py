@@ -11,13 +11,14 @@ import pytest
 
 from airflow_provider_webcollect.operators import webcollect as operators
 from airflow_provider_webcollect.sensors import webcollect as sensors
+from airflow_provider_webcollect.transfers import landing_to_warehouse as loads
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 
 #: Base classes that are imported beside the public ones.
 BASES = {"WebCollectOperator", "WebCollectTaskOperator"}
 CLASSES = {
     name: found
-    for module in (operators, sensors, transfers)
+    for module in (operators, sensors, transfers, loads)
     for name, found in vars(module).items()
     if re.fullmatch(r"WebCollect\w+(Operator|Sensor)", name) and name not in BASES
 }
@@ -26,6 +27,7 @@ IN_BASES = {"retry_unknown_outcome", "retry_policy"}
 WITHOUT_THE_SERVICE = {
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
+    "WebCollectLoadOperator",
     "WebCollectVerifyLandingOperator",
 }
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from tests.airflow.dag_runs import FinishedRun, run_dag
 from tests.airflow.examples import load
-from tests.airflow.landings import landed
+from tests.airflow.landings import landed, table_rows
 from tests.airflow.warehouses import needs_warehouses, rendered, warehouses  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
@@ -95,6 +95,37 @@ class TestDuckDB:
         part.write_bytes(content)
         self.load_again(dag, run, conf)
         assert self.table(conf) == before
+
+
+class TestDeltaTable:
+    def test_each_run_adds_what_is_new_and_says_how_much_that_is(
+        self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        dag = load("webcollect_delta_table")
+        dag.get_task("land").settle = 0
+        for task in dag.tasks:
+            task.retries = 0
+        conf = {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
+        counts = []
+        for grown in (0, 40):
+            if grown:
+                sandbox.control.grow(source["task_id"], grown)
+            counts.append(run_dag(dag, conf).xcoms["count"])
+
+        assert counts == [{"total": 400, "new": 400}, {"total": 440, "new": 40}]
+        assert run_dag(dag, conf).states == {"land": "skipped", "count": "skipped"}
+        assert [(row["id"], row["title"], str(row["price"])) for row in table_rows(conf["destination"])] == [
+            (row["id"], row["title"], str(as_number(row["price"])))
+            for row in sandbox.control.true_rows(source["task_id"])
+        ]
+
+
+def as_number(price: str) -> float | None:
+    """Return a price as a column of numbers has it."""
+    try:
+        return float(price)
+    except ValueError:
+        return None
 
 
 class TestChecks:

@@ -93,6 +93,24 @@ class TestOpenLineage:
         manifest = json.loads((tmp_path / "landed" / "_manifest.json").read_text())
         assert (written["rowCount"], written["size"]) == (400, manifest["bytes"])
 
+    def test_a_table_has_the_name_of_its_folder_and_the_schema_of_its_columns(
+        self, source: dict[str, Any], tmp_path: Path
+    ) -> None:
+        found = extracted(
+            collection_task_id=source["task_id"],
+            destination=f"file://{tmp_path}/landed",
+            table_format="delta",
+            columns=["title", "price"],
+            column_types={"price": "float64"},
+            on_cast_error="null",
+        )
+
+        (table,) = as_json(found.outputs)
+        assert (table["namespace"], table["name"]) == ("file", f"{tmp_path}/landed")
+        fields = [(field["name"], field["type"]) for field in table["facets"]["schema"]["fields"]]
+        assert fields == [("title", "string"), ("price", "float64")]
+        assert rows_written(found) == [400]
+
     def test_each_of_many_sources_has_a_folder(
         self, sandbox: Sandbox, source: dict[str, Any], tmp_path: Path
     ) -> None:

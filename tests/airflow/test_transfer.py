@@ -12,19 +12,14 @@ from airflow.providers.common.compat.sdk import (
     Asset,
     ObjectStoragePath,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
-from tests.airflow.landings import RETRIES, land, landed, make_transfer, manifest, transfer
-
-if AIRFLOW_V_3_0_PLUS:
-    from airflow.sdk.io import attach
-else:
-    from airflow.io.store import attach
+from tests.airflow.landings import RETRIES, attach, land, landed, make_transfer, manifest, transfer
 
 if TYPE_CHECKING:
     from pathlib import Path

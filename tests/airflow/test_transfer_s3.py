@@ -11,7 +11,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
 from airflow_provider_webcollect.assets import Address
-from tests.airflow.landings import RETRIES, land, landed, manifest, transfer
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectCleanLandingOperator,
+    WebCollectVerifyLandingOperator,
+)
+from tests.airflow.executions import execute
+from tests.airflow.landings import RETRIES, land, landed, manifest, table_rows, transfer
 from tests.landing.storages import Storage, s3_server
 
 if TYPE_CHECKING:
@@ -93,6 +98,70 @@ class TestFacts:
         assert all(s3.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
 
 
+class TestTables:
+    def read(self, s3: Storage, folder: str) -> list[dict[str, Any]]:
+        """Read a table of the server."""
+        options = {
+            "aws_endpoint_url": s3.options["endpoint_url"],
+            "aws_allow_http": "true",
+            "aws_region": "us-east-1",
+            "aws_access_key_id": s3.options["key"],
+            "aws_secret_access_key": s3.options["secret"],
+        }
+        return table_rows(f"s3://{folder}", options)
+
+    @pytest.mark.parametrize("in_url", [True, False])
+    def test_every_row_lands_once_with_the_credentials_of_the_connection(
+        self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, in_url: bool
+    ) -> None:
+        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+        where: dict[str, Any] = {"object_storage_conn_id": "{{ 'storage' }}"}
+        destination, options = (f"s3://storage@{folder}", {}) if in_url else (f"s3://{folder}", where)
+        growing = {**options, "table_format": "delta", "mode": "incremental", "max_part_bytes": 1}
+        first = land(destination, source, **growing, **RETRIES)
+        sandbox.control.grow(source["task_id"], 30)
+        second = land(destination, source, **growing)
+
+        assert (first.tries, second.states) == ({"land": 2}, {"land": "success"})
+        assert self.read(s3, folder) == sandbox.control.true_rows(source["task_id"])
+        assert second.xcoms["land"]["manifest"] == destination
+        assert [s3.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
+
+    def test_many_sources_have_each_a_table(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
+        transfer(f"s3://storage@{folder}", sources=tasks, table_format="delta")
+
+        for task in tasks:
+            assert self.read(s3, f"{folder}/{task}") == sandbox.control.true_rows(task)
+
+    def test_the_operators_on_landings_use_the_connection(
+        self, s3: Storage, source: dict[str, Any], folder: str
+    ) -> None:
+        where = {"destination": f"s3://{folder}", "object_storage_conn_id": "storage"}
+        transfer(source=source, table_format="delta", **where)
+        verified = execute(WebCollectVerifyLandingOperator(task_id="verify", **where))
+        cleaned = execute(WebCollectCleanLandingOperator(task_id="clean", **where))
+
+        assert (verified["rows"], cleaned["files"]) == (400, 0)
+
+
+@contextlib.contextmanager
+def denied(s3: Storage, folder: str, names: str) -> Iterator[None]:
+    """Have the bucket refuse files in a folder.
+
+    :param names: of these files, as S3 writes patterns.
+    """
+    bucket = folder.partition("/")[0]
+    forbidden = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
+    statement = {**forbidden, "Resource": f"arn:aws:s3:::{folder}/{names}"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    s3.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+    try:
+        yield
+    finally:
+        s3.fs.call_s3("delete_bucket_policy", Bucket=bucket)
+
+
 class TestRedshift:
     def copied(self, s3: Storage, summary: dict[str, Any]) -> list[Any]:
         """Read what COPY would load, by the manifest of a run: the number of rows of each file."""
@@ -137,24 +206,11 @@ class TestRedshift:
             [summary["redshift_manifest"]] for summary in summaries
         ]
 
-    @contextlib.contextmanager
-    def denied(self, s3: Storage, folder: str) -> Iterator[None]:
-        """Have the bucket refuse manifests for Redshift in a folder."""
-        bucket = folder.partition("/")[0]
-        denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
-        statement = {**denied, "Resource": f"arn:aws:s3:::{folder}/_redshift_manifest*"}
-        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        s3.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
-        try:
-            yield
-        finally:
-            s3.fs.call_s3("delete_bucket_policy", Bucket=bucket)
-
     def test_who_may_not_write_it_is_told_what_to_do(
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         message = f"Access to s3://{folder}/_redshift_manifest-"
-        with self.denied(s3, folder), pytest.raises(AirflowFailException, match=message):
+        with denied(s3, folder, "_redshift_manifest*"), pytest.raises(AirflowFailException, match=message):
             transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
 
     @pytest.mark.usefixtures("no_pauses")
@@ -169,7 +225,7 @@ class TestRedshift:
             "redshift_manifest": True,
             "max_part_bytes": 1,
         }
-        with self.denied(s3, folder), pytest.raises(AirflowFailException):
+        with denied(s3, folder, "_redshift_manifest*"), pytest.raises(AirflowFailException):
             transfer(**options, run_id="first")
         assert self.written(s3, folder) == []
         if grown:

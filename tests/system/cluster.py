@@ -9,24 +9,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import pwd
 import secrets
-import shutil
 import signal
-import subprocess
-import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import psycopg2
 import redis
 
-from demo.airflow_api import AirflowApi, AirflowProblem
+from demo.airflow_api import AirflowApi
 from demo.ports import free_port
 from demo.processes import Processes
 from demo.real_airflow import airflow_command, base_environment, run_airflow
+from tests.postgresql import PostgreSQL, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,75 +110,6 @@ class _Components(Processes):
             self._restart(name)
 
 
-class PostgreSQL:
-    """A PostgreSQL server that may be stopped and started again.
-
-    :param programs: the folder with ``postgres`` and ``initdb``
-    """
-
-    def __init__(self, programs: Path, folder: Path, processes: Processes) -> None:
-        self._programs, self._folder, self._processes = programs, folder, processes
-        self._port, self._password = free_port(), secrets.token_hex()
-        self.address = f"airflow:{self._password}@127.0.0.1:{self._port}/postgres"
-        # it refuses to run as root
-        self._user = "nobody" if os.getuid() == 0 else None
-
-    def create(self) -> None:
-        """Create the database and start the server."""
-        self._folder.mkdir()
-        password = self._folder / "password"
-        password.write_text(self._password)
-        data = self._folder / "data"
-        data.mkdir(mode=0o700)
-        if self._user:
-            user = pwd.getpwnam(self._user)
-            for path in (self._folder, password, data):
-                os.chown(path, user.pw_uid, user.pw_gid)
-        options = ["-D", data, "-U", "airflow", "-A", "scram-sha-256", "--pwfile", password, "--no-sync"]
-        subprocess.run(
-            [self._programs / "initdb", *options, "--encoding", "UTF8"],
-            cwd=self._folder,
-            user=self._user,
-            check=True,
-            capture_output=True,
-        )
-        self.start()
-
-    def start(self) -> None:
-        """Start the server and wait until it answers."""
-        options = {"port": self._port, "max_connections": 400, "fsync": "off", "jit": "off"}
-        options |= {"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
-        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
-        for name, value in options.items():
-            command += ["-c", f"{name}={value}"]
-        self._processes.start(
-            "postgres",
-            command,
-            log=self._folder.parent / "output" / "postgres.log",
-            env=os.environ,
-            cwd=self._folder,
-            user=self._user,
-        )
-        _wait_for(self._answers, "PostgreSQL")
-
-    def kill(self) -> None:
-        """Kill the server; transactions under way are lost."""
-        self._processes.kill("postgres")
-
-    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; the values replace its ``%s``."""
-        with psycopg2.connect(f"postgresql://{self.address}") as connection:
-            cursor = connection.cursor()
-            cursor.execute(statement, values)
-            return cursor.fetchall()
-
-    def _answers(self) -> bool:
-        try:
-            return self.query("select 1") == [(1,)]
-        except psycopg2.OperationalError:
-            return False
-
-
 class Redis:
     """A Redis server without a file; what it holds is lost when it is killed."""
 
@@ -206,7 +133,7 @@ class Redis:
             env=os.environ,
             cwd=self._folder,
         )
-        _wait_for(self._answers, "Redis")
+        wait_for(self._answers, "Redis")
 
     def kill(self) -> None:
         """Kill the server."""
@@ -344,19 +271,3 @@ class Cluster(AirflowApi):
         environment = {**self._environment, "AIRFLOW_HOME": str(home), "HOME": str(home)}
         environment["TMPDIR"] = str(home / "tmp")
         return environment
-
-
-def copy_programs(programs: Path, folder: Path) -> Path:
-    """Return a folder with the servers' programs that every user can reach.
-
-    Root's server runs as another user, who may not be allowed to enter this project's folder.
-    """
-    return shutil.copytree(programs, folder / "programs", symlinks=True) / "bin"
-
-
-def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AirflowProblem(f"{what} does not answer")
-        time.sleep(0.1)

@@ -40,7 +40,7 @@ _INSPECTED_ROWS = 10_000
 #: Cells of one row of CSV: an opening quote and the quoted text, or the unquoted text.
 _CELLS = re.compile(r'(?:^|,)(?:(")([^"]*(?:""[^"]*)*)"|([^,]*))')
 #: A placeholder column that keeps the number of rows while they have no other column.
-_ROWS = "\0rows"
+ROWS = "\0rows"
 
 
 class PartReader(ABC):
@@ -61,7 +61,7 @@ class PartReader(ABC):
 
     @abstractmethod
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
-        """Yield the rows of a part as Arrow tables."""
+        """Yield the rows of a part as Arrow tables, which may have the column :data:`ROWS`."""
 
     @abstractmethod
     def count(self, source: BinaryIO, sha256: str) -> int | None:
@@ -91,7 +91,7 @@ class PartReader(ABC):
         import pyarrow as pa
 
         whole = pa.concat_tables([self.schema().empty_table(), *tables], promote_options="default")
-        return whole.drop_columns([_ROWS]) if _ROWS in whole.column_names else whole
+        return whole.drop_columns([ROWS]) if ROWS in whole.column_names else whole
 
 
 def part_reader(
@@ -164,7 +164,7 @@ class _JsonLines(_Text):
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
                 found = {name: as_texts(each) for name, each in zip(columns.names, values, strict=True)}
-                yield pa.table({**found, _ROWS: pa.nulls(len(batch))})
+                yield pa.table({**found, ROWS: pa.nulls(len(batch))})
 
     def inspect(self, source: BinaryIO, inspector: Inspector, *, is_sanitized: bool) -> None:
         inspected = InspectedRows(inspector, Columns(self.columns, fixed=bool(self.columns)))
@@ -231,7 +231,10 @@ class _Parquet(PartReader):
             yield from (whole | row for row in batch.to_pylist())
 
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
-        yield _parquet_file(source).read()
+        import pyarrow as pa
+
+        for batch in _parquet_file(source).iter_batches(_PARQUET_ROWS):
+            yield pa.Table.from_batches([batch])
 
     def count(self, source: BinaryIO, sha256: str) -> int | None:
         if _Digesting(source).sha256() != sha256:

@@ -1,0 +1,424 @@
+"""Loads of a landing into a warehouse by dlt: the parts that the table does not have yet, each once.
+
+Rows get three more columns: ``_webcollect_landing``, the landing's folder; ``_webcollect_part``, their part;
+and ``_webcollect_row``, their position in the landing, from 0.
+
+- ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
+- ``merge`` keeps the latest row of each key: of a load that with the highest position, of several loads that
+  of the last one.
+- ``replace`` replaces the table with all rows of the landing.
+- ``scd2`` takes the landing for a snapshot of the whole table: rows that it does not have are ended
+  (``_dlt_valid_to``), those that it has and the table has not begin. The parts must be of one run, since the
+  rows of an incremental landing are no snapshot.
+
+Which parts are loaded is kept by name in dlt's state, which is stored at the destination in the same load. A
+load that was killed before that is repeated as a whole: no disposition minds that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+from airflow_provider_webcollect.landing.errors import (
+    ColumnsCollide,
+    ExtraMissing,
+    KeyMissing,
+    LandingError,
+    LoadFailed,
+    NoSnapshot,
+)
+from airflow_provider_webcollect.landing.formats import require
+from airflow_provider_webcollect.landing.formats.reading import ROWS
+from airflow_provider_webcollect.landing.options import LoadOptions, check_table
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    import pyarrow as pa
+    from dlt import Pipeline
+    from dlt.destinations.job_client_impl import SqlJobClientBase
+    from dlt.extract import DltResource
+
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+
+LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
+#: For ``scd2``: the digest of what a row holds.
+VERSION = "_webcollect_version"
+#: How many parts one statement deletes the rows of.
+_NAMES = 500
+#: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
+_LONGEST_REASON = 500
+#: The hints of an earlier load that dlt would keep with the table.
+_COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
+_TELEMETRY = "RUNTIME__DLTHUB_TELEMETRY"
+#: dlt's settings, unless the environment has others: no telemetry, no trace, which would write an id of this
+#: machine for telemetry; no secrets from an Airflow Variable; signals are Airflow's.
+_SETTINGS = {
+    _TELEMETRY: "false",
+    "ENABLE_RUNTIME_TRACE": "false",
+    "PROVIDERS__ENABLE_AIRFLOW_SECRETS": "false",
+    "RUNTIME__INTERCEPT_SIGNALS": "false",
+}
+
+
+class Landed(Protocol):
+    """A landing, as :class:`~airflow_provider_webcollect.landing.reader.LandedData` is one."""
+
+    uri: str
+    manifest: Manifest
+
+    def tables_of(self, part: Part) -> Iterator[pa.Table]:
+        """Yield the rows of a part."""
+
+
+def _hints(options: LoadOptions, by_row: bool) -> dict[str, Any]:
+    """Return the arguments of dlt's resource."""
+    match options.write_disposition:
+        case "append" if by_row:
+            merge = {"disposition": "merge", "deduplicated": True}
+            return {"write_disposition": merge, "primary_key": (LANDING, PART, ROW)}
+        case "append":
+            return {"write_disposition": "merge", "merge_key": (LANDING, PART)}
+        case "merge":
+            latest = {"name": ROW, "data_type": "bigint", "dedup_sort": "desc"}
+            return {
+                "write_disposition": "merge",
+                "primary_key": options.primary_key,
+                "columns": {ROW: latest},
+            }
+        case "scd2":
+            strategy = {"disposition": "merge", "strategy": "scd2", "row_version_column_name": VERSION}
+            return {"write_disposition": strategy}
+    return {"write_disposition": "replace"}
+
+
+class NewParts:
+    """The parts of a landing that a destination does not have yet.
+
+    :param landed: the landing.
+    :param options: how they are written.
+    :param in_table: the parts of this landing that the table has rows of; None if that is not known.
+    :ivar parts: those of the last load.
+    """
+
+    def __init__(self, landed: Landed, options: LoadOptions, in_table: Collection[str] | None = None) -> None:
+        self._landed = landed
+        self._options = options
+        self._in_table = in_table
+        self.parts: list[Part] = []
+
+    def resource(self, name: str, *, by_row: bool = False) -> DltResource:
+        """Return the resource of dlt that yields their rows as Arrow tables, and remembers them in its state.
+
+        :param name: of the resource and its table.
+        :param by_row: have ``append`` replace single rows rather than those of a part, for destinations that
+            merge by a primary key alone, such as Delta Lake.
+        :raises ExtraMissing: if dlt or pyarrow is not installed.
+        """
+        for package in ("dlt", "pyarrow"):
+            require(package, "dlt", "a load by dlt")
+        import dlt
+
+        def tables() -> Iterator[pa.Table]:
+            states = dlt.current.resource_state().setdefault("landings", {})
+            self.parts = self._missing(states.get(self._landed.uri))
+            names = {part.name for part in self.parts}
+            for part, first_row in self._positions():
+                if part.name in names:
+                    yield from self._rows(part, first_row)
+            states[self._landed.uri] = {"options": _plain(self._options), "parts": self._names()}
+
+        return dlt.resource(tables, name=name, **_hints(self._options, by_row))
+
+    def _missing(self, state: dict[str, Any] | None) -> list[Part]:
+        """Return the parts to load.
+
+        :param state: what an earlier load has remembered.
+        :raises NoSnapshot: for ``scd2``, if the parts are of several runs.
+        """
+        parts = list(self._landed.manifest.parts)
+        loaded = self._loaded(state)
+        missing = [part for part in parts if part.name not in loaded]
+        if self._options.write_disposition != "scd2":
+            return missing
+        if len({part.run for part in parts}) > 1:
+            raise NoSnapshot(
+                f"the rows of {self._landed.uri} are of several runs: write_disposition='scd2' needs a "
+                f"snapshot, that is a landing with mode='full'"
+            )
+        return parts if missing else []
+
+    def _loaded(self, state: dict[str, Any] | None) -> Collection[str]:
+        disposition = self._options.write_disposition
+        if disposition == "replace" or not state or state["options"] != _plain(self._options):
+            return ()
+        if disposition == "append" and self._in_table is not None:
+            return set(state["parts"]) & set(self._in_table)
+        # of a part that is loaded, all rows may have been replaced by later ones
+        return set(state["parts"])
+
+    def _names(self) -> list[str]:
+        return [part.name for part in self._landed.manifest.parts]
+
+    def _positions(self) -> Iterator[tuple[Part, int]]:
+        """Yield each part with the position of its first row."""
+        first_row = 0
+        for part in self._landed.manifest.parts:
+            yield part, first_row
+            first_row += part.rows
+
+    def _rows(self, part: Part, first_row: int) -> Iterator[pa.Table]:
+        lacking = 0
+        for table in self._landed.tables_of(part):
+            lacking += _rows_without_key(table, self._options.primary_key)
+            # what is wrong here is not loaded
+            if not lacking:
+                yield self._marked(table, part, first_row)
+            first_row += table.num_rows
+        if lacking:
+            raise self._key_missing(part, lacking)
+
+    def _key_missing(self, part: Part, lacking: int) -> KeyMissing:
+        key = self._options.primary_key
+        return KeyMissing(
+            f"{lacking:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a column "
+            f"of the key ({', '.join(key)}); nothing was loaded. Such rows do not land with the check "
+            f'{{"columns": {{"{key[0]}": {{"filled": 1}}}}}} and on_failed_checks="quarantine"; those that '
+            f'have landed need another key, or write_disposition="append"'
+        )
+
+    def _marked(self, table: pa.Table, part: Part, first_row: int) -> pa.Table:
+        import pyarrow as pa
+
+        count = table.num_rows
+        columns = {name: table[name] for name in table.column_names if name != ROWS}
+        if self._options.write_disposition == "scd2":
+            columns[VERSION] = pa.array(map(_digest, _row_dicts(table)), pa.string())
+        columns[LANDING] = pa.repeat(pa.scalar(self._landed.uri), count)
+        columns[PART] = pa.repeat(pa.scalar(part.name), count)
+        columns[ROW] = pa.array(range(first_row, first_row + count), pa.int64())
+        needed = {LANDING, PART, ROW, VERSION, *self._options.primary_key}
+        fields = [pa.field(name, column.type, name not in needed) for name, column in columns.items()]
+        return pa.table(list(columns.values()), schema=pa.schema(fields))
+
+
+def _plain(options: LoadOptions) -> list[Any]:
+    """Return it as it comes back from dlt's state, which is JSON."""
+    return [options.write_disposition, list(options.primary_key)]
+
+
+def _rows_without_key(table: pa.Table, key: Sequence[str]) -> int:
+    """Return how many rows have null or a blank text in a column of the key."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if any(name not in table.column_names for name in key):
+        return int(table.num_rows)
+    lacking = pa.repeat(pa.scalar(False), table.num_rows)
+    for name in key:
+        column = table[name]
+        empty = column.is_null()
+        if pa.types.is_string(column.type):
+            empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))
+        lacking = pc.or_(lacking, pc.fill_null(empty, True))
+    return int(pc.sum(lacking).as_py() or 0)
+
+
+def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in table.to_batches():
+        yield from batch.to_pylist()
+
+
+def _digest(row: dict[str, Any]) -> str:
+    """Return the digest of what a row holds, whatever columns other rows have."""
+    held = sorted((name, value) for name, value in row.items() if value is not None)
+    return hashlib.sha256(msgspec.json.encode(held)).hexdigest()[:32]
+
+
+def load(
+    landed: Landed, options: LoadOptions, table: str, make_destination: Callable[..., Any]
+) -> list[Part]:
+    """Load what is new in a landing, and return the parts that were loaded.
+
+    What is loaded lies in a temporary folder before, so that must have room for it.
+
+    :param landed: the landing.
+    :param options: how rows are written.
+    :param table: see :func:`check_table`.
+    :param make_destination: gets further options of the destination, and returns it.
+    :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
+    :raises KeyMissing: if rows have no key; nothing is loaded.
+    :raises ColumnsCollide: if two columns get the same name; nothing is loaded.
+    :raises NoSnapshot: if the parts are no snapshot, and ``scd2`` needs one.
+    :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
+    :raises LandingDamaged: and other errors of reading a landing.
+    """
+    dataset, name = check_table(table)
+    require("dlt", "dlt", "a load by dlt")
+    try:
+        with _pipeline(landed, dataset, name, make_destination) as pipeline:
+            return _load(pipeline, landed, options, name)
+    except Exception as error:
+        failure = _failure(error, table)
+    # with neither cause nor context, whose frames have the credentials
+    raise failure
+
+
+@contextlib.contextmanager
+def _pipeline(
+    landed: Landed, dataset: str, table: str, make_destination: Callable[..., Any]
+) -> Iterator[Pipeline]:
+    """Provide a pipeline with the state that the destination has, and no other."""
+    digest = hashlib.sha256(f"{landed.uri}\n{dataset}.{table}".encode()).hexdigest()[:16]
+    with _settings(), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
+        import dlt
+
+        # loads of several landings into one table may go on at once
+        destination = make_destination(
+            staging_dataset_name_layout=f"%s_staging_{digest[:8]}", replace_strategy="insert-from-staging"
+        )
+        with _active_pipeline_kept():
+            pipeline = dlt.pipeline(
+                f"webcollect_{digest}", pipelines_dir=folder, destination=destination, dataset_name=dataset
+            )
+            pipeline.sync_destination()
+            yield pipeline
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
+    """Have dlt use these settings, in the block."""
+    added = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
+    if os.environ.get(_TELEMETRY, "").lower() == "true":
+        # it sends traces
+        added.pop("ENABLE_RUNTIME_TRACE", None)
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _active_pipeline_kept() -> Iterator[None]:
+    from dlt.common.configuration.container import Container
+    from dlt.common.pipeline import PipelineContext
+
+    context = Container()[PipelineContext]
+    before = context.pipeline() if context.is_active() else None
+    try:
+        yield
+    finally:
+        context.deactivate()
+        if before is not None:
+            context.activate(before)
+
+
+def _load(pipeline: Pipeline, landed: Landed, options: LoadOptions, table: str) -> list[Part]:
+    disposition = options.write_disposition
+    with _client(pipeline) as client:
+        columns = _columns(client, table)
+        if PART in columns and (VERSION in columns) != (disposition == "scd2"):
+            rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
+            raise InvalidArgument("write_disposition", disposition, rule)
+        in_table = _parts_in(client, table, landed.uri) if PART in columns else set()
+    parts = NewParts(landed, options, in_table)
+    # nothing is changed before all that is new has been read
+    pipeline.extract(parts.resource(table), refresh=_refresh(pipeline, table, columns))
+    replaced = in_table - {part.name for part in landed.manifest.parts} if disposition == "append" else set()
+    if not (parts.parts or replaced or disposition == "replace"):
+        return []
+    pipeline.normalize()
+    if replaced:
+        with _client(pipeline) as client:
+            _delete(client, table, landed.uri, sorted(replaced))
+    pipeline.load().raise_on_failed_jobs()
+    with _client(pipeline) as client, client.with_staging_dataset():
+        if client.is_storage_initialized():
+            client.sql_client.drop_dataset()
+    return parts.parts
+
+
+def _client(pipeline: Pipeline) -> Any:
+    """Return the client of the destination, which takes SQL."""
+    return pipeline.destination_client()
+
+
+def _columns(client: SqlJobClientBase, table: str) -> set[str]:
+    """Return the columns of a table, in small letters; none if there is no table."""
+    _, columns = client.get_storage_table(table)
+    return {name.lower() for name in columns}
+
+
+def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Literal["drop_resources"] | None:
+    """Return how dlt has to forget a table that somebody has dropped, which it takes for one that is there.
+
+    It also forgets what an earlier write disposition has left in its schema, and would else follow again.
+    """
+    tables: dict[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
+    if table not in tables:
+        return None
+    for column in tables[table]["columns"].values():
+        for hint in _COLUMN_HINTS:
+            column.pop(hint, None)
+    return None if columns else "drop_resources"
+
+
+def _parts_in(client: SqlJobClientBase, table: str, landing: str) -> set[str]:
+    """Return the parts of a landing that a table has rows of."""
+    sql, names = client.sql_client, [client.sql_client.escape_column_name(name) for name in (PART, LANDING)]
+    query = f"SELECT DISTINCT {names[0]} FROM {sql.make_qualified_table_name(table)} WHERE {names[1]} = %s"  # noqa: S608
+    return {name for (name,) in sql.execute_sql(query, landing) or ()}
+
+
+def _delete(client: SqlJobClientBase, table: str, landing: str, parts: Sequence[str]) -> None:
+    """Delete the rows of parts that a landing has no more."""
+    sql = client.sql_client
+    part, folder = (sql.escape_column_name(name) for name in (PART, LANDING))
+    for begin in range(0, len(parts), _NAMES):
+        names = parts[begin : begin + _NAMES]
+        marks = ", ".join(["%s"] * len(names))
+        where = f"{folder} = %s AND {part} IN ({marks})"
+        sql.execute_sql(
+            f"DELETE FROM {sql.make_qualified_table_name(table)} WHERE {where}",  # noqa: S608
+            landing,
+            *names,
+        )
+
+
+def _failure(error: Exception, table: str) -> BaseException:
+    """Return the error to raise for one of dlt's."""
+    from dlt.common.exceptions import MissingDependencyException
+
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, LandingError | InvalidArgument | KeyboardInterrupt):
+            return cause.with_traceback(None)
+        if type(cause).__name__ == "NameNormalizationCollision":
+            return ColumnsCollide(
+                f"two columns would get the same name in {table}: {_in_a_line(cause)}. With "
+                f"SCHEMA__NAMING=direct in the worker's environment, columns keep their names in a new table"
+            )
+        if isinstance(cause, MissingDependencyException):
+            packages = " ".join(f"'{name}'" for name in cause.dependencies)
+            return ExtraMissing(f"a load into this warehouse needs: pip install {packages}")
+    reason = f"{type(causes[-1]).__name__}: {_in_a_line(causes[-1])}"
+    return LoadFailed(f"the load into {table} has failed: {reason}")
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_LONGEST_REASON]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

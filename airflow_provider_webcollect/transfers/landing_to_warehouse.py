@@ -1,0 +1,131 @@
+"""Loads what is new in a landing into a warehouse, each row once, by dlt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
+
+from airflow_provider_webcollect.common import airflow_errors, check_now
+from airflow_provider_webcollect.destinations import check_landing, landing_path
+from airflow_provider_webcollect.landing.options import (
+    LoadOptions,
+    WriteDisposition,
+    check_table,
+    make_load_options,
+)
+from airflow_provider_webcollect.service import validation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+
+    from airflow_provider_webcollect.transfers.warehouses import Warehouse
+
+
+class WebCollectLoadOperator(BaseOperator):
+    """Loads what is new in a landing into a table of a warehouse, each row once, by dlt (the extra ``dlt``).
+
+    What is new are the parts that this table does not have yet: also those of a run whose load has failed, or
+    was never tried. A retry, a cleared run and a load that was killed change nothing that is loaded. See
+    :mod:`airflow_provider_webcollect.landing.loading`.
+
+    Rows get three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row`` (the
+    position in the landing, from 0). Columns that appear later are added to the table.
+
+    Run the loads of one landing into one table one after another (``max_active_runs=1``): two at once may
+    load a part twice, or in part.
+
+    Returns ``{"landing", "table", "rows", "parts", "total_rows", "total_parts"}``: what this load has loaded,
+    and all that the landing has.
+
+    :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or a
+        table of Iceberg, ``catalog.namespace.table``. (templated)
+    :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
+        the storage's default credentials, or ``iceberg_default``. (templated)
+    :param warehouse_conn_id: the Airflow connection of the warehouse, of the type ``clickhouse``,
+        ``databricks``, ``duckdb``, ``google_cloud_platform`` (BigQuery), ``postgres``, ``redshift`` or
+        ``snowflake``. (templated)
+    :param table: ``dataset.table``, in lower case; the dataset is a schema in most warehouses. Both are
+        created if they do not exist. (templated)
+    :param write_disposition: ``append`` (default): the table has each row of the landing; ``merge``: only the
+        latest row of each key; ``replace``: the rows of this landing alone, all of them in each load;
+        ``scd2``: each row with the times from which and to which snapshots had it, where the landing is a
+        snapshot (``mode="full"``). (templated)
+    :param primary_key: for ``merge``: the column, or columns, of the key, by their names in the landing.
+        (templated)
+    :raises AirflowFailException: if a retry cannot help, such as for rows without a key.
+    :raises LandingError: for any other error, such as no manifest yet, or a warehouse that cannot be reached;
+        the task is retried.
+    """
+
+    template_fields: Sequence[str] = (
+        "landing",
+        "object_storage_conn_id",
+        "warehouse_conn_id",
+        "table",
+        "write_disposition",
+        "primary_key",
+    )
+    template_fields_renderers = {"primary_key": "json"}  # noqa: RUF012  # as Airflow declares it
+    ui_color = "#d7ecdf"
+
+    def __init__(
+        self,
+        *,
+        landing: str | ObjectStoragePath,
+        object_storage_conn_id: str | None = None,
+        warehouse_conn_id: str,
+        table: str,
+        write_disposition: WriteDisposition = "append",
+        primary_key: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.landing = landing
+        self.object_storage_conn_id = object_storage_conn_id
+        self.warehouse_conn_id = warehouse_conn_id
+        self.table = table
+        self.write_disposition = write_disposition
+        self.primary_key = primary_key
+        check_now(self, self._check)
+
+    def _check(self) -> LoadOptions:
+        check_landing("landing", self.landing)
+        validation.text("warehouse_conn_id", self.warehouse_conn_id)
+        check_table(self.table)
+        return make_load_options(self.write_disposition, self.primary_key)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Load what is new and return a summary of it."""
+        from airflow_provider_webcollect.landing.loading import load
+        from airflow_provider_webcollect.landing.manifest import counted
+        from airflow_provider_webcollect.landing.reader import read_landing
+
+        with airflow_errors():
+            options = self._check()
+            warehouse = self._warehouse()
+            landed = read_landing(landing_path(self.landing, self.object_storage_conn_id))
+            parts = load(landed, options, self.table, warehouse.destination)
+        rows = sum(part.rows for part in parts)
+        self.log.info(
+            "%s of %s with %s loaded into %s.",
+            counted(len(parts), "part"),
+            landed.uri,
+            counted(rows, "row"),
+            self.table,
+        )
+        return {
+            "landing": landed.uri,
+            "table": self.table,
+            "rows": rows,
+            "parts": len(parts),
+            "total_rows": landed.manifest.rows,
+            "total_parts": len(landed.manifest.parts),
+        }
+
+    def _warehouse(self) -> Warehouse:
+        from airflow_provider_webcollect.transfers.warehouses import warehouse_of
+
+        return warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))

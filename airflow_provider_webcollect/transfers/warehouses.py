@@ -1,0 +1,253 @@
+"""Which destination of dlt a connection of Airflow is, and with which credentials."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_provider_webcollect.service.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.providers.common.compat.sdk import Connection
+
+#: What PostgreSQL's library takes from a connection's extra.
+_LIBPQ = (
+    "application_name",
+    "gssencmode",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "options",
+    "sslcert",
+    "sslcrl",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
+)
+#: Ways of Airflow's own hooks to get credentials, which dlt does not know.
+_UNSUPPORTED = {
+    "google_cloud_platform": ("credential_config_file", "impersonation_chain", "key_secret_name"),
+    "postgres": ("iam",),
+    "redshift": ("iam",),
+}
+_PEM = "-----BEGIN"
+
+
+class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
+    """A destination of dlt.
+
+    :ivar kind: its name among dlt's destinations.
+    :ivar credentials: as dlt takes them.
+    :ivar options: further arguments of the destination.
+    """
+
+    kind: str
+    credentials: Any
+    options: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        # without the credentials
+        return f"<Warehouse {self.kind}>"
+
+    def destination(self, **options: Any) -> Any:
+        """Return dlt's destination; nothing is connected to, and its packages are not needed yet.
+
+        :param options: further arguments of the destination.
+        """
+        from dlt import destinations
+
+        make = getattr(destinations, self.kind)
+        return make(credentials=self.credentials, **self.options, **options)
+
+
+def warehouse_of(connection: Connection) -> Warehouse:
+    """Return the warehouse that a connection of Airflow leads to.
+
+    Nothing is connected to.
+
+    :raises InvalidArgument: if it is of another type, lacks what is needed, or gets its credentials in a way
+        that dlt does not know.
+    """
+    found = _KINDS.get(connection.conn_type or "")
+    if found is None:
+        rule = (
+            f"its type is {connection.conn_type!r}, and loads know {', '.join(_KINDS)}; for other "
+            f"destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
+        )
+        raise InvalidArgument("warehouse_conn_id", connection.conn_id, rule)
+    fields = _Fields(connection)
+    for name in _UNSUPPORTED.get(connection.conn_type or "", ()):
+        if fields.option(name):
+            raise fields.wrong(f"its extra has `{name}`, which dlt does not know")
+    return found(fields)
+
+
+class _Fields:
+    """The fields of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._extra = connection.extra_dejson
+
+    def option(self, name: str) -> Any:
+        """Return a value of the extra, also with the prefix that old forms gave it; None without."""
+        prefixed = f"extra__{self._connection.conn_type}__{name}"
+        return self._extra.get(name) or self._extra.get(prefixed) or None
+
+    def get(self, name: str) -> Any:
+        """Return a field; None without."""
+        return getattr(self._connection, name) or None
+
+    def needed(self, name: str, value: Any) -> Any:
+        """Return a value, which must be there.
+
+        :raises InvalidArgument: if it is not.
+        """
+        if not value:
+            raise self.wrong(f"its {name} is missing")
+        return value
+
+    def wrong(self, rule: str) -> InvalidArgument:
+        """Return the error for a connection that cannot be used."""
+        return InvalidArgument("warehouse_conn_id", self._connection.conn_id, rule)
+
+
+def _without_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _duckdb(fields: _Fields) -> Warehouse:
+    path = fields.needed("`host`, the path of DuckDB's file,", fields.get("host"))
+    return Warehouse(kind="duckdb", credentials=path)
+
+
+def _postgres(fields: _Fields) -> Warehouse:
+    return Warehouse(kind="postgres", credentials=_libpq(fields, 5432))
+
+
+def _redshift(fields: _Fields) -> Warehouse:
+    return Warehouse(kind="redshift", credentials=_libpq(fields, 5439))
+
+
+def _libpq(fields: _Fields, port: int) -> dict[str, Any]:
+    timeout = fields.option("connect_timeout")
+    return _without_none(
+        host=fields.needed("`host`", fields.get("host")),
+        port=fields.get("port") or port,
+        database=fields.needed("`schema`, the name of the database,", fields.get("schema")),
+        username=fields.needed("`login`", fields.get("login")),
+        password=fields.get("password"),
+        connect_timeout=timeout and int(timeout),
+        client_encoding=fields.option("client_encoding"),
+        query={name: str(value) for name in _LIBPQ if (value := fields.option(name)) is not None},
+    )
+
+
+def _snowflake(fields: _Fields) -> Warehouse:
+    account, region = fields.needed("`account`", fields.option("account")), fields.option("region")
+    credentials = _without_none(
+        host=f"{account}.{region}" if region else account,
+        database=fields.needed("`database`", fields.option("database")),
+        username=fields.get("login"),
+        warehouse=fields.option("warehouse"),
+        role=fields.option("role"),
+        authenticator=fields.option("authenticator"),
+        token=fields.option("token"),
+        private_key=_pem(fields.option("private_key_content")),
+        private_key_path=fields.option("private_key_file"),
+    )
+    # a key's passphrase is where a password would be
+    is_key = bool(credentials.keys() & {"private_key", "private_key_path"})
+    credentials |= _without_none(
+        **{"private_key_passphrase" if is_key else "password": fields.get("password")}
+    )
+    return Warehouse(kind="snowflake", credentials=credentials)
+
+
+def _pem(key: str | None) -> str | None:
+    """Return a private key as PEM, which Airflow also takes in Base64."""
+    if key is None or key.lstrip().startswith(_PEM):
+        return key
+    try:
+        return base64.b64decode(key, validate=True).decode()
+    except ValueError:
+        # dlt says what is wrong with it
+        return key
+
+
+def _bigquery(fields: _Fields) -> Warehouse:
+    path, project = fields.option("key_path"), fields.option("project")
+    credentials = _json_of((path and _content(path)) or fields.option("keyfile_dict"))
+    if credentials is None and (path or fields.option("keyfile_dict")):
+        # without the cause, which has the text
+        raise fields.wrong("its `key_path` or `keyfile_dict` is not the JSON of a service account")
+    if credentials is None and project:
+        # those of the machine
+        credentials = {"project_id": project}
+    options = _without_none(project_id=project, location=fields.option("location"))
+    return Warehouse(kind="bigquery", credentials=credentials, options=options)
+
+
+def _content(path: str) -> str | None:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _json_of(text: Any) -> dict[str, Any] | None:
+    """Return the object that a text is; None if it is none."""
+    if isinstance(text, str):
+        try:
+            text = json.loads(text)
+        except ValueError:
+            return None
+    return text if isinstance(text, dict) else None
+
+
+def _databricks(fields: _Fields) -> Warehouse:
+    host = str(fields.needed("`host`", fields.get("host")))
+    credentials = _without_none(
+        server_hostname=host.removeprefix("https://").rstrip("/"),
+        http_path=fields.needed("`http_path`", fields.option("http_path")),
+        catalog=fields.needed("`catalog`", fields.option("catalog")),
+    )
+    if fields.option("service_principal_oauth"):
+        credentials |= _without_none(client_id=fields.get("login"), client_secret=fields.get("password"))
+    else:
+        token = fields.option("token") or fields.get("password")
+        credentials["access_token"] = fields.needed("token", token)
+    return Warehouse(kind="databricks", credentials=credentials)
+
+
+def _clickhouse(fields: _Fields) -> Warehouse:
+    is_secure = bool(fields.option("secure"))
+    credentials = _without_none(
+        host=fields.needed("`host`", fields.get("host")),
+        port=fields.get("port") or (9440 if is_secure else 9000),
+        http_port=int(fields.option("http_port") or (8443 if is_secure else 8123)),
+        username=fields.get("login"),
+        password=fields.get("password"),
+        database=fields.get("schema"),
+        secure=int(is_secure),
+    )
+    return Warehouse(kind="clickhouse", credentials=credentials)
+
+
+_KINDS: dict[str, Callable[[_Fields], Warehouse]] = {
+    "clickhouse": _clickhouse,
+    "databricks": _databricks,
+    "duckdb": _duckdb,
+    "google_cloud_platform": _bigquery,
+    "postgres": _postgres,
+    "redshift": _redshift,
+    "snowflake": _snowflake,
+}

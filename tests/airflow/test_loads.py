@@ -1,0 +1,142 @@
+"""The operator that loads a landing into a warehouse, and the example DAG with it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_webcollect.landing.errors import NothingLanded
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
+from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
+from tests.airflow.examples import load as example
+from tests.airflow.executions import execute
+from tests.airflow.landings import make_transfer, transfer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a DuckDB file, which the connection `warehouse` leads to."""
+    path = f"{tmp_path}/warehouse.duckdb"
+    connection = json.dumps({"conn_type": "duckdb", "host": path})
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", connection)
+    return path
+
+
+def make_load(landing: Any, **arguments: Any) -> WebCollectLoadOperator:
+    usual = {"landing": landing, "warehouse_conn_id": "warehouse", "table": "shop.prices"}
+    return WebCollectLoadOperator(task_id="load", **{**usual, **arguments})
+
+
+def table(database: str, columns: str = "id, title") -> list[tuple[Any, ...]]:
+    with duckdb.connect(database) as db:
+        return db.execute(f"select {columns} from shop.prices order by _webcollect_row").fetchall()
+
+
+def expected(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["id"], row["title"]) for row in rows]
+
+
+def test_each_load_adds_what_the_table_does_not_have(
+    sandbox: Sandbox, source: dict[str, Any], destination: str, database: str
+) -> None:
+    transfer(destination, source, mode="incremental")
+    sandbox.control.grow(source["task_id"], 40)
+    run = run_tasks(
+        lambda: make_transfer(destination, source, mode="incremental"),
+        # a load of the run before was left out
+        lambda: make_load("{{ ti.xcom_pull('land')['manifest'] }}", table="{{ 'shop' }}.prices"),
+    )
+
+    assert run.states == {"land": "success", "load": "success"}
+    assert run.xcoms["load"] == {
+        "landing": destination,
+        "table": "shop.prices",
+        "rows": 440,
+        "parts": 2,
+        "total_rows": 440,
+        "total_parts": 2,
+    }
+    assert table(database) == expected(sandbox.control.true_rows(source["task_id"]))
+    assert execute(make_load(destination))["parts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("landing", "my-bucket/prices"),
+        ("warehouse_conn_id", ""),
+        ("table", "prices"),
+        ("write_disposition", "upsert"),
+        ("primary_key", ["id"]),
+    ],
+)
+def test_wrong_arguments_are_import_errors(argument: str, value: Any) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=f"`{argument}`"):
+        make_load(**{"landing": "s3://my-bucket/prices", argument: value})
+
+
+def test_a_template_that_gives_nonsense_fails_the_task_for_good(destination: str, database: str) -> None:
+    with pytest.raises(AirflowFailException, match="`table` is 'prices'"):
+        execute(make_load(destination, table="{{ 'prices' }}"))
+
+
+def test_a_connection_of_another_type_fails_the_task_for_good(
+    source: dict[str, Any], destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "password": "hunter2"}))
+    transfer(destination, source)
+    known = "clickhouse, databricks, duckdb, google_cloud_platform, postgres, redshift, snowflake"
+    with pytest.raises(AirflowFailException, match=f"'mysql', and loads know {known}") as failed:
+        execute(make_load(destination))
+
+    assert "hunter2" not in str(failed.value)
+
+
+def test_rows_without_a_key_fail_the_task_for_good(sandbox: Sandbox, destination: str, database: str) -> None:
+    transfer(destination, sandbox.control.add_task(rows=[{"id": "1"}, {"id": "2", "price": "1"}], lots=[2]))
+    with pytest.raises(
+        AirflowFailException, match=r"rows of .* have nothing in a column of the key \(price\)"
+    ):
+        execute(make_load(destination, write_disposition="merge", primary_key="price"))
+
+
+def test_without_a_landing_the_task_is_retried(destination: str, database: str) -> None:
+    with pytest.raises(NothingLanded):
+        execute(make_load(destination))
+
+
+def test_the_keyed_example_keeps_the_latest_row_of_each_product(
+    sandbox: Sandbox, destination: str, database: str
+) -> None:
+    days = [[("a", "1.00"), ("b", "2.00")], [("b", "2.50"), ("c", "3.00")]]
+    rows = [{"url": url, "price": price} for day in days for url, price in day]
+    task = sandbox.control.add_task(rows=rows, lots=[2])
+    dag = example("webcollect_keyed_load")
+    dag.get_task("land").settle = 0
+    conf = {
+        "collection_task_id": task["task_id"],
+        "destination": destination,
+        "warehouse_conn_id": "warehouse",
+    }
+    run_dag(dag, conf)
+    assert table(database, "url, price") == days[0]
+    sandbox.control.grow(task["task_id"], 2)
+    run = run_dag(dag, conf)
+
+    assert run.states == {"land": "success", "load": "success"}
+    assert table(database, "url, price") == [("a", "1.00"), ("b", "2.50"), ("c", "3.00")]

@@ -1,0 +1,384 @@
+"""The transfer to tables of Delta Lake: what it lands, reports and refuses, read by their own reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, Asset
+
+from airflow_provider_webcollect.assets import LandingEvent
+from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.operators.webcollect import (
+    WebCollectAcceptLandingOperator,
+    WebCollectCleanLandingOperator,
+    WebCollectVerifyLandingOperator,
+)
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.airflow.dag_runs import make_dag, run_tasks
+from tests.airflow.executions import execute
+from tests.airflow.landings import (
+    RETRIES,
+    land,
+    landed,
+    make_transfer,
+    manifest,
+    table_rows,
+    transfer,
+)
+from tests.airflow.test_checks import CHECKS
+
+if TYPE_CHECKING:
+    from airflow_provider_webcollect.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.usefixtures("airflow_database", "connected"),
+    pytest.mark.webcollect_sandbox(enforce_limits=False),
+]
+
+TABLE: dict[str, Any] = {"table_format": "delta"}
+GROWING: dict[str, Any] = {**TABLE, "mode": "incremental"}
+
+
+def files_of(destination: str) -> list[str]:
+    """Return the URIs of the files that have the table's rows."""
+    return [f"file://{path}" for path in deltalake.DeltaTable(destination).file_uris()]
+
+
+def versions_of(destination: str) -> list[dict[str, Any]]:
+    """Return what the table's log says of its commits, the first one first."""
+    return deltalake.DeltaTable(destination).history()[::-1]
+
+
+class TestRows:
+    def test_every_row_is_in_the_table_once_and_the_run_in_its_log(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        run = land(destination, source, max_part_bytes=1, **TABLE)
+
+        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
+        (commit,) = versions_of(destination)
+        assert commit["webcollect.run"].endswith(f".land {run.run_id}")
+        assert (commit["webcollect.collection_task_id"], commit["webcollect.rows"]) == (
+            source["task_id"],
+            "400",
+        )
+
+    def test_a_run_adds_what_is_new_and_one_without_news_commits_nothing(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, **GROWING)
+        sandbox.control.grow(source["task_id"], 30)
+        transfer(destination, source, **GROWING)
+        with pytest.raises(AirflowSkipException):
+            transfer(destination, source, skip_if_nothing_new=True, **GROWING)
+
+        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
+        assert [commit.get("webcollect.rows") for commit in versions_of(destination)][:2] == ["400", "30"]
+
+    @pytest.mark.parametrize("native", [True, False])
+    def test_the_format_may_be_a_template(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str, native: bool
+    ) -> None:
+        def to(folder: str, kind: str | None) -> None:
+            run_tasks(
+                lambda: make_transfer(f"{destination}/{folder}", source, table_format="{{ params.kind }}"),
+                params={"kind": kind},
+                render_template_as_native_obj=native,
+            )
+
+        to("table", "delta")
+        to("folder", None if native else "")
+
+        rows = sandbox.control.true_rows(source["task_id"])
+        assert table_rows(f"{destination}/table") == rows
+        # JSON lines are the default of folders, as Parquet is that of tables
+        assert landed(f"{destination}/folder") == rows
+
+    def test_each_of_many_sources_has_a_table(self, sandbox: Sandbox, destination: str) -> None:
+        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
+        summary = transfer(destination, sources=tasks, **TABLE)
+
+        assert [each["manifest"] for each in summary["sources"]] == [
+            f"{destination}/{task}" for task in tasks
+        ]
+        for task in tasks:
+            assert table_rows(f"{destination}/{task}") == sandbox.control.true_rows(task)
+
+    def test_the_partition_of_a_run_is_a_column_of_the_table(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        for day in ("2026-01-01", "2026-01-02"):
+            transfer(destination, source, partition=f"dt={day}", **GROWING)
+            sandbox.control.grow(source["task_id"], 30)
+
+        days = [row["dt"] for row in table_rows(destination)]
+        assert (days.count("2026-01-01"), days.count("2026-01-02")) == (400, 30)
+        with pytest.raises(AirflowFailException, match="is partitioned by dt, and `partition` says hour"):
+            transfer(destination, source, partition="hour=07", **GROWING)
+        assert deltalake.DeltaTable(destination).metadata().partition_columns == ["dt"]
+
+
+class TestRetries:
+    def test_a_retry_goes_on_after_what_is_safe(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        # the third page breaks the first try
+        sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
+        run = land(destination, source, max_part_bytes=1, **TABLE, **RETRIES)
+
+        assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
+        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
+        offsets = [int(request["query"]["offset"]) for request in sandbox.control.requests("/data/all")]
+        assert [offset for offset in offsets if not offset] == [offsets[0], offsets[-1]]
+
+    def test_a_retry_after_the_commit_commits_nothing_again(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        sandbox.control.fail("/data/markexported", status=400, code="TaskExecuting")
+        summary = transfer(destination, source, tries=2, mark_exported=True, **TABLE)
+
+        assert (summary["rows"], sandbox.control.task(source["task_id"])["exported"]) == (400, True)
+        assert len(table_rows(destination)) == 400
+        first, *others = (commit["webcollect.rows"] for commit in versions_of(destination))
+        # those have what became of the mark
+        assert (first, {*others}) == ("400", {"0"})
+
+    def test_a_cleared_run_reports_its_own_rows_again_and_adds_none(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        first, cleared = (transfer(destination, source, run_id="run", **GROWING) for _ in range(2))
+
+        assert cleared["uris"] == first["uris"] == files_of(destination)
+        assert len(versions_of(destination)) == 1
+
+    def test_a_cleared_run_reports_none_of_the_rows_of_its_successor(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        first = transfer(destination, source, run_id="first", **GROWING)
+        sandbox.control.grow(source["task_id"], 30)
+        second = transfer(destination, source, run_id="second", **GROWING)
+        cleared = transfer(destination, source, run_id="first", **GROWING)
+
+        assert cleared["uris"] == first["uris"]
+        assert sorted([*first["uris"], *second["uris"]]) == sorted(files_of(destination))
+        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
+
+    def test_another_run_is_refused_or_replaces_the_rows(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, run_id="first", **TABLE)
+        with pytest.raises(AirflowFailException, match="holds what run first of"):
+            transfer(destination, source, **TABLE)
+        sandbox.control.grow(source["task_id"], 30)
+        transfer(destination, source, if_exists="overwrite", **TABLE)
+
+        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
+        # those before can be read as long as nobody has removed their files
+        assert deltalake.DeltaTable(destination, version=0).to_pyarrow_table().num_rows == 400
+
+
+class TestReports:
+    def test_the_result_names_the_table_instead_of_a_manifest(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        summary = land(destination, source, max_part_bytes=1, **TABLE).xcoms["land"]
+        sizes = [Path(uri.removeprefix("file://")).stat().st_size for uri in summary["uris"]]
+
+        assert sorted(summary["uris"]) == sorted(files_of(destination))
+        assert {key: summary[key] for key in ("destination", "manifest", "rows", "parts", "bytes")} == {
+            "destination": destination,
+            "manifest": destination,
+            "rows": 400,
+            "parts": 4,
+            "bytes": sum(sizes),
+        }
+
+    def test_the_event_has_the_keys_that_it_has_for_a_folder(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        def reported(folder: str, **options: Any) -> dict[str, Any]:
+            asset, event = Asset(folder), SimpleNamespace(extra={})
+            operator = make_transfer(folder, source, mode="incremental", outlets=[asset], **options)
+            execute(operator, outlet_events={asset: event})
+            extra: dict[str, Any] = event.extra
+            return extra
+
+        of_folder, of_table = (
+            reported(f"{destination}/{name}", file_format="parquet", **options)
+            for name, options in (("folder", {}), ("table", TABLE))
+        )
+
+        different = {"destination", "manifest", "uris", "objects", "duration"}
+        assert of_table.keys() == of_folder.keys()
+        assert {key for key in of_table if of_table[key] != of_folder[key]} == different
+        event = LandingEvent.of(of_table)
+        assert event is not None
+        assert event.all_manifests() == [f"{destination}/table"]
+        assert read_landing(event.all_manifests()[0]).manifest.rows == 400
+
+    def test_the_table_is_the_outlet_where_none_is_given(self, destination: str) -> None:
+        with make_dag():
+            assert make_transfer(destination, {"task_id": "t"}, **TABLE).outlets == [Asset(destination)]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"table_format": "hudi"}, "`table_format` is 'hudi'"),
+            ({"table_format": "delta", "file_format": "csv"}, "`file_format` is 'csv'.*goes with 'parquet'"),
+            ({"table_format": "delta", "column_types": {"a": "int"}}, "`column_types"),
+        ],
+    )
+    def test_wrong_arguments_fail_while_the_dag_is_parsed(
+        self, arguments: dict[str, Any], message: str
+    ) -> None:
+        with make_dag(), pytest.raises(InvalidArgument, match=message):
+            make_transfer("s3://bucket/prices", {"task_id": "t"}, **arguments)
+
+    def test_rendered_ones_fail_before_anything_is_sent(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        with pytest.raises(AirflowFailException, match="`table_format` is 'hudi'"):
+            transfer(destination, source, table_format="{{ 'hudi' }}")
+
+        assert sandbox.control.requests() == []
+
+    def test_a_folder_with_a_landing_takes_no_table(self, source: dict[str, Any], destination: str) -> None:
+        transfer(destination, source, file_format="parquet", mode="incremental")
+        with pytest.raises(AirflowFailException, match=r"holds a landing that is no table"):
+            transfer(destination, source, **GROWING)
+
+        assert not Path(destination.removeprefix("file://"), "_delta_log").exists()
+        assert manifest(destination)["rows"] == 400
+
+    def test_a_table_takes_no_landing_of_a_folder(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, **GROWING)
+        sandbox.control.grow(source["task_id"], 30)
+        with pytest.raises(AirflowFailException, match=r"holds files that no landing wrote \(_delta_log/"):
+            transfer(destination, source, file_format="parquet", mode="incremental")
+
+        assert len(table_rows(destination)) == 400
+        assert not Path(destination.removeprefix("file://"), "_manifest.json").exists()
+
+    def test_a_table_that_others_fill_stays_as_it_is(self, source: dict[str, Any], destination: str) -> None:
+        import pyarrow as pa
+
+        deltalake.write_deltalake(destination, pa.table({"id": ["1"]}))
+        with pytest.raises(AirflowFailException, match="a table with rows that no landing has written"):
+            transfer(destination, source, **GROWING)
+
+        assert table_rows(destination) == [{"id": "1"}]
+
+    def test_another_source_is_refused(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        other = sandbox.control.add_task(lots=[5])
+        transfer(destination, source, **GROWING)
+        with pytest.raises(
+            AirflowFailException, match=f"holds .*{source['task_id']}.* not .*{other['task_id']}"
+        ):
+            transfer(destination, other, **GROWING)
+
+        assert len(table_rows(destination)) == 400
+
+
+class TestRowsThatFailTheirChecks:
+    @pytest.fixture
+    def changed(self, sandbox: Sandbox, destination: str) -> dict[str, Any]:
+        """A task whose first 30 rows are in the table; the prices of 20 more are empty."""
+        task = sandbox.control.add_task(lots=[30])
+        transfer(destination, task, **GROWING)
+        sandbox.control.grow(task["task_id"], 20)
+        sandbox.control.change_rows(task["task_id"], "price", "empty", from_row=30)
+        return task
+
+    @pytest.mark.parametrize("on_failed_checks", ["fail", "quarantine"])
+    def test_they_are_none_of_the_tables_until_a_person_accepts_them(
+        self, sandbox: Sandbox, changed: dict[str, Any], destination: str, on_failed_checks: str
+    ) -> None:
+        options = {**GROWING, "checks": CHECKS, "on_failed_checks": on_failed_checks}
+        run = land(destination, changed, **options)
+        assert run.states == {"land": "failed" if on_failed_checks == "fail" else "success"}
+        assert len(table_rows(destination)) == 30
+
+        accepted = execute(WebCollectAcceptLandingOperator(task_id="accept", destination=destination))
+        summary = transfer(destination, changed, **GROWING)
+
+        assert (accepted["rows"], accepted["run_id"]) == (20, run.run_id)
+        assert table_rows(destination) == sandbox.control.true_rows(changed["task_id"])
+        assert (summary["rows"], len(summary["uris"])) == (20, 1)
+
+    def test_discarded_ones_are_left_out(
+        self, sandbox: Sandbox, changed: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, changed, checks=CHECKS, on_failed_checks="quarantine", run_id="bad", **GROWING)
+        execute(
+            WebCollectAcceptLandingOperator(
+                task_id="discard", destination=destination, run_id="bad", decision="discard"
+            )
+        )
+        sandbox.control.grow(changed["task_id"], 5)
+        transfer(destination, changed, **GROWING)
+
+        rows = sandbox.control.true_rows(changed["task_id"])
+        assert table_rows(destination) == [*rows[:30], *rows[50:]]
+
+
+class TestOperatorsOnTables:
+    def test_verify_says_what_has_landed_and_names_damage(
+        self, source: dict[str, Any], destination: str
+    ) -> None:
+        run = run_tasks(
+            lambda: make_transfer(destination, source, max_part_bytes=1, **TABLE),
+            lambda: WebCollectVerifyLandingOperator(
+                task_id="verify", destination="{{ ti.xcom_pull('land')['manifest'] }}"
+            ),
+        )
+        verified = run.xcoms["verify"]
+        assert (verified["destination"], verified["rows"], verified["parts"]) == (destination, 400, 4)
+
+        gone = Path(files_of(destination)[0].removeprefix("file://"))
+        gone.unlink()
+        with pytest.raises(AirflowFailException, match=f"{gone.name} is missing"):
+            execute(WebCollectVerifyLandingOperator(task_id="verify", destination=destination))
+
+    def test_clean_removes_what_no_version_of_the_table_needs(
+        self, sandbox: Sandbox, source: dict[str, Any], destination: str
+    ) -> None:
+        transfer(destination, source, **TABLE)
+        transfer(destination, source, if_exists="overwrite", **TABLE)
+        folder = Path(destination.removeprefix("file://"))
+        left = folder / "part-00009-0badcafe.parquet"
+        left.write_bytes(b"rows")
+        then = time.time() - 2 * 24 * 60 * 60
+        for file in folder.rglob("*.*"):
+            os.utime(file, (then, then))
+
+        cleaned = execute(WebCollectCleanLandingOperator(task_id="clean", destination=destination))
+
+        assert (cleaned["files"], left.exists()) == (1, False)
+        assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
+        assert deltalake.DeltaTable(destination, version=0).to_pyarrow_table().num_rows == 400
+
+
+def test_no_credentials_are_in_the_log_of_a_table(source: dict[str, Any], destination: str) -> None:
+    transfer(destination, source, **GROWING)
+
+    (commit,) = versions_of(destination)
+    assert {key for key in commit if key.startswith("webcollect.")} == {
+        "webcollect.collection_task_id",
+        "webcollect.run",
+        "webcollect.rows",
+        "webcollect.next_offset",
+    }
+    assert "token" not in json.dumps(commit, default=str)

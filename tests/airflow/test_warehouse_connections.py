@@ -1,0 +1,216 @@
+"""Which destination of dlt a connection is: what each type of connection gives, without any warehouse."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.models import Connection
+
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from airflow_provider_webcollect.transfers.warehouses import Warehouse, warehouse_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A connection of the type, and the credentials that dlt gets.
+KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
+    ("duckdb", {"host": "/data/shop.duckdb"}, {}, "duckdb", "/data/shop.duckdb"),
+    (
+        "postgres",
+        {"host": "db", "schema": "shop", "login": "me", "password": "p"},
+        {"sslmode": "require", "connect_timeout": "9", "cursor": "dictcursor"},
+        "postgres",
+        {
+            "host": "db",
+            "port": 5432,
+            "database": "shop",
+            "username": "me",
+            "password": "p",
+            "connect_timeout": 9,
+            "query": {"sslmode": "require"},
+        },
+    ),
+    (
+        "redshift",
+        {"host": "r.amazonaws.com", "schema": "shop", "login": "me", "password": "p", "port": 5440},
+        {},
+        "redshift",
+        {
+            "host": "r.amazonaws.com",
+            "port": 5440,
+            "database": "shop",
+            "username": "me",
+            "password": "p",
+            "query": {},
+        },
+    ),
+    (
+        "snowflake",
+        {"login": "me", "password": "p", "schema": "public"},
+        {"account": "ab123", "region": "eu-west-1", "database": "SHOP", "warehouse": "WH", "role": "R"},
+        "snowflake",
+        {
+            "host": "ab123.eu-west-1",
+            "database": "SHOP",
+            "username": "me",
+            "warehouse": "WH",
+            "role": "R",
+            "password": "p",
+        },
+    ),
+    (
+        "snowflake",
+        {"login": "me", "password": "phrase"},
+        {"extra__snowflake__account": "ab123", "database": "SHOP", "private_key_file": "/keys/k.p8"},
+        "snowflake",
+        {
+            "host": "ab123",
+            "database": "SHOP",
+            "username": "me",
+            "private_key_path": "/keys/k.p8",
+            "private_key_passphrase": "phrase",
+        },
+    ),
+    (
+        "snowflake",
+        {"login": "me"},
+        {
+            "account": "ab123",
+            "database": "SHOP",
+            "private_key_content": base64.b64encode(b"-----BEGIN PRIVATE KEY-----\n").decode(),
+        },
+        "snowflake",
+        {
+            "host": "ab123",
+            "database": "SHOP",
+            "username": "me",
+            "private_key": "-----BEGIN PRIVATE KEY-----\n",
+        },
+    ),
+    (
+        "google_cloud_platform",
+        {},
+        {"project": "shop", "keyfile_dict": json.dumps({"project_id": "keys", "private_key": "k"})},
+        "bigquery",
+        {"project_id": "keys", "private_key": "k"},
+    ),
+    ("google_cloud_platform", {}, {"project": "shop"}, "bigquery", {"project_id": "shop"}),
+    ("google_cloud_platform", {}, {}, "bigquery", None),
+    (
+        "databricks",
+        {"host": "https://adb.azuredatabricks.net/", "password": "dapi"},
+        {"http_path": "/sql/1.0/warehouses/1", "catalog": "main"},
+        "databricks",
+        {
+            "server_hostname": "adb.azuredatabricks.net",
+            "http_path": "/sql/1.0/warehouses/1",
+            "catalog": "main",
+            "access_token": "dapi",
+        },
+    ),
+    (
+        "databricks",
+        {"host": "adb.azuredatabricks.net", "login": "id", "password": "secret"},
+        {"http_path": "/sql", "catalog": "main", "service_principal_oauth": True},
+        "databricks",
+        {
+            "server_hostname": "adb.azuredatabricks.net",
+            "http_path": "/sql",
+            "catalog": "main",
+            "client_id": "id",
+            "client_secret": "secret",
+        },
+    ),
+    (
+        "clickhouse",
+        {"host": "ch", "login": "me", "password": "p", "schema": "shop"},
+        {"secure": True},
+        "clickhouse",
+        {
+            "host": "ch",
+            "port": 9440,
+            "http_port": 8443,
+            "username": "me",
+            "password": "p",
+            "database": "shop",
+            "secure": 1,
+        },
+    ),
+]
+#: Where dlt declares what credentials have.
+SPECS = {
+    "postgres": "postgres.configuration.PostgresCredentials",
+    "redshift": "redshift.configuration.RedshiftCredentials",
+    "snowflake": "snowflake.configuration.SnowflakeCredentialsWithoutDefaults",
+    "databricks": "databricks.configuration.DatabricksCredentials",
+    "clickhouse": "clickhouse.configuration.ClickHouseCredentials",
+}
+
+
+def of(conn_type: str, extra: dict[str, Any] | None = None, **fields: Any) -> Warehouse:
+    connection = Connection(conn_id="wh", conn_type=conn_type, extra=json.dumps(extra or {}), **fields)
+    return warehouse_of(connection)
+
+
+@pytest.mark.parametrize(("conn_type", "fields", "extra", "kind", "credentials"), KNOWN)
+def test_each_type_gives_a_destination_with_its_credentials(
+    conn_type: str, fields: dict[str, Any], extra: dict[str, Any], kind: str, credentials: Any
+) -> None:
+    warehouse = of(conn_type, extra, **fields)
+
+    assert (warehouse.kind, warehouse.credentials) == (kind, credentials)
+    destination = warehouse.destination(staging_dataset_name_layout="%s_staging")
+    assert destination.destination_name == kind
+    if kind in SPECS:
+        module, _, name = SPECS[kind].rpartition(".")
+        spec = getattr(importlib.import_module(f"dlt.destinations.impl.{module}"), name)
+        assert credentials.keys() <= {*spec.get_resolvable_fields()}
+
+
+def test_the_project_and_the_location_of_bigquery_are_options() -> None:
+    warehouse = of("google_cloud_platform", {"project": "shop", "location": "EU"})
+
+    assert warehouse.options == {"project_id": "shop", "location": "EU"}
+    assert of("google_cloud_platform").options == {}
+
+
+def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "key.json"
+    file.write_text('{"project_id": "keys"}')
+
+    assert of("google_cloud_platform", {"key_path": str(file)}).credentials == {"project_id": "keys"}
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields", "extra", "rule"),
+    [
+        ("duckdb", {}, {}, "its `host`, the path of DuckDB's file, is missing"),
+        ("postgres", {"host": "db", "login": "me"}, {}, "its `schema`, the name of the database, is missing"),
+        ("postgres", {"host": "db", "login": "me"}, {"iam": True}, "its extra has `iam`"),
+        ("snowflake", {"login": "me"}, {"account": "a"}, "its `database` is missing"),
+        ("databricks", {"host": "h"}, {"http_path": "/sql", "catalog": "c"}, "its token is missing"),
+        ("google_cloud_platform", {}, {"keyfile_dict": "{hunter2"}, "is not the JSON of a service account"),
+        ("google_cloud_platform", {}, {"key_path": "/nowhere"}, "is not the JSON of a service account"),
+        ("google_cloud_platform", {}, {"impersonation_chain": "a"}, "its extra has `impersonation_chain`"),
+        ("clickhouse", {}, {}, "its `host` is missing"),
+    ],
+)
+def test_what_is_missing_or_unknown_to_dlt_is_an_error(
+    conn_type: str, fields: dict[str, Any], extra: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        of(conn_type, extra, **fields)
+
+    assert str(refused.value) == f"`warehouse_conn_id` is 'wh'; {rule}" or rule in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is refused.value.__context__ is None
+
+
+def test_its_repr_has_no_credentials() -> None:
+    warehouse = of("postgres", host="db", schema="shop", login="me", password="hunter2")
+
+    assert repr(warehouse) == "<Warehouse postgres>"

@@ -1,0 +1,41 @@
+"""Databases to load into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.landing.loading.databases import Database, Landing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one process start PostgreSQL."""
+    for item in items:
+        if "postgresql" in getattr(item, "fixturenames", ()) or "database" in getattr(
+            item, "fixturenames", ()
+        ):
+            item.add_marker(pytest.mark.xdist_group("postgresql"))
+
+
+@pytest.fixture
+def in_duckdb(tmp_path: Path) -> Database:
+    """A DuckDB file."""
+    return Database("duckdb", str(tmp_path / "shop.duckdb"))
+
+
+@pytest.fixture(params=["duckdb", "postgres"])
+def database(request: pytest.FixtureRequest) -> Database:
+    """Each kind of database."""
+    if request.param == "duckdb":
+        return request.getfixturevalue("in_duckdb")  # type: ignore[no-any-return]
+    return Database("postgres", f"postgresql://{request.getfixturevalue('postgresql').address}")
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Landing:
+    """A landing that nothing has landed in yet."""
+    return Landing(tmp_path)

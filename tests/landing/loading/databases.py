@@ -1,0 +1,127 @@
+"""Databases that landings are loaded into, and landings to load."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import psycopg2
+
+from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run
+from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.tables import check_table_format, landing_folder
+from tests.landing.pages import PAGE, make_job, serving
+from tests.landing.storages import local
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_numbers = itertools.count(1)
+OWN = (loading.LANDING, loading.PART, loading.ROW)
+
+
+@dataclass
+class Database:
+    """A database that is really there.
+
+    :param kind: ``duckdb`` or ``postgres``.
+    :param address: a path, or a URL.
+    :param table: with its dataset, which no other test uses.
+    """
+
+    kind: str
+    address: str
+    table: str = field(default_factory=lambda: f"shop_{next(_numbers)}.prices")
+
+    def destination(self, **options: Any) -> Any:
+        """Return dlt's destination."""
+        from dlt import destinations
+
+        return getattr(destinations, self.kind)(credentials=self.address, **options)
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Execute a statement, and return its rows."""
+        connect = duckdb.connect if self.kind == "duckdb" else psycopg2.connect
+        connection = connect(self.address)
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            rows = cursor.fetchall() if cursor.description else []
+            connection.commit()
+        finally:
+            connection.close()
+        return rows
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        """Return the rows of the table, in the order of the landing; of all columns but ours."""
+        names = ", ".join(columns or self.columns())
+        return self.query(f"select {names} from {self.table} order by {loading.ROW}")
+
+    def columns(self) -> list[str]:
+        """Return the columns of the table but ours."""
+        dataset, _, table = self.table.partition(".")
+        found = self.query(
+            f"select column_name from information_schema.columns where table_schema = '{dataset}'"
+            f" and table_name = '{table}' order by ordinal_position"
+        )
+        return [name for (name,) in found if name not in OWN]
+
+    def schemas(self) -> set[str]:
+        """Return the schemas that are of the table's dataset."""
+        dataset = self.table.partition(".")[0]
+        found = self.query("select schema_name from information_schema.schemata")
+        return {name for (name,) in found if name == dataset or name.startswith(f"{dataset}_")}
+
+
+class Landing:
+    """A landing of chosen rows, each page a part of its own.
+
+    :param table_format: of the table that it is; None for a folder.
+    :ivar source: the rows that the source has.
+    """
+
+    def __init__(
+        self, parent: Path, rows: list[dict[str, Any]] | None = None, table_format: str | None = None
+    ) -> None:
+        storage = local(parent)
+        self.folder = landing_folder(storage.fs, storage.new_folder(), table_format=table_format)
+        self._format = make_format(check_table_format(table_format, None))
+        self.source = rows or []
+        self._runs = itertools.count(1)
+
+    def land(self, *rows: dict[str, Any], **options: Any) -> None:
+        """Add rows to the source, and land what is new."""
+        self.source += rows
+        run_job(
+            make_job(
+                serving(self.source, PAGE),
+                folder=self.folder,
+                run=Run(dag_id="d", task_id="t", run_id=f"run {next(self._runs)}"),
+                **{"max_part_bytes": 1, "mode": "incremental", "file_format": self._format, **options},
+            )
+        )
+
+    def read(self) -> LandedData:
+        """Read what has landed."""
+        return read_landing(self.folder.root)
+
+    def load(self, database: Database, write_disposition: str = "append", key: Any = None) -> int:
+        """Load it, and return how many parts were loaded."""
+        options = make_load_options(write_disposition, key)
+        return len(loading.load(self.read(), options, database.table, database.destination))
+
+
+def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:
+    """Return a row: one of a product at a time."""
+    return {"url": f"/{number if key is None else key}", "n": str(number), **more}
+
+
+def products(first: int, count: int, keys: int = 1000) -> list[dict[str, Any]]:
+    """Return rows, of no more than that number of products."""
+    return [product(number, number % keys) for number in range(first, first + count)]

@@ -1,0 +1,177 @@
+"""Random histories of loads that are killed, or fail, in the place of any statement or commit.
+
+The landing grows, and is landed anew; loads are left out, killed, and repeated in other processes that know
+nothing of each other. At the end the table has what plain Python makes of the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import ALL_HISTORIES
+from tests.landing.loading.databases import Database, Landing, products
+from tests.landing.loading.loader import FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HISTORIES, LONGEST = (50, 8) if ALL_HISTORIES else (1, 2)
+#: What is tried for every commit.
+SAMPLE = {("postgres", "append")}
+#: More than the statements and commits of most loads.
+STATEMENTS = 60
+KEYS = 9
+
+
+@pytest.fixture(scope="module")
+def loader() -> Iterator[subprocess.Popen[str]]:
+    """A process that loads in forks of itself."""
+    with running_loader() as process:
+        yield process
+
+
+@contextlib.contextmanager
+def running_loader() -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", "tests.landing.loading.loader"]
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process
+    process.communicate(timeout=60)
+
+
+class History:
+    """What happens to a landing and the table that it is loaded into.
+
+    :ivar ended: how often loads have ended as they did.
+    """
+
+    def __init__(
+        self, chance: random.Random, landing: Landing, database: Database, loader: Any, disposition: str
+    ) -> None:
+        self.chance, self.landing, self.database, self.loader = chance, landing, database, loader
+        self.disposition = disposition
+        self.ever: list[dict[str, Any]] = []
+        self.ended: Counter[int] = Counter()
+
+    def happen(self) -> None:
+        """Let some things happen, and then a load succeed that nothing disturbs."""
+        self.grow()
+        for _ in range(self.chance.randint(2, LONGEST)):
+            self.chance.choice(self.things())()
+        self.grow()
+        assert self.load(0) == 0
+        self.check()
+        assert self.load(0) == 0
+        self.check()
+
+    def things(self) -> list[Callable[[], object]]:
+        disturbed = [self.disturbed_load] * 3
+        # by keys, what a load before the end of the source has left stays
+        return [self.grow, self.grow, *disturbed, *([] if self.disposition == "merge" else [self.reset])]
+
+    def grow(self) -> None:
+        count = self.chance.randint(1, 12)
+        rows = products(len(self.ever), count, KEYS)
+        if self.chance.random() < 0.3:
+            rows[-1][f"column_{len(self.ever)}"] = "x"
+        self.ever += rows
+        self.landing.land(*rows)
+
+    def reset(self) -> None:
+        """Land other rows in place of those that were there."""
+        self.landing.source.clear()
+        rows = products(len(self.ever), self.chance.randint(0, 7), KEYS)
+        self.ever += rows
+        self.landing.land(*rows, on_reset="full")
+
+    def disturbed_load(self) -> None:
+        self.load(self.chance.randint(1, STATEMENTS))
+
+    def load(self, at: int) -> int:
+        """Load, and return how that ended."""
+        order = {
+            "kind": self.database.kind,
+            "address": self.database.address,
+            "table": self.database.table,
+            "root": self.landing.folder.root,
+            "write_disposition": self.disposition,
+            "key": "url" if self.disposition == "merge" else None,
+            "at": at,
+            "kill": self.chance.random() < 0.7,
+        }
+        self.loader.stdin.write(json.dumps(order) + "\n")
+        self.loader.stdin.flush()
+        status = int(self.loader.stdout.readline())
+        assert status in {0, -signal.SIGKILL, FAILED}
+        self.ended[status] += 1
+        return status
+
+    def check(self) -> None:
+        rows = [(row["url"], row["n"]) for row in self.landing.source]
+        if self.disposition == "merge":
+            rows = sorted({url: (url, n) for url, n in rows}.values())
+            assert sorted(self.database.rows("url", "n")) == rows
+        else:
+            assert self.database.rows("url", "n") == rows
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("disposition", ["append", "merge"])
+def test_the_table_has_what_plain_python_makes_of_the_rows(
+    database: Database, tmp_path: Path, loader: subprocess.Popen[str], disposition: str
+) -> None:
+    if not ALL_HISTORIES and (database.kind, disposition) not in SAMPLE:
+        pytest.skip("is left to the night")
+    ended: Counter[int] = Counter()
+    for seed in range(HISTORIES):
+        own = Database(database.kind, database.address)
+        history = History(random.Random(f"{seed}"), Landing(tmp_path), own, loader, disposition)
+        history.happen()
+        ended += history.ended
+    assert HISTORIES == 1 or {0, -signal.SIGKILL, FAILED} <= ended.keys()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not ALL_HISTORIES, reason="takes minutes")
+@pytest.mark.parametrize("disposition", ["append", "merge"])
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "failed"])
+def test_a_load_that_ends_at_any_statement_is_repeated(
+    database: Database, tmp_path: Path, loader: subprocess.Popen[str], disposition: str, kill: bool
+) -> None:
+    # dlt itself repeats some of what has failed
+    for at in range(1, STATEMENTS, 1 if kill else 3):
+        own = Database(database.kind, database.address)
+        history = History(random.Random("1"), Landing(tmp_path), own, loader, disposition)
+        history.grow()
+        assert history.load(0) == 0
+        history.grow()
+        history.chance = Always(0.0 if kill else 1.0)  # type: ignore[assignment]
+        status = history.load(at)
+        assert history.load(0) == 0
+        history.check()
+        if kill and status == 0:
+            break
+    assert at > 20
+
+
+class Always:
+    """Chance that always says the same."""
+
+    def __init__(self, number: float) -> None:
+        self._number = number
+
+    def random(self) -> float:
+        return self._number

@@ -1,0 +1,364 @@
+"""Loads of a landing into databases: what the table then has, whatever happened before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dlt
+import pytest
+from deltalake import DeltaTable
+
+from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.errors import (
+    ColumnsCollide,
+    ExtraMissing,
+    KeyMissing,
+    LandingDamaged,
+    LoadFailed,
+    NoSnapshot,
+    RowsRewritten,
+)
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.options import check_table, make_load_options
+from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.landing.loading.databases import Database, Landing, product, products
+
+if TYPE_CHECKING:
+    from tests.postgresql import PostgreSQL
+
+
+def as_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["url"], row["n"]) for row in rows]
+
+
+def latest(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the last row of each product."""
+    return sorted({row["url"]: (row["url"], row["n"]) for row in rows}.values())
+
+
+class TestTables:
+    """Landings that are tables of Delta Lake."""
+
+    def test_what_is_new_in_a_table_is_loaded_once(self, tmp_path: Path, in_duckdb: Database) -> None:
+        landing = Landing(tmp_path, table_format="delta")
+        for first in (0, 12):
+            landing.land(*products(first, 12, keys=7))
+            landing.load(in_duckdb, "merge", "url")
+        assert landing.load(in_duckdb, "merge", "url") == 0
+        assert sorted(in_duckdb.rows("url", "n")) == latest(landing.source)
+
+    def test_parts_that_others_have_rewritten_are_no_loss_if_they_were_loaded(
+        self, tmp_path: Path, in_duckdb: Database
+    ) -> None:
+        landing = Landing(tmp_path, table_format="delta")
+        landing.land(*products(0, 12))
+        landing.load(in_duckdb)
+        DeltaTable(landing.folder.root).optimize.compact()
+        landing.land(*products(12, 3))
+        assert landing.load(in_duckdb) == 1
+        assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+        DeltaTable(landing.folder.root).optimize.compact()
+        with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
+            landing.load(Database("duckdb", str(tmp_path / "other.duckdb")))
+
+
+class TestEveryDatabase:
+    def test_append_loads_each_row_once(self, landing: Landing, database: Database) -> None:
+        landing.land(*products(0, 12))
+        assert landing.load(database) == 3
+        assert landing.load(database) == 0
+        landing.land(*products(12, 3))
+
+        assert landing.load(database) == 1
+        assert database.rows("url", "n") == as_rows(landing.source)
+        landed = landing.read()
+        places = [
+            (landed.uri, part.name, row)
+            for part in landed.manifest.parts
+            for row in range(part.start_offset, part.next_offset)
+        ]
+        assert database.rows(*("_webcollect_landing", "_webcollect_part", "_webcollect_row")) == places
+        # nothing of the work is left beside the dataset
+        assert database.schemas() == {database.table.partition(".")[0]}
+
+    def test_merge_keeps_the_latest_row_of_each_key(self, landing: Landing, database: Database) -> None:
+        landing.land(*products(0, 12, keys=7))
+        landing.load(database, "merge", "url")
+        landing.land(*products(12, 6, keys=4), product(18, 99))
+
+        assert landing.load(database, "merge", "url") == 2
+        assert sorted(database.rows("url", "n")) == latest(landing.source)
+
+    @pytest.mark.parametrize(("disposition", "key"), [("append", None), ("merge", "url")])
+    def test_a_load_that_ended_before_it_was_recorded_is_repeated(
+        self, landing: Landing, database: Database, disposition: str, key: str | None
+    ) -> None:
+        landing.land(*products(0, 7, keys=5))
+        landing.load(database, disposition, key)
+        # what a kill right before leaves
+        database.query(f"delete from {database.table.partition('.')[0]}._dlt_loads")
+        landing.land(*products(7, 2, keys=5))
+
+        assert landing.load(database, disposition, key) == 3
+        whole = as_rows(landing.source) if key is None else latest(landing.source)
+        assert sorted(database.rows("url", "n")) == sorted(whole)
+
+    def test_replace_leaves_the_rows_of_the_landing(self, landing: Landing, database: Database) -> None:
+        landing.land(*products(0, 7))
+        landing.load(database, "replace")
+        landing.source.clear()
+        landing.land(*products(50, 6), on_reset="full")
+
+        assert landing.load(database, "replace") == 2
+        assert database.rows("url", "n") == as_rows(products(50, 6))
+
+
+class TestAppend:
+    def test_rows_that_a_landing_has_no_more_leave_the_table(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*products(0, 7))
+        landing.load(in_duckdb)
+        landing.source.clear()
+        landing.land(*products(50, 3), on_reset="full")
+        landing.load(in_duckdb)
+
+        assert in_duckdb.rows("url", "n") == as_rows(products(50, 3))
+
+    def test_other_landings_keep_their_rows(
+        self, landing: Landing, in_duckdb: Database, tmp_path: Path
+    ) -> None:
+        other = Landing(tmp_path)
+        other.land(*products(100, 4))
+        other.load(in_duckdb)
+        landing.land(*products(0, 3))
+        landing.load(in_duckdb)
+        landing.land(product(9), mode="full", if_exists="overwrite", on_reset="fail")
+        landing.load(in_duckdb)
+
+        assert sorted(in_duckdb.rows("n")) == sorted((row["n"],) for row in [*landing.source, *other.source])
+
+    def test_a_table_that_was_dropped_is_loaded_again(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(*products(0, 7))
+        landing.load(in_duckdb)
+        in_duckdb.query(f"drop table {in_duckdb.table}")
+
+        assert landing.load(in_duckdb) == 2
+        assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+
+    def test_after_merges_it_has_all_rows_again(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(*products(0, 7, keys=2))
+        landing.load(in_duckdb)
+        landing.load(in_duckdb, "merge", ["url"])
+        assert sorted(in_duckdb.rows("url", "n")) == latest(landing.source)
+        landing.land(*products(7, 2, keys=2))
+        landing.load(in_duckdb)
+
+        assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+
+
+class TestColumns:
+    def test_columns_that_appear_later_are_added(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(*products(0, 2))
+        landing.load(in_duckdb)
+        landing.land(product(2), product(3, seller="Ann"), {"n": "4"})
+        landing.load(in_duckdb)
+
+        assert in_duckdb.rows() == [
+            ("/0", "0", None),
+            ("/1", "1", None),
+            ("/2", "2", None),
+            ("/3", "3", "Ann"),
+            (None, "4", None),
+        ]
+
+    def test_columns_of_parquet_keep_their_types(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(
+            {"url": "/0", "price": "1.50"},
+            file_format=make_format("parquet", column_types={"price": "decimal(12,2)"}),
+        )
+        landing.load(in_duckdb)
+
+        assert in_duckdb.rows("price") == [(Decimal("1.50"),)]
+
+    def test_names_are_those_that_dlt_makes_of_them(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land({"Url": "/0", "Prix unitaire (€)": "1", "2nd": "x"})
+        landing.load(in_duckdb)
+
+        assert in_duckdb.columns() == ["url", "prix_unitairex", "_2nd"]
+
+    def test_names_that_would_be_one_are_an_error(
+        self, landing: Landing, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        landing.land({"价格": "1", "名称": "tea"})
+        with pytest.raises(ColumnsCollide, match=r"价格.*SCHEMA__NAMING=direct"):
+            landing.load(in_duckdb)
+        monkeypatch.setenv("SCHEMA__NAMING", "direct")
+        landing.load(in_duckdb)
+
+        assert in_duckdb.columns() == ["价格", "名称"]
+
+
+class TestKeys:
+    @pytest.mark.parametrize("nothing", [{}, {"url": None}, {"url": " "}], ids=str)
+    def test_rows_without_a_key_are_named_and_nothing_is_loaded(
+        self, landing: Landing, in_duckdb: Database, nothing: dict[str, Any]
+    ) -> None:
+        landing.land(*products(0, 6), nothing | {"n": "6"}, nothing | {"n": "7"}, product(8))
+        part = landing.read().manifest.parts[1].name
+        said = rf"^2 of 4 rows of .*/{part} have nothing in a column of the key \(url\).*\"quarantine\""
+        with pytest.raises(KeyMissing, match=said) as missing:
+            landing.load(in_duckdb, "merge", "url")
+
+        assert missing.value.permanent
+        assert in_duckdb.columns() == []
+
+    def test_a_key_may_have_several_columns_and_odd_names(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*({"Shop": shop, "Product ID": "1", "n": shop} for shop in "abab"))
+        landing.load(in_duckdb, "merge", ["Shop", "Product ID"])
+
+        assert in_duckdb.rows("shop", "product_id", "_webcollect_row") == [("a", "1", 2), ("b", "1", 3)]
+
+
+class TestSnapshots:
+    def validity(self, database: Database) -> list[tuple[Any, ...]]:
+        columns = "url, n, _dlt_valid_to is null"
+        return database.query(f"select {columns} from {database.table} order by _dlt_valid_from, url")
+
+    def test_rows_begin_and_end_with_the_snapshots_that_have_them(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        whole = {"mode": "full", "if_exists": "overwrite"}
+        landing.land(product(0), product(1), **whole)
+        landing.load(in_duckdb, "scd2")
+        # a column that no row has changes none
+        landing.source[:] = [product(0, seller=None), product(2, 1)]
+        landing.land(**whole)
+        landing.load(in_duckdb, "scd2")
+
+        rows = [("/0", "0", True), ("/1", "1", False), ("/1", "2", True)]
+        assert self.validity(in_duckdb) == rows
+        assert landing.load(in_duckdb, "scd2") == 0
+
+    def test_an_incremental_landing_is_none(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(product(0))
+        landing.load(in_duckdb, "scd2")
+        landing.land(product(1))
+        with pytest.raises(NoSnapshot, match="of several runs") as refused:
+            landing.load(in_duckdb, "scd2")
+
+        assert refused.value.permanent
+        with pytest.raises(InvalidArgument, match="choose another table"):
+            landing.load(in_duckdb, "append")
+
+
+class TestFailures:
+    def test_a_damaged_part_is_said_to_be_and_nothing_is_loaded(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        landing.land(*products(0, 7))
+        Path(landing.folder.root, landing.read().manifest.parts[1].name).write_bytes(b"")
+        with pytest.raises(LandingDamaged, match="has 0 bytes"):
+            landing.load(in_duckdb)
+
+        assert in_duckdb.columns() == []
+
+    def test_a_missing_package_is_named_as_pip_wants_it(self, landing: Landing) -> None:
+        landing.land(product(0))
+        lacking = Database("snowflake", "snowflake://me:pass@account/shop")
+        with pytest.raises(ExtraMissing, match=r"pip install 'dlt\[snowflake\]'") as missing:
+            landing.load(lacking)
+
+        assert missing.value.permanent
+
+    def test_an_error_holds_no_password(self, landing: Landing, postgresql: PostgreSQL) -> None:
+        landing.land(product(0))
+        wrong = Database("postgres", f"postgresql://airflow:hunter2@{postgresql.address.partition('@')[2]}")
+        with pytest.raises(LoadFailed, match="password authentication failed") as failed:
+            landing.load(wrong)
+
+        error = failed.value
+        assert not error.permanent
+        assert "hunter2" not in str(error)
+        # nor do the frames of dlt, which are all gone
+        assert error.__cause__ is error.__context__ is None
+
+
+def test_nothing_is_written_but_to_the_database_and_nobody_is_told(
+    landing: Landing, in_duckdb: Database, tmp_path: Path
+) -> None:
+    landing.land(product(0))
+    code = f"""
+import os
+from dlt.common.runtime import anon_tracker, run_context
+from airflow_provider_webcollect.landing import loading
+from airflow_provider_webcollect.landing.options import make_load_options
+from airflow_provider_webcollect.landing.reader import read_landing
+from tests.landing.loading.databases import Database
+# root's is beside all homes
+run_context.global_dir = lambda: os.path.expanduser("~/.dlt")
+database = Database("duckdb", {in_duckdb.address!r}, {in_duckdb.table!r})
+options = make_load_options("append", None)
+loading.load(read_landing({landing.folder.root!r}), options, database.table, database.destination)
+assert anon_tracker._ANON_TRACKER_ENDPOINT is None
+"""
+    places = {name: tmp_path / name for name in ("home", "work", "tmp")}
+    for place in places.values():
+        place.mkdir()
+    environment = {**os.environ, "HOME": str(places["home"]), "TMPDIR": str(places["tmp"])}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=places["work"], check=True, timeout=60)
+
+    assert in_duckdb.rows("n") == [("0",)]
+    assert [[*place.iterdir()] for place in places.values()] == [[], [], []]
+
+
+def test_the_pipeline_that_is_active_stays_so(
+    landing: Landing, in_duckdb: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
+    landing.land(product(0))
+    mine = dlt.pipeline("mine", pipelines_dir=str(tmp_path / "pipelines"))
+    variables = dict(os.environ)
+    landing.load(in_duckdb)
+
+    assert dlt.pipeline() is mine
+    assert dict(os.environ) == variables
+    mine.deactivate()
+
+
+@pytest.mark.parametrize("table", ["prices", "a.b.c", "Shop.prices", "shop.price__list", "shop.", "", None])
+def test_a_table_that_dlt_would_call_otherwise_is_refused(table: Any) -> None:
+    with pytest.raises(InvalidArgument, match="`table`"):
+        check_table(table)
+
+
+@pytest.mark.parametrize(
+    ("write_disposition", "key", "argument"),
+    [
+        ("upsert", None, "write_disposition"),
+        ("merge", None, "primary_key"),
+        ("merge", [], "primary_key"),
+        ("append", "url", "primary_key"),
+        ("merge", [""], r"primary_key\[0\]"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(write_disposition: Any, key: Any, argument: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"`{argument}`"):
+        make_load_options(write_disposition, key)
+
+
+def test_parts_are_read_piece_by_piece(landing: Landing) -> None:
+    landing.land(*products(0, 25_000), file_format=make_format("parquet"), max_part_bytes=10**9)
+    landed = landing.read()
+    (part,) = landed.manifest.parts
+
+    assert [table.num_rows for table in landed.tables_of(part)] == [10_000, 10_000, 5_000]
+    assert loading.ROW not in landed.to_arrow().column_names

@@ -1,0 +1,126 @@
+"""A PostgreSQL server on loopback, of the programs that the Makefile finds or installs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+
+from demo.airflow_api import AirflowProblem
+from demo.ports import free_port
+from demo.processes import Processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class PostgreSQL:
+    """A PostgreSQL server that may be stopped and started again.
+
+    :param programs: the folder with ``postgres`` and ``initdb``
+    """
+
+    def __init__(self, programs: Path, folder: Path, processes: Processes) -> None:
+        self._programs, self._folder, self._processes = programs, folder, processes
+        self._port, self._password = free_port(), secrets.token_hex()
+        self.address = f"airflow:{self._password}@127.0.0.1:{self._port}/postgres"
+        # it refuses to run as root
+        self._user = "nobody" if os.getuid() == 0 else None
+
+    def create(self) -> None:
+        """Create the database and start the server."""
+        self._folder.mkdir()
+        password = self._folder / "password"
+        password.write_text(self._password)
+        data = self._folder / "data"
+        data.mkdir(mode=0o700)
+        if self._user:
+            user = pwd.getpwnam(self._user)
+            for path in (self._folder, password, data):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        options = ["-D", data, "-U", "airflow", "-A", "scram-sha-256", "--pwfile", password, "--no-sync"]
+        subprocess.run(
+            [self._programs / "initdb", *options, "--encoding", "UTF8"],
+            cwd=self._folder,
+            user=self._user,
+            check=True,
+            capture_output=True,
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        options = {"port": self._port, "max_connections": 400, "fsync": "off", "jit": "off"}
+        options |= {"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
+        for name, value in options.items():
+            command += ["-c", f"{name}={value}"]
+        self._processes.start(
+            "postgres",
+            command,
+            log=self._folder.parent / "output" / "postgres.log",
+            env=os.environ,
+            cwd=self._folder,
+            user=self._user,
+        )
+        wait_for(self._answers, "PostgreSQL")
+
+    def kill(self) -> None:
+        """Kill the server; transactions under way are lost."""
+        self._processes.kill("postgres")
+
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; the values replace its ``%s``."""
+        with psycopg2.connect(f"postgresql://{self.address}") as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement, values)
+            return cursor.fetchall()
+
+    def _answers(self) -> bool:
+        try:
+            return self.query("select 1") == [(1,)]
+        except psycopg2.OperationalError:
+            return False
+
+
+def copy_programs(programs: Path, folder: Path) -> Path:
+    """Return a folder with the servers' programs that every user can reach.
+
+    Root's server runs as another user, who may not be allowed to enter this project's folder.
+    """
+    return shutil.copytree(programs, folder / "programs", symlinks=True) / "bin"
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a server answers.
+
+    :param condition: whether it does; ``what`` is its name.
+    """
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AirflowProblem(f"{what} does not answer")
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running_postgresql(programs: Path) -> Iterator[PostgreSQL]:
+    """Run a server whose files every user can reach.
+
+    :param programs: what the Makefile has found or installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="webcollect-postgresql-") as name, Processes() as processes:
+        folder = Path(name)
+        folder.chmod(0o711)
+        server = PostgreSQL(copy_programs(programs.resolve(), folder), folder / "postgresql", processes)
+        server.create()
+        yield server
