@@ -26,7 +26,7 @@ CHROMIUM := .cache/chromium/.ready
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-2.11 test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
 .PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
-.PHONY: bench-waiting bench-airflow bench-landing bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
+.PHONY: bench-waiting bench-airflow bench-landing bench-tables bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and wi
 
 bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some thirteen minutes)
 	.venv/bin/python -m benchmarks.landing --dlt-python .venv-bench/bin/python
+
+bench-tables: $(READY) ## landing in tables of Delta Lake beside the libraries' own writers, and what a commit writes (some ten minutes)
+	.venv/bin/python -m benchmarks.tables
 
 bench-rate-limits: $(READY) ## processes that share one rate limit: simulated, and real ones (half an hour)
 	.venv/bin/python -m benchmarks.rate_limits

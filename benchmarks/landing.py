@@ -68,10 +68,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of some measurements: seconds, and MB at the peak and over what the imports left."""
+    """Medians of some measurements: seconds, of the CPU too, MB at the peak and over what imports left."""
 
     rows: int
     seconds: float
+    cpu: float
     peak: float
     over: float
 
@@ -142,7 +143,7 @@ def _median(results: Sequence[Result]) -> Result:
     assert len({result.rows for result in results}) == 1, results
     median = {
         name: statistics.median(getattr(result, name) for result in results)
-        for name in ("seconds", "peak", "over")
+        for name in ("seconds", "cpu", "peak", "over")
     }
     return Result(rows=results[0].rows, **median)
 

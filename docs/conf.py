@@ -36,7 +36,7 @@ nitpick_ignore_regex = [
     # of Python, Airflow and other packages
     (
         "py:.*",
-        r"[a-z]+|[A-Z]|\w+Error|Airflow\w+|Any|Asset|Dataset|DltResource|DuckDBPyRelation|Iterator|SplitResult|pa\.Table",
+        r"[a-z]+|[A-Z]|\w+Error|Airflow\w+|Any|Asset|Dataset|DltResource|DuckDBPyRelation|Iterator|SplitResult|pa\.Table|pandas\.DataFrame|polars\.DataFrame",
     ),
     # not public: what users need of them is said where they are given
     (

@@ -289,9 +289,11 @@ class LandedData:
         have changed and changed back is left out. Arguments and errors that are not described here are as in
         :meth:`latest`.
 
+        :param key: a column, or several that together identify what a row is about.
         :param since: the moment: a time with a zone, also as ISO 8601 text; or the id of a run, for the
             moment before its first rows, so that what the run has landed counts. If the run has found nothing
             new, nothing is returned.
+        :param connection: where the relation is created; None for a new connection, which shows times in UTC.
         :param compare: the columns that count as values; None for all. Leave out the ones that differ from
             row to row, such as the time of the collection.
         :raises InvalidArgument: also if ``since`` is a time without a zone, or ``compare`` names a column
@@ -311,8 +313,12 @@ class LandedData:
         Consecutive rows of a key with equal values are one period, for which the first of them stands. To the
         columns of :meth:`to_duckdb`, ``valid_from`` is added, when that row was committed, and ``valid_to``,
         when the first row of the next period was; null for the current one. If both were committed at once,
-        these times are equal. Periods are in the order of the landing. Arguments and errors are those of
-        :meth:`latest` and, for ``compare``, :meth:`changes`.
+        these times are equal. Periods are in the order of the landing. Errors are those of :meth:`latest`,
+        and of :meth:`changes` for ``compare``.
+
+        :param key: a column, or several that together identify what a row is about.
+        :param connection: where the relation is created; None for a new connection, which shows times in UTC.
+        :param compare: the columns that count as values; None for all.
         """
         return in_duckdb(self._keyed(key, compare).history(), connection)
 

@@ -144,6 +144,16 @@ class TestTables:
 
         assert (verified["rows"], cleaned["files"]) == (400, 0)
 
+    def test_a_bucket_that_refuses_the_commit_is_named_and_nothing_is_committed(
+        self, s3: Storage, source: dict[str, Any], folder: str
+    ) -> None:
+        where = f"s3://storage@{folder}"
+        with denied(s3, folder, "_delta_log/*"), pytest.raises(AirflowFailException, match=folder):
+            transfer(where, source, table_format="delta")
+        assert not s3.fs.glob(f"{folder}/_delta_log/*")
+
+        assert transfer(where, source, table_format="delta")["rows"] == 400
+
 
 @contextlib.contextmanager
 def denied(s3: Storage, folder: str, names: str) -> Iterator[None]:

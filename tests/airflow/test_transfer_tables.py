@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, Asset
 
@@ -25,6 +26,7 @@ from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
 from tests.airflow.landings import (
     RETRIES,
+    attach,
     land,
     landed,
     make_transfer,
@@ -251,6 +253,11 @@ class TestRefused:
 
         assert sandbox.control.requests() == []
 
+    def test_a_storage_that_tables_cannot_reach_is_named(self, source: dict[str, Any]) -> None:
+        attach("memory", fs=fsspec.filesystem("memory"))
+        with pytest.raises(AirflowFailException, match=r"`destination` is 'memory://.*on a disk, S3"):
+            transfer("memory://bucket/prices", source, **TABLE)
+
     def test_a_folder_with_a_landing_takes_no_table(self, source: dict[str, Any], destination: str) -> None:
         transfer(destination, source, file_format="parquet", mode="incremental")
         with pytest.raises(AirflowFailException, match=r"holds a landing that is no table"):
@@ -269,6 +276,12 @@ class TestRefused:
 
         assert len(table_rows(destination)) == 400
         assert not Path(destination.removeprefix("file://"), "_manifest.json").exists()
+
+    def test_a_partition_of_a_table_takes_no_landing(self, source: dict[str, Any], destination: str) -> None:
+        transfer(destination, source, **GROWING)
+        # VACUUM would remove its parts
+        with pytest.raises(AirflowFailException, match="is inside the landing at"):
+            transfer(f"{destination}/dt=2026-01-01", source)
 
     def test_a_table_that_others_fill_stays_as_it_is(self, source: dict[str, Any], destination: str) -> None:
         import pyarrow as pa

@@ -53,6 +53,8 @@ _OURS = re.compile(
 )
 #: What file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")
+#: Where a table of Delta Lake has its log.
+DELTA_LOG = "_delta_log"
 _PARTITION = re.compile(PARTITION_PATTERN)
 #: Attempts of a write that is refused although the file has the expected version.
 CONFLICTS = 5
@@ -145,7 +147,11 @@ class Folder:
             return None
         folder = Folder(self._fs, outer)
         try:
-            is_landing = folder.read(MANIFEST) is not None or folder.read(PROGRESS) is not None
+            is_landing = (
+                folder.read(MANIFEST) is not None
+                or folder.read(PROGRESS) is not None
+                or bool(folder.inside(DELTA_LOG).files())
+            )
         except StorageError as error:
             # who may not read above this folder cannot land there either
             if not error.permanent:

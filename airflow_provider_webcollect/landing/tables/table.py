@@ -52,6 +52,8 @@ WHOLE_EVERY = 20
 #: How often a manifest is read again because later commits have removed a file of it meanwhile.
 _TRIES = 5
 _FILE = re.compile(rf"{FILES}/(?:\.tmp-)?(\d+)-[0-9a-f]{{8}}\.json(?:-[0-9a-f]+)?")
+#: How the library of Delta Lake says that somebody may not do something.
+_DENIED = "lacked the necessary privileges"
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 #: Bits of a version that are random; those above count the commits.
 _ID_BITS = 32
@@ -347,6 +349,12 @@ class TableFolder(Folder):
             raise
         except Exception as error:
             said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
+            if _DENIED in said:
+                raise StorageError(
+                    f"Access to the table {self.url} is denied; a landing lists, reads, writes and deletes "
+                    f"files there. ({said})",
+                    permanent=True,
+                ) from None
             raise StorageError(
                 f"The table {self.url} cannot be read or written: {type(error).__name__}: {said}"
             ) from None

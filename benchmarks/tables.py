@@ -1,0 +1,249 @@
+"""Landing in tables beside libraries' own writers: ``python -m benchmarks.tables [--rows N] [--turns N]``.
+
+All write the same rows of 8 texts, which they are given as JSON in pages of 1,000, from their own process: no
+service and no network take part. Every measurement is a fresh process, and the ways take turns. Seconds and
+memory count without the imports. The landing also checks the pages' order, counts what the rows hold, and
+has the SHA-256 of every part.
+
+Then runs of one page each land in one table, and the files that a commit writes are measured: the entry of
+the table's log, and the landing's own file. Checkpoints, which Delta Lake's library writes now and then, are
+left out. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run, Source
+from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.tables.table import FILES, WHOLE_EVERY
+from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS
+from airflow_provider_webcollect.service.models import DataPage
+from benchmarks.formats import PAGE_ROWS, made_up
+from benchmarks.measured import measured
+from benchmarks.report import machine, table
+from tests.landing.costs import EACH, UNHURRIED, Rows, rows_of, run_of
+from tests.landing.pages import make_job, serving
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Pages that are made before anything is measured; they come again and again.
+POOL = 100
+WAYS = {
+    "landing": 'a landing with `table_format="delta"`',
+    "deltalake": "`deltalake.write_deltalake(table, reader)`",
+    "dlt": 'dlt, `filesystem` with `table_format="delta"`, given tables of Arrow',
+}
+RUNS_BEFORE = (10, 1000)
+
+
+class Result(NamedTuple):
+    """What a way has taken: seconds, of the CPU too, and MB at the peak and over what the imports left."""
+
+    rows: int
+    seconds: float
+    cpu: float
+    peak: float
+    over: float
+
+
+def main() -> None:
+    """Measure, print tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2_000_000, help="(default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="of each way (default: %(default)s)")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.way:
+        measure(arguments.way, arguments.rows, arguments.folder)
+        return
+    print(machine())
+    ways(arguments.rows, arguments.turns)
+    commits()
+
+
+def ways(rows: int, turns: int) -> None:
+    """Measure all ways in turns, and print them."""
+    taken = [{way: in_a_process(way, rows) for way in WAYS} for _ in range(turns)]
+    results = {way: median([turn[way] for turn in taken]) for way in WAYS}
+    ours = results["landing"]
+    table(
+        f"{rows:,} rows, medians of {turns} | CPU, x a landing | seconds, x a landing | rows/s "
+        "| MB at the peak | MB over the imports",
+        [
+            (
+                WAYS[way],
+                f"{each.cpu / ours.cpu:.2f}",
+                f"{each.seconds / ours.seconds:.2f}",
+                f"{each.rows / each.seconds:,.0f}",
+                f"{each.peak:.0f}",
+                f"{each.over:.0f}",
+            )
+            for way, each in results.items()
+        ],
+    )
+
+
+def median(results: Sequence[Result]) -> Result:
+    """Return the median of each number."""
+    return Result(*map(statistics.median, zip(*results, strict=True)))
+
+
+def in_a_process(way: str, rows: int) -> Result:
+    """Measure a way once."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.tables", "--way", way, "--folder", folder]
+        done = subprocess.run([*command, f"--rows={rows}"], stdout=subprocess.PIPE, text=True, check=True)
+    result = Result(**json.loads(done.stdout.splitlines()[-1]))
+    assert result.rows == rows, (way, result)
+    return result
+
+
+def measure(way: str, rows: int, folder: Path) -> None:
+    """Write the rows in this process, and print what that took."""
+    # imports like the others
+    import deltalake  # noqa: F401
+    import pyarrow.dataset
+    import pyarrow.parquet  # noqa: F401
+
+    pool = [b"[%b]" % b",".join(map(bytes, page)) for page in made_up(min(rows, POOL * PAGE_ROWS))]
+    bodies = list(itertools.islice(itertools.cycle(pool), rows // PAGE_ROWS))
+    match way:
+        case "landing":
+            measured(lambda: landing(bodies, folder / "table"))
+        case "deltalake":
+            measured(lambda: with_deltalake(bodies, folder / "table"))
+        case "dlt":
+            os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
+            import dlt
+            import dlt.destinations  # noqa: F401
+
+            measured(lambda: with_dlt(bodies, folder))
+
+
+def landing(bodies: Sequence[bytes], folder: Path) -> int:
+    """Land the rows."""
+    total = len(bodies) * PAGE_ROWS
+
+    def fetch(offset: int) -> DataPage:
+        rows = msgspec.json.decode(bodies[offset // PAGE_ROWS], type=list[msgspec.Raw])
+        after = offset + len(rows)
+        return DataPage(offset=after, total=total, rest_total=total - after, rows=rows)
+
+    job = make_job(
+        fetch,
+        folder=landing_folder(LocalFileSystem(), str(folder), table_format="delta"),
+        run=Run(dag_id="d", task_id="t", run_id="r"),
+        file_format=make_format("parquet"),
+        timing=UNHURRIED,
+    )
+    return run_job(job).manifest.rows
+
+
+def with_deltalake(bodies: Sequence[bytes], folder: Path) -> int:
+    """Append the rows with Delta Lake's library."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, write_deltalake
+
+    reader = pa.RecordBatchReader.from_batches(schema(), batches(bodies))
+    write_deltalake(folder, reader, mode="append")
+    return int(DeltaTable(folder).to_pyarrow_dataset().count_rows())
+
+
+def with_dlt(bodies: Sequence[bytes], folder: Path) -> int:
+    """Load the rows with dlt."""
+    import dlt
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from dlt.destinations import filesystem
+
+    pipeline = dlt.pipeline(
+        pipeline_name="benchmark",
+        pipelines_dir=f"{folder}/pipelines",
+        destination=filesystem(bucket_url=f"file://{folder}/bucket"),
+        dataset_name="landed",
+    )
+    tables = (pa.Table.from_batches([batch]) for batch in batches(bodies))
+    pipeline.run(tables, table_name="prices", table_format="delta").raise_on_failed_jobs()
+    return int(DeltaTable(f"{folder}/bucket/landed/prices").to_pyarrow_dataset().count_rows())
+
+
+def schema() -> pa.Schema:
+    """Return the columns, all of texts."""
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.string()) for name in DEFAULT_FIELDS])
+
+
+def batches(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of pages as batches of Arrow."""
+    import pyarrow as pa
+
+    columns = schema()
+    for body in bodies:
+        yield pa.RecordBatch.from_pylist(msgspec.json.decode(body), schema=columns)
+
+
+def commits() -> None:
+    """Print the bytes that a commit writes, after few runs and after many."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = dict(written(Path(folder) / "table", max(RUNS_BEFORE) + WHOLE_EVERY))
+    rows = []
+    for before in RUNS_BEFORE:
+        log, own = zip(*(found[before + more] for more in range(WHOLE_EVERY)), strict=True)
+        rows.append((f"{before:,}", round(statistics.mean(log)), round(statistics.median(own)), max(own)))
+    table(
+        f"Runs of {EACH} rows before | bytes of the log's entry | of the landing's file, median of "
+        f"{WHOLE_EVERY} | of the one among {WHOLE_EVERY} with the whole manifest",
+        rows,
+    )
+
+
+def written(folder: Path, runs: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Land runs of one page in a table, and yield what the commit of each has written.
+
+    Yields the number of runs before, and the bytes of the log's entry and of the landing's file.
+    """
+    target = landing_folder(LocalFileSystem(), str(folder), table_format="delta")
+    rows: Rows = []
+    seen: set[Path] = set()
+    for number in range(runs):
+        rows += rows_of(number)
+        job = make_job(
+            serving(rows),
+            folder=target,
+            run=run_of(number),
+            source=Source(collection_task_id="0f6a1f7e-1f3c-4f0e-9d53-0f1a2b3c4d5e"),
+            file_format=make_format("parquet"),
+            mode="incremental",
+            timing=UNHURRIED,
+        )
+        run_job(job)
+        new = {*folder.glob("_delta_log/*.json"), *folder.glob(f"{FILES}/*.json")} - seen
+        seen |= new
+        sizes = [
+            sum(file.stat().st_size for file in new if file.parent.name == parent)
+            for parent in ("_delta_log", FILES)
+        ]
+        yield number, (sizes[0], sizes[1])
+
+
+if __name__ == "__main__":
+    main()
