@@ -18,6 +18,7 @@ _PUBLIC = {
     "operators.webcollect": (
         "WebCollectAcceptLandingOperator",
         "WebCollectCleanLandingOperator",
+        "WebCollectCompactLandingOperator",
         "WebCollectCopyTaskOperator",
         "WebCollectCopyTasksOperator",
         "WebCollectDeleteTaskGroupsOperator",

@@ -6,8 +6,8 @@ memory count without the imports. The landing also checks the pages' order, coun
 has the SHA-256 of every part.
 
 Then runs of one page each land in one table, and the files that a commit writes are measured: the entry of
-the table's log, and the landing's own file. Checkpoints, which Delta Lake's library writes now and then, are
-left out. Needs Linux.
+Delta Lake's log or Iceberg's metadata, and the landing's own file. Checkpoints, which Delta Lake's library
+writes now and then, are left out. Needs Linux.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.manifest import Run, Source
 from airflow_provider_webcollect.landing.run import run_job
-from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.tables import landing_folder, table_folder
 from airflow_provider_webcollect.landing.tables.table import FILES, WHOLE_EVERY
 from airflow_provider_webcollect.sandbox.data import DEFAULT_FIELDS
 from airflow_provider_webcollect.service.models import DataPage
@@ -39,15 +39,21 @@ from benchmarks.measured import measured
 from benchmarks.report import machine, table
 from tests.landing.costs import EACH, UNHURRIED, Rows, rows_of, run_of
 from tests.landing.pages import make_job, serving
+from tests.landing.tables import sql_catalog
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from airflow_provider_webcollect.landing.storage.folder import Folder
 
 #: Pages that are made before anything is measured; they come again and again.
 POOL = 100
 WAYS = {
     "landing": 'a landing with `table_format="delta"`',
     "deltalake": "`deltalake.write_deltalake(table, reader)`",
+    "iceberg": 'a landing with `table_format="iceberg"`',
+    "pyiceberg": "`table.append(reader)` of pyiceberg",
     "dlt": 'dlt, `filesystem` with `table_format="delta"`, given tables of Arrow',
 }
 RUNS_BEFORE = (10, 1000)
@@ -127,7 +133,13 @@ def measure(way: str, rows: int, folder: Path) -> None:
     bodies = list(itertools.islice(itertools.cycle(pool), rows // PAGE_ROWS))
     match way:
         case "landing":
-            measured(lambda: landing(bodies, folder / "table"))
+            measured(lambda: landing(bodies, delta_table(folder)))
+        case "iceberg" | "pyiceberg":
+            import pyiceberg.catalog.sql
+            import pyiceberg.table  # noqa: F401
+
+            with_iceberg = landing_in_iceberg if way == "iceberg" else with_pyiceberg
+            measured(lambda: with_iceberg(bodies, folder))
         case "deltalake":
             measured(lambda: with_deltalake(bodies, folder / "table"))
         case "dlt":
@@ -138,7 +150,35 @@ def measure(way: str, rows: int, folder: Path) -> None:
             measured(lambda: with_dlt(bodies, folder))
 
 
-def landing(bodies: Sequence[bytes], folder: Path) -> int:
+def delta_table(folder: Path) -> Folder:
+    """Return a table of Delta Lake that is not there yet."""
+    return landing_folder(LocalFileSystem(), str(folder / "table"), table_format="delta")
+
+
+def iceberg_table(folder: Path) -> Table:
+    """Return a new table of Iceberg."""
+    from pyiceberg.schema import Schema
+
+    return sql_catalog(folder).create_table("shop.prices", Schema())
+
+
+def landing_in_iceberg(bodies: Sequence[bytes], folder: Path) -> int:
+    """Land the rows in a table of Iceberg."""
+    return landing(bodies, table_folder(iceberg_table(folder)))
+
+
+def with_pyiceberg(bodies: Sequence[bytes], folder: Path) -> int:
+    """Append the rows with Iceberg's library."""
+    import pyarrow as pa
+
+    found = iceberg_table(folder)
+    with found.update_schema() as update:
+        update.union_by_name(schema())
+    found.append(pa.RecordBatchReader.from_batches(schema(), batches(bodies)))
+    return int(found.scan().count())
+
+
+def landing(bodies: Sequence[bytes], folder: Folder) -> int:
     """Land the rows."""
     total = len(bodies) * PAGE_ROWS
 
@@ -149,7 +189,7 @@ def landing(bodies: Sequence[bytes], folder: Path) -> int:
 
     job = make_job(
         fetch,
-        folder=landing_folder(LocalFileSystem(), str(folder), table_format="delta"),
+        folder=folder,
         run=Run(dag_id="d", task_id="t", run_id="r"),
         file_format=make_format("parquet"),
         timing=UNHURRIED,
@@ -203,25 +243,33 @@ def batches(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
 
 def commits() -> None:
     """Print the bytes that a commit writes, after few runs and after many."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = dict(written(Path(folder) / "table", max(RUNS_BEFORE) + WHOLE_EVERY))
     rows = []
-    for before in RUNS_BEFORE:
-        log, own = zip(*(found[before + more] for more in range(WHOLE_EVERY)), strict=True)
-        rows.append((f"{before:,}", round(statistics.mean(log)), round(statistics.median(own)), max(own)))
+    for name, make, pattern in (
+        ("Delta Lake", delta_table, "table/_delta_log/*.json"),
+        ("Iceberg", lambda folder: table_folder(iceberg_table(folder)), "warehouse/shop/prices/metadata/*"),
+    ):
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            found = dict(written(folder, make(folder), pattern, max(RUNS_BEFORE) + WHOLE_EVERY))
+        for before in RUNS_BEFORE:
+            log, own = zip(*(found[before + more] for more in range(WHOLE_EVERY)), strict=True)
+            sizes = (round(statistics.mean(log)), round(statistics.median(own)), max(own))
+            rows.append((f"{name}, {before:,}", *sizes))
     table(
-        f"Runs of {EACH} rows before | bytes of the log's entry | of the landing's file, median of "
-        f"{WHOLE_EVERY} | of the one among {WHOLE_EVERY} with the whole manifest",
+        f"Runs of {EACH} rows before | bytes of the log's entry, or of the metadata | of the landing's file, "
+        f"median of {WHOLE_EVERY} | of the one among {WHOLE_EVERY} with the whole manifest",
         rows,
     )
 
 
-def written(folder: Path, runs: int) -> Iterator[tuple[int, tuple[int, int]]]:
+def written(folder: Path, target: Folder, pattern: str, runs: int) -> Iterator[tuple[int, tuple[int, int]]]:
     """Land runs of one page in a table, and yield what the commit of each has written.
 
-    Yields the number of runs before, and the bytes of the log's entry and of the landing's file.
+    Yields the number of runs before, and the bytes of the log's entry, or the metadata, and of the landing's
+    file.
+
+    :param pattern: of the files of the log, or of the metadata, in the folder.
     """
-    target = landing_folder(LocalFileSystem(), str(folder), table_format="delta")
     rows: Rows = []
     seen: set[Path] = set()
     for number in range(runs):
@@ -236,11 +284,11 @@ def written(folder: Path, runs: int) -> Iterator[tuple[int, tuple[int, int]]]:
             timing=UNHURRIED,
         )
         run_job(job)
-        new = {*folder.glob("_delta_log/*.json"), *folder.glob(f"{FILES}/*.json")} - seen
+        new = {*folder.glob(pattern), *folder.glob(f"**/{FILES}/*.json")} - seen
         seen |= new
         sizes = [
-            sum(file.stat().st_size for file in new if file.parent.name == parent)
-            for parent in ("_delta_log", FILES)
+            sum(file.stat().st_size for file in new if (file.parent.name == FILES) is is_own)
+            for is_own in (False, True)
         ]
         yield number, (sizes[0], sizes[1])
 

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.cli.connecting import (
     storage_option,
 )
 from airflow_provider_webcollect.cli.output import ask, output_option, show, write
-from airflow_provider_webcollect.landing import cleaning, review
+from airflow_provider_webcollect.landing import cleaning, compacting, review
 from airflow_provider_webcollect.landing.errors import LandingDamaged, NothingLanded
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, counted
 from airflow_provider_webcollect.landing.options import landing_at
@@ -39,6 +39,7 @@ COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest
 RUNS = ("run", "finished_at", "rows")
 REVIEWED = ("run", "rows", "was", "checks")
 LEFTOVERS = ("name", "bytes", "modified")
+MERGED = ("first", "last", "parts", "rows", "bytes", "name")
 REPLACED = ("name", "rows", "parts", "finished_at")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -364,6 +365,33 @@ def clean(path: str, older_than: float, yes: bool, storage_conn_id: str | None, 
     files = counted(len(found), "file")
     said = "Nothing to remove" if not found else f"Removed {files}" if yes else f"{files}; --yes removes them"
     click.echo(said, err=True)
+
+
+@landing.command()
+@click.argument("path")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    default="7d",
+    callback=_age,
+    help="Only parts that were committed so long ago, such as 12h, 7d; longer than a load of them takes.",
+)
+@click.option("--yes", is_flag=True, help="Merge them; without it they are only listed.")
+@storage_option
+@output_option
+def compact(path: str, older_than: float, yes: bool, storage_conn_id: str | None, output: str) -> None:
+    """List the small parts that can become few; --yes merges them.
+
+    A line is for parts that become one, of up to 128 MiB. All rows stay, in their order. The files that were
+    merged stay for who reads them; `clean` removes them later.
+    """
+    location = storage_location(path, storage_conn_id)
+    done = compacting.compact(location, older_than=older_than, dry_run=not yes)
+    if done.merged or output != "table":
+        show([merged._asdict() for merged in done.merged], output, MERGED)
+    parts = f"{counted(done.parts_before, 'part')} {{}} {counted(done.parts_after, 'part')}"
+    said = parts.format("have become") if yes else f"{parts.format('become')}; --yes merges them"
+    click.echo(said if done.merged else "Nothing to merge", err=True)
 
 
 @landing.command()

@@ -213,4 +213,6 @@ def obsolete(job: Job, found: FolderState, progress: Progress) -> set[str]:
         return written
     quarantined = tuple(f"{each.folder}/" for each in found.manifest.quarantined)
     apart = {name for name in found.files if name.startswith(quarantined)}
-    return written | apart | {part.name for part in found.manifest.parts}
+    parts = {part.name for part in found.manifest.parts}
+    merged = {name for part in found.manifest.parts for name in part.replaced_names if name in found.files}
+    return written | apart | parts | merged

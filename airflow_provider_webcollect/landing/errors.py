@@ -98,7 +98,10 @@ class LandingReplaced(LandingError):
 
 
 class RowsRewritten(LandingError):
-    """Others have rewritten files of a table, so that its rows are not known by run, nor in their order."""
+    """Files were rewritten: no file has the rows of one run alone, or their order is not known.
+
+    Others have rewritten files of a table, or parts of several runs were merged.
+    """
 
     permanent = True
 

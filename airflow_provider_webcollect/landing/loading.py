@@ -21,6 +21,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from dlt.destinations.job_client_impl import SqlJobClientBase
     from dlt.extract import DltResource
 
-    from airflow_provider_webcollect.landing.manifest import Manifest, Part
+    from airflow_provider_webcollect.landing.manifest import Manifest, Part, Segment
 
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
 #: For ``scd2``: the digest of what a row holds.
@@ -112,7 +113,7 @@ class NewParts:
         self._landed = landed
         self._options = options
         self._in_table = in_table
-        self.parts: list[Part] = []
+        self.parts: list[Segment] = []
 
     def resource(self, name: str, *, by_row: bool = False) -> DltResource:
         """Return the resource of dlt that yields their rows as Arrow tables, and remembers them in its state.
@@ -130,20 +131,22 @@ class NewParts:
             states = dlt.current.resource_state().setdefault("landings", {})
             self.parts = self._missing(states.get(self._landed.uri))
             names = {part.name for part in self.parts}
-            for part, first_row in self._positions():
-                if part.name in names:
-                    yield from self._rows(part, first_row)
-            states[self._landed.uri] = {"options": _plain(self._options), "parts": self._names()}
+            first_row = 0
+            for part in self._landed.manifest.parts:
+                if any(each.name in names for each in part.as_landed()):
+                    yield from self._rows(part, names, first_row)
+                first_row += part.rows
+            states[self._landed.uri] = {"options": _plain(self._options), "parts": self.names()}
 
         return dlt.resource(tables, name=name, **_hints(self._options, by_row))
 
-    def _missing(self, state: dict[str, Any] | None) -> list[Part]:
+    def _missing(self, state: dict[str, Any] | None) -> list[Segment]:
         """Return the parts to load.
 
         :param state: what an earlier load has remembered.
         :raises NoSnapshot: for ``scd2``, if the parts are of several runs.
         """
-        parts = list(self._landed.manifest.parts)
+        parts = [each for part in self._landed.manifest.parts for each in part.as_landed()]
         loaded = self._loaded(state)
         missing = [part for part in parts if part.name not in loaded]
         if self._options.write_disposition != "scd2":
@@ -164,28 +167,28 @@ class NewParts:
         # of a part that is loaded, all rows may have been replaced by later ones
         return set(state["parts"])
 
-    def _names(self) -> list[str]:
-        return [part.name for part in self._landed.manifest.parts]
+    def names(self) -> list[str]:
+        """Return the names of all parts as they were landed."""
+        return [each.name for part in self._landed.manifest.parts for each in part.as_landed()]
 
-    def _positions(self) -> Iterator[tuple[Part, int]]:
-        """Yield each part with the position of its first row."""
-        first_row = 0
-        for part in self._landed.manifest.parts:
-            yield part, first_row
-            first_row += part.rows
+    def _rows(self, part: Part, names: Collection[str], first_row: int) -> Iterator[pa.Table]:
+        """Yield those rows of a part that were landed as one of the named parts.
 
-    def _rows(self, part: Part, first_row: int) -> Iterator[pa.Table]:
-        lacking = 0
-        for table in self._landed.tables_of(part):
-            lacking += _rows_without_key(table, self._options.primary_key)
-            # what is wrong here is not loaded
-            if not lacking:
-                yield self._marked(table, part, first_row)
+        :param first_row: the position of the part's first row in the landing.
+        """
+        lacking: Counter[Segment] = Counter()
+        for landed_as, table in _as_landed(part, self._landed.tables_of(part)):
+            if landed_as.name in names:
+                lacking[landed_as] += _rows_without_key(table, self._options.primary_key)
+                # what is wrong here is not loaded
+                if not lacking.total():
+                    yield self._marked(table, landed_as, first_row)
             first_row += table.num_rows
-        if lacking:
-            raise self._key_missing(part, lacking)
+        for landed_as, count in lacking.items():
+            if count:
+                raise self._key_missing(landed_as, count)
 
-    def _key_missing(self, part: Part, lacking: int) -> KeyMissing:
+    def _key_missing(self, part: Segment, lacking: int) -> KeyMissing:
         key = self._options.primary_key
         return KeyMissing(
             f"{lacking:,} of {part.rows:,} rows of {self._landed.uri}/{part.name} have nothing in a column "
@@ -194,7 +197,7 @@ class NewParts:
             f'have landed need another key, or write_disposition="append"'
         )
 
-    def _marked(self, table: pa.Table, part: Part, first_row: int) -> pa.Table:
+    def _marked(self, table: pa.Table, part: Segment, first_row: int) -> pa.Table:
         import pyarrow as pa
 
         count = table.num_rows
@@ -207,6 +210,20 @@ class NewParts:
         needed = {LANDING, PART, ROW, VERSION, *self._options.primary_key}
         fields = [pa.field(name, column.type, name not in needed) for name, column in columns.items()]
         return pa.table(list(columns.values()), schema=pa.schema(fields))
+
+
+def _as_landed(part: Part, tables: Iterator[pa.Table]) -> Iterator[tuple[Segment, pa.Table]]:
+    """Yield the rows of a part with the part as which they were landed: it may be merged of several."""
+    segments = iter(part.as_landed())
+    segment = next(segments)
+    left = segment.rows
+    for table in tables:
+        rest = table
+        while rest.num_rows:
+            yield segment, rest.slice(0, left)
+            left, rest = left - min(left, rest.num_rows), rest.slice(left)
+            if not left and (following := next(segments, None)):
+                segment, left = following, following.rows
 
 
 def _plain(options: LoadOptions) -> list[Any]:
@@ -244,8 +261,10 @@ def _digest(row: dict[str, Any]) -> str:
 
 def load(
     landed: Landed, options: LoadOptions, table: str, make_destination: Callable[..., Any]
-) -> list[Part]:
+) -> list[Segment]:
     """Load what is new in a landing, and return the parts that were loaded.
+
+    Parts that were merged since they were landed count as what they were.
 
     What is loaded lies in a temporary folder before, so that must have room for it.
 
@@ -322,7 +341,7 @@ def _active_pipeline_kept() -> Iterator[None]:
             context.activate(before)
 
 
-def _load(pipeline: Pipeline, landed: Landed, options: LoadOptions, table: str) -> list[Part]:
+def _load(pipeline: Pipeline, landed: Landed, options: LoadOptions, table: str) -> list[Segment]:
     disposition = options.write_disposition
     with _client(pipeline) as client:
         columns = _columns(client, table)
@@ -333,7 +352,7 @@ def _load(pipeline: Pipeline, landed: Landed, options: LoadOptions, table: str) 
     parts = NewParts(landed, options, in_table)
     # nothing is changed before all that is new has been read
     pipeline.extract(parts.resource(table), refresh=_refresh(pipeline, table, columns))
-    replaced = in_table - {part.name for part in landed.manifest.parts} if disposition == "append" else set()
+    replaced = in_table.difference(parts.names()) if disposition == "append" else set()
     if not (parts.parts or replaced or disposition == "replace"):
         return []
     pipeline.normalize()

@@ -204,7 +204,8 @@ def continuing(job: Job, committed: Manifest) -> Progress:
         columns=committed.columns or (),
         continues=True,
         rows_before=committed.source_rows,
-        parts_before=len(committed.parts),
+        # names go on from there, so that their order is that of the rows
+        parts_before=committed.landed_parts,
         offset_before=committed.next_offset,
         earlier_rows=committed.earlier_rows,
         last_page=committed.last_page,

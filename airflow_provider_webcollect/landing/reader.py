@@ -34,8 +34,11 @@ from airflow_provider_webcollect.landing.manifest import (
     MANIFEST,
     Manifest,
     Part,
+    Run,
     RunRecord,
+    Segment,
     SetApart,
+    Slice,
     counted,
 )
 from airflow_provider_webcollect.landing.options import landing_at, make_load_options
@@ -102,8 +105,8 @@ def _checked(committed: Committed, folder: Folder) -> Manifest:
 class RunProfile(NamedTuple):
     """What the rows of one run hold.
 
-    :ivar run_id: None for a run of long ago.
-    :ivar finished_at: when it has committed, ISO 8601 in UTC; None for a run of long ago.
+    :ivar run_id: None for a run of long ago, and for the rows of merged parts.
+    :ivar finished_at: when it has committed, ISO 8601 in UTC; None where ``run_id`` is.
     """
 
     run_id: str | None
@@ -117,7 +120,10 @@ class LandedData:
 
     In all methods, ``new_only`` restricts reading to the parts whose rows a run reports: given its id
     (``new_only=run_id``), those of this run, none if it has found nothing new; given True, those of the last
-    run that has found something new. All parts of a ``full`` landing are of one run.
+    run that has found something new. All parts of a ``full`` landing are of one run. Once parts are merged
+    with those of other runs (:func:`~.landing.compacting.compact`), the rows of a run can still be read, but
+    no file and no profile are of these alone: :meth:`uris` and :meth:`profile` raise :class:`.RowsRewritten`
+    for such a run.
 
     :ivar manifest: the landing's manifest.
     :ivar uri: the folder.
@@ -140,8 +146,9 @@ class LandedData:
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
 
         :param new_only: only the parts of a run, see above.
+        :raises RowsRewritten: if rows of this run are in merged parts with others.
         """
-        return [f"{self.uri}/{part.name}" for part in self._parts(new_only)]
+        return [f"{self.uri}/{part.name}" for part in self._whole_parts(new_only)]
 
     def verify(self) -> None:
         """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
@@ -162,13 +169,15 @@ class LandedData:
         """Return what the rows hold, column by column; nothing but the manifest is read.
 
         :param new_only: only the parts of a run, see above.
+        :raises RowsRewritten: if rows of this run are in merged parts with others.
         """
-        return sum_of(part.profile for part in self._listed(new_only))
+        return sum_of(each.part.profile for each in map(self._whole, self._listed(new_only)))
 
     def profiles(self) -> list[RunProfile]:
         """Return what the rows of each run hold, in the order in which the runs have landed.
 
-        Nothing but the manifest is read. The names and times of runs are known of the last thirty.
+        Nothing but the manifest is read. The names and times of runs are known of the last thirty. Merged
+        parts have one profile together, without a run.
         """
         known = {record.run.short_digest(): record for record in self.manifest.history}
         runs = dict.fromkeys(part.run for part in self.manifest.parts)
@@ -196,8 +205,8 @@ class LandedData:
         :raises ExtraMissing: if the format or compression needs a package that is not installed.
         """
         reader = self._reader()
-        for part in self._parts(new_only):
-            yield from self._rows(reader, part)
+        for each in self._slices(new_only):
+            yield from self._rows(reader, each)
 
     def to_arrow(self, new_only: bool | str = False) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -332,7 +341,7 @@ class LandedData:
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
         """
         require("pyarrow", "parquet", "a table of Arrow")
-        yield from self._tables_of(self._reader(), part)
+        yield from self._tables_of(self._reader(), Slice(part, 0, part.rows))
 
     def to_dlt(
         self,
@@ -368,20 +377,24 @@ class LandedData:
         import pyarrow as pa
 
         kind = pa.timestamp("us", "UTC")
-        times = zip(self.manifest.parts, self._part_times(), strict=True)
+        times = zip(self._as_landed(), self._part_times(), strict=True)
         return pa.chunked_array([pa.repeat(pa.scalar(time, kind), part.rows) for part, time in times], kind)
 
+    def _as_landed(self) -> list[Segment]:
+        """Return the parts as they were landed, also those that are merged now."""
+        return [segment for part in self.manifest.parts for segment in part.as_landed()]
+
     def _part_times(self) -> list[datetime.datetime]:
-        """Return when each part was committed; none before an earlier one, whatever the hosts' clocks say."""
-        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self.manifest.parts]
+        """Return when each was committed; none before an earlier one, whatever the hosts' clocks say."""
+        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self._as_landed()]
         return list(itertools.accumulate(times, max))
 
     def _rows_before(self, moment: datetime.datetime | str) -> int:
         """Return how many rows there were at a time, or before the first rows of a run."""
-        parts = self.manifest.parts
+        parts = self._as_landed()
         if isinstance(moment, str):
-            of_run = self._parts(moment)
-            count = parts.index(of_run[0]) if of_run else len(parts)
+            digits = self._run(moment).short_digest()
+            count = next((index for index, part in enumerate(parts) if part.run == digits), len(parts))
         else:
             count = bisect.bisect_right(self._part_times(), moment)
         return sum(part.rows for part in parts[:count])
@@ -419,14 +432,30 @@ class LandedData:
             if (problem := self._problem(part, sizes.get(part.name)))
         ]
 
-    def _parts(self, new_only: bool | str) -> Sequence[Part]:
-        """Return the parts to read."""
+    def _slices(self, new_only: bool | str) -> Sequence[Slice]:
+        """Return what to read."""
         return self._listed(new_only)
 
-    def _listed(self, new_only: bool | str) -> Sequence[Part]:
-        if isinstance(new_only, str):
-            return self.manifest.new(msgspec.structs.replace(self.manifest.run, run_id=new_only))
-        return self.manifest.new() if new_only else self.manifest.parts
+    def _listed(self, new_only: bool | str) -> Sequence[Slice]:
+        if not new_only and not isinstance(new_only, str):
+            return [Slice(part, 0, part.rows) for part in self.manifest.parts]
+        return list(self.manifest.slices(self._run(new_only)))
+
+    def _run(self, new_only: bool | str) -> Run:
+        run = self.manifest.run
+        return msgspec.structs.replace(run, run_id=new_only) if isinstance(new_only, str) else run
+
+    def _whole_parts(self, new_only: bool | str) -> list[Part]:
+        return [self._whole(each).part for each in self._slices(new_only)]
+
+    def _whole(self, rows: Slice) -> Slice:
+        """Return rows that are all of their part; raise :class:`RowsRewritten` if they are not."""
+        if not rows.is_whole:
+            raise RowsRewritten(
+                f"{rows.part.name} of {self.uri} has rows of several runs, whose parts were merged; those of "
+                "one run can be read with iter_rows, to_arrow or to_duckdb"
+            )
+        return rows
 
     def _reader(self) -> PartReader:
         manifest = self.manifest
@@ -438,13 +467,14 @@ class LandedData:
             )
         return reader
 
-    def _rows(self, reader: PartReader, part: Part) -> Iterator[Row]:
-        count = 0
+    def _rows(self, reader: PartReader, rows: Slice) -> Iterator[Row]:
+        part, count = rows.part, 0
         try:
             with self._folder.opened(part.name) as file:
                 for row in reader.rows(file):
                     count += 1
-                    yield row
+                    if rows.start < count <= rows.stop or rows.is_whole:
+                        yield row
         except Exception as error:
             self._raise_if_damaged(part, error)
             if isinstance(error, UnreadableRow):
@@ -453,24 +483,26 @@ class LandedData:
         self._compare(part, count)
 
     def _tables(self, reader: PartReader, new_only: bool | str) -> Iterator[pa.Table]:
-        for part in self._parts(new_only):
-            yield from self._tables_of(reader, part)
+        for each in self._slices(new_only):
+            yield from self._tables_of(reader, each)
 
-    def _tables_of(self, reader: PartReader, part: Part) -> Iterator[pa.Table]:
-        rows = 0
+    def _tables_of(self, reader: PartReader, each: Slice) -> Iterator[pa.Table]:
+        part, count = each.part, 0
+        between = () if each.is_whole else (each.start, each.stop)
         try:
             with self._folder.opened(part.name) as file:
-                for table in reader.tables(file):
-                    rows += table.num_rows
+                for table in reader.tables(file, *between):
+                    count += table.num_rows
                     yield table
         except (UnreadableRow, RecursionError) as error:
             # reading row by row finds the row to name in the error
-            deque(self._rows(reader, part), maxlen=0)
+            deque(self._rows(reader, each), maxlen=0)
             raise UnreadableRow(f"a row of {self.uri}/{part.name} cannot be read: {error}") from error
         except Exception as error:
             self._raise_if_damaged(part, error)
             raise
-        self._compare(part, rows)
+        others = part.rows - (each.stop - each.start)
+        self._compare(part, others + count)
 
     def _compare(self, part: Part, rows: int) -> None:
         if rows != part.rows:
@@ -535,7 +567,7 @@ class LandedTable(LandedData):
         """Return the URIs of the table's files, or of a run's parts.
 
         :param new_only: as for a folder.
-        :raises RowsRewritten: if others have rewritten these parts.
+        :raises RowsRewritten: if others have rewritten these parts, or they are merged with those of others.
         """
         if new_only or not self._is_rewritten():
             return super().uris(new_only)
@@ -596,10 +628,10 @@ class LandedTable(LandedData):
         self._refuse_rewritten([part])
         yield from super().tables_of(part)
 
-    def _parts(self, new_only: bool | str) -> Sequence[Part]:
-        parts = super()._parts(new_only)
-        self._refuse_rewritten(parts)
-        return parts
+    def _slices(self, new_only: bool | str) -> Sequence[Slice]:
+        slices = super()._slices(new_only)
+        self._refuse_rewritten(each.part for each in slices)
+        return slices
 
     def _refuse_rewritten(self, parts: Iterable[Part]) -> None:
         if gone := next((part for part in parts if part.name not in self._snapshot.files), None):
@@ -609,7 +641,7 @@ class LandedTable(LandedData):
             )
 
     def _keyed(self, key: object, compare: object = None) -> KeyedRows:
-        self._parts(new_only=False)  # which row of a key is the latest, their order tells
+        self._slices(new_only=False)  # which row of a key is the latest, their order tells
         return super()._keyed(key, compare)
 
     def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
@@ -643,4 +675,7 @@ def _contradiction(manifest: Manifest) -> str | None:
         return f"{manifest.new_parts} of its {len(parts)} parts are new"
     if len({part.name for part in parts}) < len(parts):
         return "it lists a part twice"
+    for part in parts:
+        if part.rows != (rows := sum(segment.rows for segment in part.as_landed())):
+            return f"{part.name} has {part.rows} rows, and its segments {rows}"
     return None

@@ -274,7 +274,7 @@ def _refusal(
     :param parts: those that are staged.
     :param apart: whether they can be set apart.
     """
-    where, run_id = shlex.quote(job.folder.url), shlex.quote(job.run.run_id)
+    where, run_id = job.folder.as_argument, shlex.quote(job.run.run_id)
     rows = sum(part.rows for part in parts)
     ways = (
         f"; the {counted(rows, 'row')} that were read stay staged there. `webcollect landing accept {where}` "
@@ -285,7 +285,7 @@ def _refusal(
     )
     more = f"; and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
     return ChecksFailed(
-        f"{counted(len(failed), 'check')} failed for {job.source} at {where}: "
+        f"{counted(len(failed), 'check')} failed for {job.source} at {job.folder.url}: "
         f"{'; '.join(map(str, failed[:_SHOWN]))}{more}. Nothing was committed or marked{ways}",
         failed,
         rows,

@@ -207,3 +207,62 @@ class WebCollectCleanLandingOperator(_LandingOperator):
             "bytes": sum(file.bytes for file in removed),
             "dry_run": self.only_report,
         }
+
+
+class WebCollectCompactLandingOperator(_LandingOperator):
+    """Merges small parts of a landing that follow one another into few large ones.
+
+    All rows stay, in their order. It may run while a landing writes to the folder, see
+    :func:`~airflow_provider_webcollect.landing.compacting.compact`. The files that were merged stay until
+    :class:`WebCollectCleanLandingOperator` removes them.
+
+    Returns ``{"destination", "parts_before", "parts_after", "rows", "bytes"}``: how many parts the landing
+    had and has, and how many rows and bytes were written again.
+
+    :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``.
+        (templated)
+    :param older_than: minimum time since a part was committed, in seconds or as a ``timedelta``; a week by
+        default. It must be longer than it takes until a run's parts are loaded, retries included.
+    :param max_part_bytes: how many bytes the parts have at most that become one; by default 128 MiB.
+    :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
+        (templated)
+    :raises AirflowFailException: if a part to merge is not what was written; and if a retry cannot help.
+    :raises LandingError: for any other error, such as landings that keep committing meanwhile; the task is
+        retried.
+    """
+
+    def __init__(
+        self,
+        *,
+        destination: str | ObjectStoragePath,
+        older_than: float | datetime.timedelta = 7 * 24 * 60 * 60,
+        max_part_bytes: int = 128 * 1024 * 1024,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(destination=destination, object_storage_conn_id=object_storage_conn_id, **kwargs)
+        self.older_than = older_than
+        self.max_part_bytes = max_part_bytes
+        check_now(self, self._check, ("older_than", "max_part_bytes"))
+
+    def _check(self) -> None:
+        from airflow_provider_webcollect.landing.cleaning import age_in_seconds
+
+        age_in_seconds(self.older_than)
+        validation.integer("max_part_bytes", self.max_part_bytes, 1)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Merge parts, and return how many."""
+        from airflow_provider_webcollect.landing.compacting import compact
+
+        with airflow_errors():
+            self._check_destination()
+            done = compact(self._path(), older_than=self.older_than, max_part_bytes=self.max_part_bytes)
+        self.log.info("%d parts have become %d.", done.parts_before, done.parts_after)
+        return {
+            "destination": str(self.destination),
+            "parts_before": done.parts_before,
+            "parts_after": done.parts_after,
+            "rows": done.rows,
+            "bytes": done.bytes,
+        }

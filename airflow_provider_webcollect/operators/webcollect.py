@@ -19,6 +19,7 @@ from airflow_provider_webcollect.operators.analytics import (
 from airflow_provider_webcollect.operators.landings import (
     WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
+    WebCollectCompactLandingOperator,
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
+    "WebCollectCompactLandingOperator",
     "WebCollectCopyTaskOperator",
     "WebCollectCopyTasksOperator",
     "WebCollectDeleteTaskGroupsOperator",

@@ -122,7 +122,7 @@ class WebCollectLoadOperator(BaseOperator):
             "rows": rows,
             "parts": len(parts),
             "total_rows": landed.manifest.rows,
-            "total_parts": len(landed.manifest.parts),
+            "total_parts": landed.manifest.landed_parts,
         }
 
     def _warehouse(self) -> Warehouse:

@@ -366,18 +366,27 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
     def _check(self) -> None:
         found = self._places()
         self._options()
+        if self.table_format == "iceberg":
+            self._check_iceberg()
         if validation.boolean("redshift_manifest", self.redshift_manifest):
             for place in found:
                 _refuse_other_storage(place.folder)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        if self.table_format == "iceberg" and self.partition:
-            raise InvalidArgument(
-                "partition", self.partition, "a table of Iceberg gets no partitions by landings"
-            )
         if self.on_failed_checks == "ask":
             self._check_asking()
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
+
+    def _check_iceberg(self) -> None:
+        if self.partition:
+            rule = "a table of Iceberg gets no partitions by landings"
+            raise InvalidArgument("partition", self.partition, rule)
+        if self.object_storage_conn_id is not None:
+            rule = "a table of Iceberg is where its catalog says, with the credentials of that"
+            raise InvalidArgument("object_storage_conn_id", self.object_storage_conn_id, rule)
+        if self.redshift_manifest:
+            rule = "Redshift reads a table of Iceberg by its catalog"
+            raise InvalidArgument("redshift_manifest", True, rule)
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ WITHOUT_THE_SERVICE = {
     "WebCollectAcceptLandingOperator",
     "WebCollectCleanLandingOperator",
     "WebCollectLoadOperator",
+    "WebCollectCompactLandingOperator",
     "WebCollectVerifyLandingOperator",
 }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect import read_landing
+from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectAcceptLandingOperator,
     WebCollectCleanLandingOperator,
@@ -114,6 +117,16 @@ def test_quarantined_rows_are_accepted_into_the_table(
     assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 400
 
 
+def test_the_message_of_failed_checks_has_a_command_that_reaches_the_table(
+    source: dict[str, Any], catalog: Catalog
+) -> None:
+    with pytest.raises(AirflowFailException) as raised:
+        to_table(source, run_id="r1", checks={"rows": {"min": 401}})
+    (command,) = re.findall(r"`webcollect (landing accept [^`]*)`", str(raised.value))
+    assert main(shlex.split(command)) == 0
+    assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 400
+
+
 def test_each_of_several_sources_names_its_table(source: dict[str, Any], catalog: Catalog) -> None:
     tables = [
         {**source_of(source, lotno), "destination": f"lake.shop.p{number}"}
@@ -136,6 +149,11 @@ def source_of(source: dict[str, Any], lotno: str) -> dict[str, Any]:
         ({"destination": "s3://bucket/prices"}, "a table of Iceberg is named catalog.namespace.table"),
         ({"destination": "shop.prices"}, "a table of Iceberg is named catalog.namespace.table"),
         ({"partition": "dt=2026-01-01"}, "`partition`.*a table of Iceberg gets no partitions"),
+        ({"object_storage_conn_id": "aws_default"}, "`object_storage_conn_id`.*with the credentials of that"),
+        (
+            {"redshift_manifest": True},
+            "`redshift_manifest`.*Redshift reads a table of Iceberg by its catalog",
+        ),
         ({"file_format": "csv"}, "`file_format` is 'csv'; table_format='iceberg' goes with 'parquet' alone"),
     ],
 )

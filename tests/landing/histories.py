@@ -1,7 +1,11 @@
-"""What may happen to a folder that runs land in: attempts that are held, go on, end or die; lost answers."""
+"""What may happen to a folder that runs land in: attempts that are held, go on, end or die; lost answers.
+
+Its parts are merged meanwhile.
+"""
 
 from __future__ import annotations
 
+import datetime
 import functools
 import itertools
 import random
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_provider_webcollect.landing.compacting import Compacted, Compaction
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import MANIFEST
 from airflow_provider_webcollect.landing.run import run_job
@@ -66,7 +71,10 @@ class History:
     longest: int = 16
 
     def happen(self) -> None:
-        """Let some things happen, and then a run succeed whom nothing disturbs."""
+        """Let runs land whom nothing disturbs, then some things happen, and at the end a run succeed."""
+        for number in range(self.chance.randint(0, 3)):
+            self.source.count += self.chance.randint(1, 12)
+            outcome_of(self.landing(f"first {number}", 1, disturbed=False), self.folder.destination)
         for _ in range(self.chance.randint(4, self.longest)):
             self.chance.choice(self.things())()
             self.check_rows()
@@ -85,7 +93,7 @@ class History:
 
     def things(self) -> list[Callable[[], None]]:
         """Return what can happen next."""
-        return [self.begin, self.begin, self.go_on, self.go_on, self.grow]
+        return [self.begin, self.begin, self.go_on, self.go_on, self.grow, self.compact]
 
     def options(self) -> dict[str, Any]:
         """Return the options of all runs."""
@@ -105,9 +113,24 @@ class History:
         work = self.landing(run, attempt, disturbed=True)
         self.hold(work)
 
-    def hold(self, work: Land) -> None:
-        """Let something begin, and hold it at some operation."""
-        held = Held(work, self.folder.destination, self.chance.randint(1, 40), self.ignored)
+    def compact(self) -> None:
+        """Begin to merge parts."""
+        until, most = datetime.datetime.max.replace(tzinfo=datetime.UTC), self.chance.choice([1_500, 10_000])
+        lost = self.chance.choice([0, 0, 1, 2])
+        error = LOST[self.chance.choice(list(LOST))]
+
+        def work(place: Destination) -> Compacted:
+            losing = Losing(place._storage, lost, lambda: None, error)
+            return Compaction(with_storage(place, losing), until, most).run()
+
+        self.hold(work, 15)
+
+    def hold(self, work: Land, most: int = 40) -> None:
+        """Let something begin, and hold it at some operation.
+
+        :param most: how many operations it comes to, about.
+        """
+        held = Held(work, self.folder.destination, self.chance.randint(1, most), self.ignored)
         if held.met:
             self.held.append(held)
 
@@ -184,7 +207,11 @@ class History:
         assert self.on_reset == "append" or len(numbers) <= 1
 
     def check_reports(self) -> None:
-        """Each part that is landed is reported by one run, and by no other."""
-        parts = [part["name"] for part in self.folder.manifest()["parts"]]
-        reported = [name for names in self.reported.values() for name in names if name in parts]
+        """Each part that is landed is reported by one run, and by no other; what is reported stays landed."""
+        parts = [
+            each["name"] for part in self.folder.manifest()["parts"] for each in part.get("segments", [part])
+        ]
+        reported = [name for names in self.reported.values() for name in names]
+        if self.on_reset == "full":  # what was reported may be replaced
+            reported = [name for name in reported if name in parts]
         assert sorted(reported) == sorted(parts)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage import Storage, Stored
 
 Outcome = Landed | BaseException
-Land = Callable[[Folder], Landed]
+Land = Callable[[Folder], Any]
 #: Called with an operation and the path that it is about.
 Step = Callable[[str, str], object]
 

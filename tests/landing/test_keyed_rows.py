@@ -5,28 +5,21 @@ from __future__ import annotations
 import datetime
 import itertools
 import sys
-import uuid
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import fsspec
 import pyarrow as pa
 import pytest
-import time_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
-from airflow_provider_webcollect.landing.formats import make_format
-from airflow_provider_webcollect.landing.manifest import Run
-from airflow_provider_webcollect.landing.reader import LandedData, read_landing
-from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.reader import LandedData
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.conftest import ALL_HISTORIES
-from tests.landing.conftest import Folder
-from tests.landing.pages import make_job, serving
+from tests.landing.shops import Shop, day, offer, run_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -39,56 +32,6 @@ TYPED = {
     "timestamptz": ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", "2026-01-02T00:00:00Z", None],
     "bool": ["true", "false", None],
 }
-
-
-def day(number: int) -> datetime.datetime:
-    """Return the time at which everything of a day is landed."""
-    return datetime.datetime(2026, 1, number, 12, tzinfo=datetime.UTC)
-
-
-def run_of(number: int) -> Run:
-    return Run(dag_id="d", task_id="t", run_id=f"day {number}")
-
-
-class Shop:
-    """A landing that gets the rows of a day after those of the days before.
-
-    :param options: of the format of its parts.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self.folder = Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
-        self._format = make_format(**options)
-        self._source: list[dict[str, Any]] = []
-
-    def land(self, number: int, rows: list[dict[str, Any]], *, reset: bool = False) -> LandedData:
-        """Land the rows of a day, in parts of two rows.
-
-        :param reset: whether the source has lost the rows of the days before.
-        """
-        if reset:
-            self._source.clear()
-        self._source += rows
-        job = make_job(
-            serving(self._source, 2),
-            folder=self.folder.destination,
-            run=run_of(number),
-            file_format=self._format,
-            mode="incremental",
-            on_reset="append",
-            max_part_bytes=1,
-        )
-        with time_machine.travel(day(number), tick=False):
-            run_job(job, finish=True)
-        return self.landed
-
-    @property
-    def landed(self) -> LandedData:
-        return read_landing(self.folder.location)
-
-
-def offer(url: str | None, price: str | None = "1.00") -> dict[str, Any]:
-    return {"url": url, "price": price}
 
 
 @pytest.fixture(params=FORMATS)

@@ -40,9 +40,9 @@ class TableHistory(History):
         return {**super().options(), "file_format": make_format("parquet")}
 
     def things(self) -> list[Callable[[], None]]:
-        return [*super().things(), self.compact]
+        return [*super().things(), self.optimize]
 
-    def compact(self) -> None:
+    def optimize(self) -> None:
         """Let others compact the table, after which its rows have no order."""
         if self.rows():
             self.folder.compact()

@@ -41,7 +41,7 @@ _SHOWN_CHARACTERS = 100
 
 
 class ParquetWriter(TableWriter):
-    """Collects batches until they fill a row group."""
+    """Writes rows in their columns' types."""
 
     def __init__(
         self, sink: SupportsWrite, columns: Columns, wanted: Parquet, inspector: Inspector | None = None
@@ -49,18 +49,15 @@ class ParquetWriter(TableWriter):
         super().__init__(columns, inspector)
         self._sink = sink
         self._wanted = wanted
-        self._file: _File | None = None
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
+        self._file: ParquetFile | None = None
         self._rows = 0
 
     def abandon(self) -> None:
-        self._held.clear()
         if self._file is not None:
             self._file.abandon()
 
     def _head(self) -> None:
-        self._file = _File(
+        self._file = ParquetFile(
             self._sink, schema(self.columns, self._wanted.column_types), self._wanted.compression
         )
 
@@ -72,16 +69,11 @@ class ParquetWriter(TableWriter):
         arrays = [
             self._typed(column, as_texts(values)) for column, values in zip(schema, columns, strict=True)
         ]
-        self._held.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        self._held_rows += rows
-        self._held_bytes += self._held[-1].nbytes
+        self._file.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._rows += rows
-        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
-            self._write_row_group()
 
     def _end(self) -> None:
         assert self._file is not None
-        self._write_row_group()
         self._file.close()
 
     def _typed(self, column: pa.Field, texts: pa.Array) -> pa.Array:
@@ -97,19 +89,9 @@ class ParquetWriter(TableWriter):
                 )
         return values
 
-    def _write_row_group(self) -> None:
-        import pyarrow as pa
 
-        assert self._file is not None
-        if self._held:
-            rows = pa.Table.from_batches(self._held)
-            self._held.clear()
-            self._held_rows = self._held_bytes = 0
-            self._file.write(rows)
-
-
-class _File:
-    """A Parquet file being written."""
+class ParquetFile:
+    """A Parquet file being written; batches are collected until they fill a row group."""
 
     def __init__(self, sink: SupportsWrite, schema: pa.Schema, compression: str | None) -> None:
         import pyarrow as pa
@@ -123,20 +105,37 @@ class _File:
             compression=compression or "none",
             compression_level=_LEVELS.get(compression or ""),
         )
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
 
-    def write(self, rows: pa.Table) -> None:
-        """Write a row group."""
-        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write what is still held, and the footer."""
+        self._write_row_group()
         self._writer.close()
 
     def abandon(self) -> None:
         """Write nothing more; otherwise the footer would be written when the writer is garbage-collected."""
+        self._held.clear()
         self._sink.dropped = True
         with contextlib.suppress(Exception):
             self._writer.close()
+
+    def _write_row_group(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            rows = pa.Table.from_batches(self._held)
+            self._held.clear()
+            self._held_rows = self._held_bytes = 0
+            self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
 
 class _Sink:

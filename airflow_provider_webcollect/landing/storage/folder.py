@@ -7,6 +7,7 @@ import hashlib
 import os
 import posixpath
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -111,9 +112,11 @@ class Folder:
     :param shown: how users name it, if that says more than the path, such as the connection of the storage.
     :cvar keeps_versions: whether the files that a commit replaces belong to an older version that can still
         be read, as in a table: they are not the landing's to delete then.
+    :cvar takes_merged_parts: whether a commit may put a part in the place of several.
     """
 
     keeps_versions = False
+    takes_merged_parts = True
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         self.root = root.rstrip("/")
@@ -130,6 +133,11 @@ class Folder:
     def url(self) -> str:
         """The folder as shown to users: with its scheme, except on a local disk."""
         return self._shown or url(self._fs, self.root)
+
+    @property
+    def as_argument(self) -> str:
+        """The folder as a command of ``webcollect landing`` takes it in a shell."""
+        return shlex.quote(self.url)
 
     def inside(self, name: str) -> Folder:
         """Return a folder in this one.
@@ -191,6 +199,10 @@ class Folder:
         :param files: bytes by name.
         """
         return missing_part(manifest.parts, files)
+
+    def rewritten(self, manifest: Manifest) -> set[str]:
+        """Return the names of parts whose rows others have rewritten, as in a table: they are not read."""
+        return set()
 
     def read(self, name: str) -> Stored | None:
         """Return a small file with the version of this content, or None if it is absent."""

@@ -25,12 +25,12 @@ from airflow_provider_webcollect.landing.tables.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.dataset as ds
     from deltalake import CommitProperties, DeltaTable, Schema
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
     from airflow_provider_webcollect.landing.manifest import Manifest, Part
 
@@ -100,26 +100,15 @@ class DeltaFolder(TableFolder):
         snapshot = self.snapshot()
         if _version(snapshot) != expected:
             raise Changed(self.url)
-        known = {part.name for part in before.parts} if before else set()
+        known = {part.name: part for part in before.parts} if before else {}
         added = [part for part in manifest.parts if part.name not in known]
-        partition_by = self._partition_columns(added, snapshot)
-        is_append = known.issubset(part.name for part in manifest.parts)
-        schema = schema_of(manifest, partition_by)
-        self._refuse_twins(schema.names)
-        if snapshot is None and not manifest.columns:
-            raise NoColumns(
-                f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name them "
-                "with `columns`, or run this again when there are rows"
-            )
-        write = functools.partial(
-            self._create
-            if snapshot is None
-            else functools.partial(self._write, snapshot, is_append, expected),
-            list(map(_add, added)),
-            schema,
-            partition_by,
-            _properties(manifest, added, version, is_append),
-        )
+        gone = known.keys() - {part.name for part in manifest.parts}
+        if snapshot is not None and gone and gone <= {name for part in added for name in part.replaced_names}:
+            parts = [known[name] for name in gone]
+            properties = _properties(manifest, [], version, is_append=False)
+            write: Callable[[], None] = functools.partial(self._merge, snapshot, parts, added, properties)
+        else:
+            write = self._landing(manifest, snapshot, added, expected, version, is_append=not gone)
         try:
             self._call("commit", write)
         except StorageError:
@@ -130,6 +119,35 @@ class DeltaFolder(TableFolder):
             if (now and now.table.version()) != (snapshot and snapshot.table.version()):
                 raise Changed(self.url) from None
             raise
+
+    def _landing(
+        self,
+        manifest: Manifest,
+        snapshot: DeltaSnapshot | None,
+        added: Sequence[Part],
+        expected: str | None,
+        version: int,
+        *,
+        is_append: bool,
+    ) -> Callable[[], None]:
+        """Return what adds parts to the table, or puts them in the place of all rows."""
+        partition_by = self._partition_columns(added, snapshot)
+        schema = schema_of(manifest, partition_by)
+        self._refuse_twins(schema.names)
+        if snapshot is None and not manifest.columns:
+            raise NoColumns(
+                f"{manifest.source} has no rows yet that name the columns of the table {self.url}; name them "
+                "with `columns`, or run this again when there are rows"
+            )
+        return functools.partial(
+            self._create
+            if snapshot is None
+            else functools.partial(self._write, snapshot, is_append, expected),
+            list(map(_add, added)),
+            schema,
+            partition_by,
+            _properties(manifest, added, version, is_append),
+        )
 
     def _create(
         self,
@@ -178,6 +196,28 @@ class DeltaFolder(TableFolder):
             commit_properties=properties,
         )
 
+    def _merge(
+        self,
+        snapshot: DeltaSnapshot,
+        parts: Sequence[Part],
+        merged: Sequence[Part],
+        properties: CommitProperties,
+    ) -> None:
+        """Put merged parts in the place of others; no row changes.
+
+        :raises Changed: if others have rewritten one of these.
+        """
+        table = snapshot.table
+        if not all(part.name in snapshot.files for part in parts):
+            raise Changed(self.url)
+        table.create_write_transaction(
+            [*(_add(part, data_change=False) for part in merged), *map(_remove, parts)],
+            "append",
+            table.schema(),
+            partition_by=list(snapshot.partition_columns),
+            commit_properties=properties,
+        )
+
     def _add_columns(self, table: DeltaTable, wanted: Schema) -> None:
         """Add the columns to the table that new parts have, in a commit of its own: rows have null there."""
         there = {field.name: field.type for field in table.schema().fields}
@@ -214,7 +254,7 @@ def _version(snapshot: DeltaSnapshot | None) -> str | None:
     return None if snapshot is None or snapshot.version is None else str(snapshot.version)
 
 
-def _add(part: Part) -> AddAction:
+def _add(part: Part, *, data_change: bool = True) -> AddAction:
     from deltalake.transaction import AddAction
 
     return AddAction(
@@ -222,8 +262,20 @@ def _add(part: Part) -> AddAction:
         size=part.bytes,
         partition_values=partition_values(posixpath.dirname(part.name)),
         modification_time=int(time.time() * 1000),
-        data_change=True,
+        data_change=data_change,
         stats=json.dumps({"numRecords": part.rows}),
+    )
+
+
+def _remove(part: Part) -> RemoveAction:
+    from deltalake.transaction import RemoveAction
+
+    return RemoveAction(
+        path=part.name,
+        data_change=False,
+        deletion_timestamp=int(time.time() * 1000),
+        size=part.bytes,
+        partition_values=dict(partition_values(posixpath.dirname(part.name))),
     )
 
 

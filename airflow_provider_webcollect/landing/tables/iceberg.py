@@ -8,6 +8,7 @@ others who have committed meanwhile are noticed by every catalog.
 from __future__ import annotations
 
 import functools
+import shlex
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.landing.errors import (
@@ -71,6 +72,7 @@ class IcebergFolder(TableFolder):
     """
 
     table_format = "iceberg"
+    takes_merged_parts = False
 
     def __init__(self, table: Table) -> None:
         from pyiceberg.io.fsspec import FsspecFileIO
@@ -84,6 +86,11 @@ class IcebergFolder(TableFolder):
             fs, str(fs._strip_protocol(location)), f"{table.catalog.name}.{'.'.join(self._name)}"
         )
         self._location = location.rstrip("/")
+
+    @property
+    def as_argument(self) -> str:
+        # who opens a catalog by a connection gives it the connection's id as its name
+        return f"{super().as_argument} --storage-conn-id {shlex.quote(str(self._catalog.name))}"
 
     def snapshot(self) -> IcebergSnapshot | None:
         return self._call("read", lambda: IcebergSnapshot(self._catalog.load_table(self._name)))

@@ -1,0 +1,69 @@
+"""A landing that gets rows day by day."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any
+
+import fsspec
+import time_machine
+
+from airflow_provider_webcollect.landing.formats import make_format
+from airflow_provider_webcollect.landing.manifest import Run
+from airflow_provider_webcollect.landing.reader import LandedData, read_landing
+from airflow_provider_webcollect.landing.run import run_job
+from tests.landing.conftest import Folder
+from tests.landing.pages import make_job, serving
+
+
+def day(number: int) -> datetime.datetime:
+    """Return the time at which everything of a day is landed."""
+    return datetime.datetime(2026, 1, number, 12, tzinfo=datetime.UTC)
+
+
+def run_of(number: int) -> Run:
+    return Run(dag_id="d", task_id="t", run_id=f"day {number}")
+
+
+class Shop:
+    """A landing that gets the rows of a day after those of the days before.
+
+    :param folder: None for one in memory.
+    :param options: of the format of its parts.
+    """
+
+    def __init__(self, folder: Folder | None = None, **options: Any) -> None:
+        self.folder = folder or Folder(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
+        self._format = make_format(**options)
+        self._source: list[dict[str, Any]] = []
+
+    def land(
+        self, number: int, rows: list[dict[str, Any]], *, reset: bool = False, **options: Any
+    ) -> LandedData:
+        """Land the rows of a day, in parts of two rows.
+
+        :param reset: whether the source has lost the rows of the days before.
+        :param options: of this landing, such as a partition.
+        """
+        if reset:
+            self._source.clear()
+        self._source += rows
+        job = make_job(
+            serving(self._source, 2),
+            folder=self.folder.destination,
+            run=run_of(number),
+            file_format=self._format,
+            **{"mode": "incremental", "on_reset": "append", "max_part_bytes": 1, **options},
+        )
+        with time_machine.travel(day(number), tick=False):
+            run_job(job, finish=True)
+        return self.landed
+
+    @property
+    def landed(self) -> LandedData:
+        return read_landing(self.folder.location)
+
+
+def offer(url: str | None, price: str | None = "1.00") -> dict[str, Any]:
+    return {"url": url, "price": price}
