@@ -91,8 +91,9 @@ def clean(
       id of an attempt in the progress file: an attempt is in the progress file before it writes its first
       file, so its unlisted part is known by its name. Manifests and progress files that are being written on
       a disk stay for a minute, whatever the age.
-    * In a table, it keeps the files of all versions of the table that can still be read: those go by the
-      table's own means (``VACUUM``).
+    * In a table, it keeps the files of its older versions: those go by the table's own means (``VACUUM``). A
+      file that was replaced so long ago that the log of Delta Lake does not say so any more (a week, unless
+      the table's retention is another) is removed as ``VACUUM`` would.
     * It lists the files first, then reads the progress file, and then the manifest. So a file that is written
       later is not considered, and a landing that commits and then removes its progress file is found in the
       manifest.
@@ -182,6 +183,9 @@ class _Needed(NamedTuple):
         names.update(part.name for part in parts)
         quarantined = {each.folder for each in manifest.quarantined} if manifest else set()
         merged = {name: part.name for part in parts for name in part.replaced_names}
+        if folder.keeps_versions:
+            # an older version of the table has them
+            names.update(merged)
         for name in replaced:
             if (kept := _manifest_at(folder, name)) is not None:
                 names.update((name, *(part.name for part in kept.parts)))

@@ -120,8 +120,8 @@ def compact(
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: minimum time since a part was committed: seconds, or a ``timedelta``. It must be longer
         than it takes until a run's parts are loaded, retries included. A week is a good choice.
-    :param max_part_bytes: size of the new parts, about: so many bytes the merged parts have at most; by
-        default 128 MiB.
+    :param max_part_bytes: how many bytes the parts have at most that become one, about the size of the new
+        one; by default 128 MiB.
     :param dry_run: write nothing, only return what would be merged.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param storage_conn_id: the Airflow connection of the storage, instead of options.
@@ -139,10 +139,6 @@ def compact(
     target = validation.integer("max_part_bytes", max_part_bytes, 1)
     validation.boolean("dry_run", dry_run)
     folder = landing_at(path, storage_options, storage_conn_id)
-    if not folder.takes_merged_parts:
-        raise InvalidArgument(
-            "path", folder.url, "pyiceberg replaces no files of a table: what runs SQL on it can compact it"
-        )
     if outer := folder.enclosing():
         raise InvalidArgument(
             "path", folder.root, f"it is inside the landing at {outer.root}: compact that one"
@@ -159,6 +155,9 @@ class Compaction:
     """
 
     def __init__(self, folder: Folder, until: datetime, max_part_bytes: int) -> None:
+        if not folder.takes_merged_parts:
+            rule = "pyiceberg replaces no files of a table: what runs SQL on it can compact it"
+            raise InvalidArgument("path", folder.url, rule)
         self._folder = folder
         self._until = until
         self._max_part_bytes = max_part_bytes

@@ -69,11 +69,15 @@ _SETTINGS = {
 }
 
 
-class Landed(Protocol):
+class LandingSource(Protocol):
     """A landing, as :class:`~airflow_provider_webcollect.landing.reader.LandedData` is one."""
 
     uri: str
     manifest: Manifest
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all other landings."""
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part."""
@@ -107,13 +111,17 @@ class NewParts:
     :param options: how they are written.
     :param in_table: the parts of this landing that the table has rows of; None if that is not known.
     :ivar parts: those of the last load.
+    :ivar remembered: the names of those that were loaded before it.
     """
 
-    def __init__(self, landed: Landed, options: LoadOptions, in_table: Collection[str] | None = None) -> None:
+    def __init__(
+        self, landed: LandingSource, options: LoadOptions, in_table: Collection[str] | None = None
+    ) -> None:
         self._landed = landed
         self._options = options
         self._in_table = in_table
         self.parts: list[Segment] = []
+        self.remembered: set[str] = set()
 
     def resource(self, name: str, *, by_row: bool = False) -> DltResource:
         """Return the resource of dlt that yields their rows as Arrow tables, and remembers them in its state.
@@ -129,14 +137,16 @@ class NewParts:
 
         def tables() -> Iterator[pa.Table]:
             states = dlt.current.resource_state().setdefault("landings", {})
-            self.parts = self._missing(states.get(self._landed.uri))
+            state = states.get(self._landed.identity)
+            self.remembered = set(state["parts"]) if state else set()
+            self.parts = self._missing(state)
             names = {part.name for part in self.parts}
             first_row = 0
             for part in self._landed.manifest.parts:
                 if any(each.name in names for each in part.as_landed()):
                     yield from self._rows(part, names, first_row)
                 first_row += part.rows
-            states[self._landed.uri] = {"options": _plain(self._options), "parts": self.names()}
+            states[self._landed.identity] = {"options": _plain(self._options), "parts": self.names()}
 
         return dlt.resource(tables, name=name, **_hints(self._options, by_row))
 
@@ -146,7 +156,7 @@ class NewParts:
         :param state: what an earlier load has remembered.
         :raises NoSnapshot: for ``scd2``, if the parts are of several runs.
         """
-        parts = [each for part in self._landed.manifest.parts for each in part.as_landed()]
+        parts = list(self._landed.manifest.segments)
         loaded = self._loaded(state)
         missing = [part for part in parts if part.name not in loaded]
         if self._options.write_disposition != "scd2":
@@ -169,7 +179,7 @@ class NewParts:
 
     def names(self) -> list[str]:
         """Return the names of all parts as they were landed."""
-        return [each.name for part in self._landed.manifest.parts for each in part.as_landed()]
+        return [segment.name for segment in self._landed.manifest.segments]
 
     def _rows(self, part: Part, names: Collection[str], first_row: int) -> Iterator[pa.Table]:
         """Yield those rows of a part that were landed as one of the named parts.
@@ -222,7 +232,11 @@ def _as_landed(part: Part, tables: Iterator[pa.Table]) -> Iterator[tuple[Segment
         while rest.num_rows:
             yield segment, rest.slice(0, left)
             left, rest = left - min(left, rest.num_rows), rest.slice(left)
-            if not left and (following := next(segments, None)):
+            if not left:
+                following = next(segments, None)
+                if following is None:
+                    # the reader refuses a part that has more
+                    break
                 segment, left = following, following.rows
 
 
@@ -260,7 +274,7 @@ def _digest(row: dict[str, Any]) -> str:
 
 
 def load(
-    landed: Landed, options: LoadOptions, table: str, make_destination: Callable[..., Any]
+    landed: LandingSource, options: LoadOptions, table: str, make_destination: Callable[..., Any]
 ) -> list[Segment]:
     """Load what is new in a landing, and return the parts that were loaded.
 
@@ -292,10 +306,10 @@ def load(
 
 @contextlib.contextmanager
 def _pipeline(
-    landed: Landed, dataset: str, table: str, make_destination: Callable[..., Any]
+    landed: LandingSource, dataset: str, table: str, make_destination: Callable[..., Any]
 ) -> Iterator[Pipeline]:
     """Provide a pipeline with the state that the destination has, and no other."""
-    digest = hashlib.sha256(f"{landed.uri}\n{dataset}.{table}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{landed.identity}\n{dataset}.{table}".encode()).hexdigest()[:16]
     with _settings(), tempfile.TemporaryDirectory(prefix="webcollect-load-") as folder:
         import dlt
 
@@ -341,7 +355,7 @@ def _active_pipeline_kept() -> Iterator[None]:
             context.activate(before)
 
 
-def _load(pipeline: Pipeline, landed: Landed, options: LoadOptions, table: str) -> list[Segment]:
+def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table: str) -> list[Segment]:
     disposition = options.write_disposition
     with _client(pipeline) as client:
         columns = _columns(client, table)
@@ -352,7 +366,9 @@ def _load(pipeline: Pipeline, landed: Landed, options: LoadOptions, table: str) 
     parts = NewParts(landed, options, in_table)
     # nothing is changed before all that is new has been read
     pipeline.extract(parts.resource(table), refresh=_refresh(pipeline, table, columns))
-    replaced = in_table.difference(parts.names()) if disposition == "append" else set()
+    # another landing may have the same path at another endpoint: what it has loaded is its own
+    gone = (in_table & parts.remembered).difference(parts.names())
+    replaced = gone if disposition == "append" else set()
     if not (parts.parts or replaced or disposition == "replace"):
         return []
     pipeline.normalize()

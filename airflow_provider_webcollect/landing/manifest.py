@@ -397,9 +397,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                     yield Slice(part, start, stop)
 
     @property
-    def landed_parts(self) -> int:
-        """How many parts were landed, counting those that were merged since."""
-        return sum(len(part.as_landed()) for part in self.parts)
+    def segments(self) -> tuple[Segment, ...]:
+        """All parts as they were landed, also those that are merged now."""
+        return tuple(segment for part in self.parts for segment in part.as_landed())
 
     def columns_of(self, part: Part) -> tuple[str, ...]:
         """Return the columns that a part has, in order; empty for JSON lines without fixed columns.
@@ -417,6 +417,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         among them, the report of that commit may not have ended.
     :ivar encoding: the file format with all its options; a landing that continues must use the same.
     :ivar columns: the columns of all parts, in order.
+    :ivar table_format: of the table that the landing is or will be; None for a folder.
     :ivar base: the ``landing_id`` of the manifest that the folder held when this landing began.
     :ivar continues: whether the parts follow those of that manifest.
     :ivar rows_before: rows of the source before the parts; ``parts_before`` is the number of parts, and
@@ -439,6 +440,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "full"
     encoding: dict[str, Any] = {}
     columns: tuple[str, ...] = ()
+    table_format: str | None = None
     base: str | None = None
     continues: bool = False
     rows_before: int = 0

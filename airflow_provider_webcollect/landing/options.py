@@ -257,9 +257,16 @@ def landing_at(
         table_folder,
     )
 
+    is_name = storage_conn_id is not None and is_iceberg_name(path)
+    if storage_options is not None and (is_iceberg_table(path) or is_name):
+        raise InvalidArgument("storage_options", "{…}", "the catalog of a table of Iceberg gives them")
     if is_iceberg_table(path):
+        if storage_conn_id is not None:
+            raise InvalidArgument(
+                "storage_conn_id", storage_conn_id, "a table that has its catalog needs none"
+            )
         return table_folder(path)
-    if storage_conn_id is not None and is_iceberg_name(path):
+    if storage_conn_id is not None and is_name:
         # as for folders, a caller asks for a connection of Airflow
         from airflow_provider_webcollect.destinations import iceberg_table
 

@@ -183,6 +183,7 @@ def _first_row(job: Job, committed: Manifest | None) -> Progress:
         source=job.source,
         mode=job.options.mode,
         encoding=encoding_of(job.options.file_format),
+        table_format=job.folder.table_format,
         base=None if committed is None else committed.landing_id,
         started_at=now(),
     )
@@ -205,7 +206,7 @@ def continuing(job: Job, committed: Manifest) -> Progress:
         continues=True,
         rows_before=committed.source_rows,
         # names go on from there, so that their order is that of the rows
-        parts_before=committed.landed_parts,
+        parts_before=len(committed.segments),
         offset_before=committed.next_offset,
         earlier_rows=committed.earlier_rows,
         last_page=committed.last_page,

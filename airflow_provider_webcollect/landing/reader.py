@@ -12,7 +12,6 @@ import datetime
 import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 
@@ -36,7 +35,6 @@ from airflow_provider_webcollect.landing.manifest import (
     Part,
     Run,
     RunRecord,
-    Segment,
     SetApart,
     Slice,
     counted,
@@ -135,6 +133,12 @@ class LandedData:
         self.fs = fs
         self.uri: str = fs.unstrip_protocol(folder.root)
         self._folder = folder
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all other landings: its URI, and the account or endpoint that is not in it."""
+        place = getattr(self.fs, "account_name", None) or getattr(self.fs, "endpoint_url", None)
+        return f"{self.uri} at {place}" if place else self.uri
 
     def __repr__(self) -> str:
         parts = counted(len(self.manifest.parts), "part")
@@ -377,21 +381,17 @@ class LandedData:
         import pyarrow as pa
 
         kind = pa.timestamp("us", "UTC")
-        times = zip(self._as_landed(), self._part_times(), strict=True)
+        times = zip(self.manifest.segments, self._part_times(), strict=True)
         return pa.chunked_array([pa.repeat(pa.scalar(time, kind), part.rows) for part, time in times], kind)
-
-    def _as_landed(self) -> list[Segment]:
-        """Return the parts as they were landed, also those that are merged now."""
-        return [segment for part in self.manifest.parts for segment in part.as_landed()]
 
     def _part_times(self) -> list[datetime.datetime]:
         """Return when each was committed; none before an earlier one, whatever the hosts' clocks say."""
-        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self._as_landed()]
+        times = [datetime.datetime.fromisoformat(str(part.landed_at)) for part in self.manifest.segments]
         return list(itertools.accumulate(times, max))
 
     def _rows_before(self, moment: datetime.datetime | str) -> int:
         """Return how many rows there were at a time, or before the first rows of a run."""
-        parts = self._as_landed()
+        parts = self.manifest.segments
         if isinstance(moment, str):
             digits = self._run(moment).short_digest()
             count = next((index for index, part in enumerate(parts) if part.run == digits), len(parts))
@@ -437,7 +437,7 @@ class LandedData:
         return self._listed(new_only)
 
     def _listed(self, new_only: bool | str) -> Sequence[Slice]:
-        if not new_only and not isinstance(new_only, str):
+        if not _is_of_run(new_only):
             return [Slice(part, 0, part.rows) for part in self.manifest.parts]
         return list(self.manifest.slices(self._run(new_only)))
 
@@ -550,8 +550,8 @@ class LandedData:
 class LandedTable(LandedData):
     """A landing that is a table, as it was when it was read; created by :func:`read_landing`.
 
-    Others may rewrite the table's files, for example to compact them, or to delete rows. All rows are read
-    from the table then, in its own order. What needs the parts as they were landed raises
+    Others may rewrite the table's files, for example to compact them, or to delete rows, or add rows. All
+    rows are read from the table then, in its own order. What needs the parts as they were landed raises
     :class:`.RowsRewritten`: the rows of one run, and the order of rows.
     """
 
@@ -569,34 +569,36 @@ class LandedTable(LandedData):
         :param new_only: as for a folder.
         :raises RowsRewritten: if others have rewritten these parts, or they are merged with those of others.
         """
-        if new_only or not self._is_rewritten():
+        if _is_of_run(new_only) or not self._is_rewritten():
             return super().uris(new_only)
-        return [f"{self.uri}/{name}" for name in self._snapshot.files]
+        # a file that is elsewhere is named by its address
+        return [name if "://" in name else f"{self.uri}/{name}" for name in self._files()]
 
     def iter_rows(self, new_only: bool | str = False) -> Iterator[Row]:
-        if new_only or not self._is_rewritten():
+        if _is_of_run(new_only) or not self._is_rewritten():
             yield from super().iter_rows(new_only)
             return
-        for batch in self._snapshot.batches(self._columns()):
+        batches = self._snapshot.batches(self._columns())
+        while (batch := self._folder.call("read", lambda: next(batches, None))) is not None:
             yield from batch.to_pylist()
 
     def to_arrow(self, new_only: bool | str = False) -> pa.Table:
-        if new_only or not self._is_rewritten():
+        if _is_of_run(new_only) or not self._is_rewritten():
             return super().to_arrow(new_only)
-        return self._snapshot.to_arrow(self._columns())
+        return self._folder.call("read", lambda: self._snapshot.to_arrow(self._columns()))
 
     def verify(self) -> None:
         """Compare the table's parts with the manifest; of files that others have written, check the size.
 
         :raises LandingDamaged: listing all differences.
         """
-        sizes, files = self._folder.all_files(), self._snapshot.files
+        sizes, files = self._folder.all_files(), self._files()
         problems = self._problems((part for part in self.manifest.parts if part.name in files), sizes)
         parts = {part.name for part in self.manifest.parts}
         problems += [
             f"{name} is missing or not {size} bytes long"
             for name, size in files.items()
-            if name not in parts and sizes.get(unquote(name)) != size
+            if name not in parts and "://" not in name and sizes.get(name) != size
         ]
         for apart in self.manifest.quarantined:
             problems += self._quarantine_problems(apart)
@@ -613,12 +615,13 @@ class LandedTable(LandedData):
         :param connection: as for a folder.
         :param new_only: as for a folder; the rows of a run are read at once.
         """
-        if new_only:
+        if _is_of_run(new_only):
             return super().to_duckdb(connection, new_only)
         require("duckdb", "duckdb", "a relation of DuckDB")
         import duckdb
 
-        return (duckdb.connect() if connection is None else connection).from_arrow(self._snapshot.scanned())
+        scanned = self._folder.call("read", self._snapshot.scanned)
+        return (duckdb.connect() if connection is None else connection).from_arrow(scanned)
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part as for a folder.
@@ -634,14 +637,21 @@ class LandedTable(LandedData):
         return slices
 
     def _refuse_rewritten(self, parts: Iterable[Part]) -> None:
-        if gone := next((part for part in parts if part.name not in self._snapshot.files), None):
+        whole = self._folder.call("read", lambda: self._snapshot.whole_files)
+        if gone := next((part for part in parts if part.name not in whole), None):
             raise RowsRewritten(
-                f"others have rewritten {gone.name} of the table {self.uri}: its rows can be read with all "
-                "others alone, and not in their order"
+                f"others have rewritten {gone.name} of the table {self.uri}, or deleted rows of it: its rows "
+                "can be read with all others alone, and not in their order"
             )
 
     def _keyed(self, key: object, compare: object = None) -> KeyedRows:
-        self._slices(new_only=False)  # which row of a key is the latest, their order tells
+        # which row of a key is the latest, their order tells
+        self._slices(new_only=False)
+        if self._is_rewritten():
+            raise RowsRewritten(
+                f"the table {self.uri} has rows of others, whose place among those that have landed is not "
+                "known"
+            )
         return super()._keyed(key, compare)
 
     def _damage(self, problems: Sequence[str]) -> LandingDamaged | LandingReplaced:
@@ -653,10 +663,20 @@ class LandedTable(LandedData):
         return LandingDamaged(self.uri, problems)
 
     def _is_rewritten(self) -> bool:
-        return any(part.name not in self._snapshot.files for part in self.manifest.parts)
+        names = {part.name for part in self.manifest.parts}
+        whole = self._folder.call("read", lambda: self._snapshot.whole_files)
+        return names != self._files().keys() or not names.issubset(whole)
+
+    def _files(self) -> Mapping[str, int]:
+        return self._folder.call("read", lambda: self._snapshot.files)
 
     def _columns(self) -> list[str]:
         return list(self.manifest.columns or ())
+
+
+def _is_of_run(new_only: bool | str) -> bool:
+    """Return whether the rows of a run are asked for; an empty id is that of a run without rows."""
+    return bool(new_only) or isinstance(new_only, str)
 
 
 def _contradiction(manifest: Manifest) -> str | None:

@@ -60,8 +60,8 @@ class LandingReport(Observer):
     :param path: the folder.
     :param run: the Airflow run.
     :param log: gets a line every few seconds.
-    :param is_table: whether it lands in a table.
     :param prefix: the beginning of each line.
+    :param is_table: whether it lands in a table.
     :ivar landed: the result of the landing; None if nothing was committed.
     :ivar committed: the parts that this attempt has committed, also if the mark after it fails.
     :ivar checks: what became of the checks, also if one of them fails the landing.
@@ -74,8 +74,8 @@ class LandingReport(Observer):
     run: Run
     mode: Mode
     log: Any
-    is_table: bool = False
     prefix: str = ""
+    is_table: bool = False
     requests: int = 0
     pages: int = 0
     landed: Landed | None = None

@@ -34,9 +34,11 @@ _LIBPQ = (
 )
 #: Ways of Airflow's own hooks to get credentials, which dlt does not know.
 _UNSUPPORTED = {
+    "databricks": ("azure_tenant_id", "use_azure_managed_identity", "use_default_azure_credential"),
     "google_cloud_platform": ("credential_config_file", "impersonation_chain", "key_secret_name"),
     "postgres": ("iam",),
     "redshift": ("iam",),
+    "snowflake": ("azure_conn_id", "refresh_token"),
 }
 _PEM = "-----BEGIN"
 

@@ -103,7 +103,7 @@ def places(sources: object, folder: str | ObjectStoragePath, table_format: str |
     """
     entries = validation.items("sources", sources)
     found = [_place(f"sources[{index}]", entry, folder, table_format) for index, entry in enumerate(entries)]
-    _refuse_shared_folders(found)
+    _refuse_shared_folders(found, table_format)
     return found
 
 
@@ -146,9 +146,14 @@ def safe_name(text: str) -> str:
     return _UNSAFE.sub(lambda found: "".join(f"~{byte:02x}" for byte in found[0].encode()), text)
 
 
-def _refuse_shared_folders(found: list[Place]) -> None:
+def _refuse_shared_folders(found: list[Place], table_format: str | None) -> None:
+    # what a catalog is called does not make it another one
+    names = [
+        str(place.folder).partition(".")[2] if table_format == "iceberg" else str(place.folder)
+        for place in found
+    ]
     # in sorted order, a folder comes right before the folders inside it
-    folders = sorted((str(place.folder).rstrip("/") + "/", -index) for index, place in enumerate(found))
+    folders = sorted((name.rstrip("/") + "/", -index) for index, name in enumerate(names))
     for (outer, other), (inner, index) in itertools.pairwise(folders):
         if inner.startswith(outer):
             raise InvalidArgument(
@@ -381,7 +386,8 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         if self.partition:
             rule = "a table of Iceberg gets no partitions by landings"
             raise InvalidArgument("partition", self.partition, rule)
-        if self.object_storage_conn_id is not None:
+        validation.text("iceberg_conn_id", self.iceberg_conn_id)
+        if self.object_storage_conn_id:
             rule = "a table of Iceberg is where its catalog says, with the credentials of that"
             raise InvalidArgument("object_storage_conn_id", self.object_storage_conn_id, rule)
         if self.redshift_manifest:
@@ -413,7 +419,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
 
     def _options(self) -> Options:
         file_format = make_format(
-            check_table_format(self.table_format or None, self.file_format),
+            check_table_format(self.table_format or None, self.file_format or None),
             self.compression or None,
             self.columns or None if isinstance(self.columns, str) else self.columns,
             self.column_types,

@@ -191,6 +191,13 @@ def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
         ("duckdb", {}, {}, "its `host`, the path of DuckDB's file, is missing"),
         ("postgres", {"host": "db", "login": "me"}, {}, "its `schema`, the name of the database, is missing"),
         ("postgres", {"host": "db", "login": "me"}, {"iam": True}, "its extra has `iam`"),
+        (
+            "databricks",
+            {"host": "db", "login": "me"},
+            {"azure_tenant_id": "t"},
+            "its extra has `azure_tenant_id`",
+        ),
+        ("snowflake", {"host": "db", "login": "me"}, {"refresh_token": "r"}, "its extra has `refresh_token`"),
         ("snowflake", {"login": "me"}, {"account": "a"}, "its `database` is missing"),
         ("databricks", {"host": "h"}, {"http_path": "/sql", "catalog": "c"}, "its token is missing"),
         ("google_cloud_platform", {}, {"keyfile_dict": "{hunter2"}, "is not the JSON of a service account"),

@@ -119,7 +119,7 @@ def kill_at(operation: int, client: Client, fs: Any) -> None:
     if "file" in fs.protocol:
         for name in ("open", "fsync", "rename", "unlink", "mkdir", "scandir"):
             setattr(os, name, lethal(getattr(os, name)))
-    TableFolder._call = lethal(TableFolder._call)  # type: ignore[method-assign]
+    TableFolder.call = lethal(TableFolder.call)  # type: ignore[method-assign]
     for owner, names in requests_of(fs):
         for name in names:
             setattr(owner, name, lethal(getattr(owner, name)))

@@ -37,19 +37,19 @@ class _Stepping(TableFolder):
     The answer of a commit may be lost.
     """
 
-    def _call(self, what: str, work: Callable[[], T]) -> T:
+    def call(self, what: str, work: Callable[[], T]) -> T:
         storage: Storage | Stepping = self._storage
         if isinstance(storage, Stepping):
             storage.step(what, f"{self.root}/table")
         if what != "commit" or not isinstance(storage, Losing):
-            return super()._call(what, work)
+            return super().call(what, work)
 
         def and_lose() -> T:
             done = work()
             storage.lose()
             return done
 
-        return super()._call(what, and_lose)
+        return super().call(what, and_lose)
 
 
 class SteppingDelta(_Stepping, DeltaFolder):

@@ -60,7 +60,7 @@ def compacted(shop: Shop, **options: Any) -> Compacted:
 
 
 def compacted_on(number: int, shop: Shop, days: float, **options: Any) -> Compacted:
-    """Compact on a day what has landed so many days before."""
+    """Compact on a day what has landed a number of days before."""
     with time_machine.travel(day(number), tick=False):
         return compact(shop.folder.location, older_than=datetime.timedelta(days=days), **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from airflow_provider_webcollect.landing.cleaning import clean, replaced_landings, restore
+from airflow_provider_webcollect.landing.compacting import compact
 from airflow_provider_webcollect.landing.errors import (
     ChecksFailed,
     DestinationTaken,
@@ -84,6 +86,18 @@ def in_table(table: Table) -> Callable[..., Any]:
     return run
 
 
+def enable_deletion_vectors(table: Table) -> None:
+    """Let others write in the table's log that its files may have deletion vectors."""
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors"],
+    }
+    version = table.table().version() + 1
+    table.write(f"_delta_log/{version:020}.json", json.dumps({"protocol": protocol}).encode())
+
+
 def write_beside(table: Table, others: str) -> None:
     """Let others compact a table, or add a row to it."""
     if others == "compact":
@@ -98,11 +112,11 @@ def meeting(others: Callable[[], object]) -> Any:
     class Meeting(DeltaFolder):
         met = False
 
-        def _call(self, what: str, work: Callable[[], Any]) -> Any:
+        def call(self, what: str, work: Callable[[], Any]) -> Any:
             if what == "commit" and not Meeting.met:
                 Meeting.met = True
                 others()
-            return super()._call(what, work)
+            return super().call(what, work)
 
     return Meeting
 
@@ -212,9 +226,9 @@ class TestRows:
         land(disk, 12)
         land(disk, 5, "r2", on_reset="full")
         assert numbers(disk) == list(range(5))
-        assert replaced_landings(disk.location) == ()
-        with pytest.raises(InvalidArgument, match="a table keeps its own versions"):
-            restore(disk.location)
+        for put_back in (replaced_landings, restore):
+            with pytest.raises(InvalidArgument, match="a table keeps its own versions"):
+                put_back(disk.location)
 
 
 class TestManifest:
@@ -396,6 +410,50 @@ class TestOthersAtWork:
         land(disk, 15, "r2")
         assert numbers(disk) == [n for n in range(15) if n != 3]
 
+    def test_rows_that_others_have_added_are_read(self, disk: Table) -> None:
+        land(disk, 5)
+        write_deltalake(disk.table(), pa.table({"n": ["99"]}), mode="append")
+        landed = disk.landed()
+        assert len(list(landed.iter_rows())) == landed.to_arrow().num_rows == landed.to_duckdb().shape[0] == 6
+        with pytest.raises(RowsRewritten):
+            landed.latest("n")
+
+    def test_an_empty_id_is_that_of_a_run_without_rows(self, disk: Table) -> None:
+        land(disk, 5)
+        for change in (lambda: None, lambda: write_beside(disk, "append")):
+            change()
+            landed = disk.landed()
+            assert landed.uris("") == list(landed.iter_rows("")) == []
+            assert landed.to_arrow("").num_rows == landed.to_duckdb(new_only="").shape[0] == 0
+
+    def test_files_of_others_are_named_as_they_are(self, disk: Table) -> None:
+        named = make_format("parquet", columns=["n"])
+        land(disk, 5, file_format=named, partition="dt=a")
+        rows = pa.table({"n": ["99"], "dt": ["b c%"]})
+        write_deltalake(disk.table(), rows, mode="append", partition_by=["dt"])
+        landed = disk.landed()
+        assert all(disk.fs.exists(uri) for uri in landed.uris())
+        landed.verify()
+
+    def test_files_that_are_gone_are_said(self, disk: Table) -> None:
+        for run in range(2):
+            land(disk, 5 * (run + 1), f"r{run}")
+        disk.compact()
+        landed = disk.landed()
+        disk.fs.rm(landed.uris()[0])
+        with pytest.raises(StorageError, match="cannot be read or written"):
+            landed.to_arrow()
+
+    def test_where_rows_may_be_deleted_beside_files_these_are_not_read_nor_merged(self, disk: Table) -> None:
+        for run in range(3):
+            land(disk, 5 * (run + 1), f"r{run}")
+        enable_deletion_vectors(disk)
+        landed = disk.landed()
+        with pytest.raises(RowsRewritten):
+            landed.to_arrow(new_only="r0")
+        assert compact(disk.location, older_than=0).merged == ()
+        land(disk, 20, "r3")
+
     def test_damage_is_found(self, disk: Table) -> None:
         land(disk, 10)
         name = disk.landed().manifest.parts[0].name
@@ -442,6 +500,17 @@ class TestReview:
         land_checked(goods(5), partition=partition)
         assert disk.table().to_pyarrow_dataset().to_table().num_rows == after + 5
         disk.landed().verify()
+
+    @pytest.mark.parametrize("decide", [accept, discard])
+    def test_staged_rows_are_decided_on_before_there_is_a_table(
+        self, land_checked: Callable[..., Any], disk: Table, decide: Callable[..., Any]
+    ) -> None:
+        with pytest.raises(ChecksFailed):
+            land_checked(goods(10, price=""))
+        decide(disk.location, "run 1")
+        land_checked(goods(5))
+        count = 15 if decide is accept else 5
+        assert disk.table().to_pyarrow_dataset().to_table().num_rows == disk.landed().manifest.rows == count
 
     @pytest.mark.parametrize("decide", [accept, discard])
     def test_staged_rows_are_accepted_or_discarded(

@@ -190,6 +190,18 @@ def test_rows_that_others_have_written_again_are_read_from_the_table(table: Iceb
     assert table.landed().to_arrow(new_only="r3").num_rows == 7
 
 
+def test_rows_that_others_have_deleted_or_added_are_as_the_table_has_them(table: IcebergTable) -> None:
+    land(table, 10)
+    table.table().delete("n == '3'")
+    table.table().append(pa.table({"n": ["99"]}))
+    landed = table.landed()
+    expected = [{"n": str(number)} for number in (0, 1, 2, 4, 5, 6, 7, 8, 9, 99)]
+    assert same(list(landed.iter_rows()), expected)
+    assert same(landed.to_arrow().to_pylist(), expected)
+    land(table, 12, "r2")
+    assert numbers(table) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 99]
+
+
 def test_leftovers_go(table: IcebergTable) -> None:
     land(table, 10)
     land(table, 5, "r2", on_reset="full")

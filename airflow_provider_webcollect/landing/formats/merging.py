@@ -1,6 +1,6 @@
 """Writing the rows of several parts as one part, unchanged and in order.
 
-A compressed text is compressed anew, as one gzip member or zstd frame: many readers stop after the first one
+A compressed text is compressed again, as one gzip member or zstd frame: many readers stop after the first one
 without an error.
 """
 

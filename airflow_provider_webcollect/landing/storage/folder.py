@@ -112,11 +112,13 @@ class Folder:
     :param shown: how users name it, if that says more than the path, such as the connection of the storage.
     :cvar keeps_versions: whether the files that a commit replaces belong to an older version that can still
         be read, as in a table: they are not the landing's to delete then.
+    :cvar table_format: of the table that it is; None for a folder with a manifest.
     :cvar takes_merged_parts: whether a commit may put a part in the place of several.
     """
 
     keeps_versions = False
     takes_merged_parts = True
+    table_format: str | None = None
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         self.root = root.rstrip("/")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
 
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -91,5 +94,27 @@ def found_folder(fs: AbstractFileSystem, root: str, shown: str | None = None) ->
 
     :param shown: as for :func:`landing_folder`.
     """
-    is_delta = bool(landing_folder(fs, root).inside("_delta_log").files())
-    return landing_folder(fs, root, shown, table_format="delta" if is_delta else None)
+    from airflow_provider_webcollect.landing.storage.folder import DELTA_LOG
+
+    folder = landing_folder(fs, root, shown)
+    is_delta = bool(folder.inside(DELTA_LOG).files()) or _is_to_be_table(folder)
+    return landing_folder(fs, root, shown, table_format="delta") if is_delta else folder
+
+
+class _Begun(msgspec.Struct):
+    """What a progress file says of the destination."""
+
+    table_format: str | None = None
+
+
+def _is_to_be_table(folder: Folder) -> bool:
+    """Return whether rows are staged for a table that is not there yet."""
+    from airflow_provider_webcollect.landing.manifest import PROGRESS
+
+    stored = folder.read(PROGRESS)
+    if stored is None:
+        return False
+    # one that is torn, or of another version, is the affair of who lands
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(stored.content, type=_Begun).table_format == "delta"
+    return False

@@ -11,6 +11,7 @@ import json
 import posixpath
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from airflow_provider_webcollect.landing.errors import FormatChanged, NoColumns, StorageError
 from airflow_provider_webcollect.landing.formats import require
@@ -25,7 +26,7 @@ from airflow_provider_webcollect.landing.tables.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -53,7 +54,14 @@ class DeltaSnapshot:
 
         actions = pa.table(self.table.get_add_actions(flatten=True))
         names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-        return dict(zip(names, sizes, strict=True))
+        # in the log they are quoted, as in addresses
+        return dict(zip(map(unquote, names), sizes, strict=True))
+
+    @property
+    def whole_files(self) -> Collection[str]:
+        """The names of those of whose rows none is deleted, as far as the library tells."""
+        has_vectors = "deletionVectors" in (self.table.protocol().reader_features or ())
+        return () if has_vectors else self.files.keys()
 
     def to_arrow(self, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows."""
@@ -85,14 +93,14 @@ class DeltaFolder(TableFolder):
             except TableNotFoundError:
                 return None
 
-        return self._call("read", read)
+        return self.call("read", read)
 
     def unreferenced(self, names: set[str]) -> set[str]:
         snapshot = self.snapshot()
         if snapshot is None or not names:
             return names
         vacuum = functools.partial(snapshot.table.vacuum, 0, dry_run=True, enforce_retention_duration=False)
-        return names - set(snapshot.files) - set(self._call("list", vacuum))
+        return names - set(snapshot.files) - set(self.call("list", vacuum))
 
     def _commit_to_table(
         self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
@@ -110,7 +118,7 @@ class DeltaFolder(TableFolder):
         else:
             write = self._landing(manifest, snapshot, added, expected, version, is_append=not gone)
         try:
-            self._call("commit", write)
+            self.call("commit", write)
         except StorageError:
             now = self.snapshot()
             if _version(now) == str(version):
@@ -208,7 +216,7 @@ class DeltaFolder(TableFolder):
         :raises Changed: if others have rewritten one of these.
         """
         table = snapshot.table
-        if not all(part.name in snapshot.files for part in parts):
+        if not all(part.name in snapshot.whole_files for part in parts):
             raise Changed(self.url)
         table.create_write_transaction(
             [*(_add(part, data_change=False) for part in merged), *map(_remove, parts)],

@@ -21,11 +21,11 @@ from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.tables.table import TableFolder, facts_of, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import FileScanTask, Table
 
     from airflow_provider_webcollect.landing.manifest import Manifest
 
@@ -46,11 +46,19 @@ class IcebergSnapshot:
     @functools.cached_property
     def files(self) -> Mapping[str, int]:
         """The bytes of the files with its rows, by their names."""
-        start = f"{self.table.location().rstrip('/')}/"
-        return {
-            task.file.file_path.removeprefix(start): task.file.file_size_in_bytes
-            for task in self.table.scan().plan_files()
-        }
+        return {self._name(task): task.file.file_size_in_bytes for task in self._tasks}
+
+    @functools.cached_property
+    def whole_files(self) -> Collection[str]:
+        """The names of those of whose rows none is deleted."""
+        return {self._name(task) for task in self._tasks if not task.delete_files}
+
+    @functools.cached_property
+    def _tasks(self) -> Sequence[FileScanTask]:
+        return list(self.table.scan().plan_files())
+
+    def _name(self, task: FileScanTask) -> str:
+        return str(task.file.file_path).removeprefix(f"{self.table.location().rstrip('/')}/")
 
     def to_arrow(self, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows."""
@@ -93,14 +101,14 @@ class IcebergFolder(TableFolder):
         return f"{super().as_argument} --storage-conn-id {shlex.quote(str(self._catalog.name))}"
 
     def snapshot(self) -> IcebergSnapshot | None:
-        return self._call("read", lambda: IcebergSnapshot(self._catalog.load_table(self._name)))
+        return self.call("read", lambda: IcebergSnapshot(self._catalog.load_table(self._name)))
 
     def unreferenced(self, names: set[str]) -> set[str]:
         if not names:
             return names
         snapshot = self.snapshot()
         assert snapshot is not None
-        found = self._call("list", functools.partial(_files_of_snapshots, snapshot.table))
+        found = self.call("list", functools.partial(_files_of_snapshots, snapshot.table))
         return names - {path.removeprefix(f"{self._location}/") for path in found}
 
     def _commit_to_table(
@@ -113,13 +121,15 @@ class IcebergFolder(TableFolder):
         known = {part.name for part in before.parts} if before else set()
         added = [part for part in manifest.parts if part.name not in known]
         is_append = known.issubset(part.name for part in manifest.parts)
+        if not is_append:
+            added = list(manifest.parts)
         facts = {**facts_of(manifest, added), VERSION: str(version)}
         uris = [f"{self._location}/{part.name}" for part in added]
         schema = schema_of(manifest)
         self._refuse_twins(schema.names)
         write = functools.partial(self._write, snapshot.table, uris, schema, facts, is_append)
         try:
-            self._call("commit", write)
+            self.call("commit", write)
         except StorageError:
             now = self.snapshot()
             assert now is not None

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 
+#: The tokens of gcsfs for credentials that the machine has.
+_MACHINE_S = (None, "google_default", "cloud")
+
+
 class Location(NamedTuple):
     """A folder for the library.
 
@@ -57,6 +61,9 @@ def _given(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _s3_options(fs: Any) -> dict[str, Any]:
+    if not (fs.anon or fs.key or fs.session):
+        # only then it knows a profile, or what else the machine has
+        fs.connect()
     endpoint = fs.endpoint_url or fs.client_kwargs.get("endpoint_url")
     region = fs.client_kwargs.get("region_name") or (fs.session and fs.session.get_config_variable("region"))
     common = {
@@ -107,6 +114,14 @@ def _azure_options(fs: Any) -> dict[str, Any]:
 
 def _gcs_options(fs: Any) -> dict[str, Any]:
     token = fs.credentials.token
+    is_machine_s = token in _MACHINE_S or type(token).__module__.startswith("google.auth.compute_engine")
+    if not (is_machine_s or token == "anon" or isinstance(token, dict) or str(token).startswith("/")):
+        raise InvalidArgument(
+            "object_storage_conn_id",
+            "…",
+            "Delta Lake's library cannot use its credentials on Google Cloud Storage: it takes a key as a "
+            "file or as a dict, or what the machine has (application default credentials)",
+        )
     return {
         "google_service_account_key": json.dumps(token) if isinstance(token, dict) else None,
         "google_service_account": token if isinstance(token, str) and token.startswith("/") else None,

@@ -37,7 +37,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.pauses import first_done, in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from fsspec import AbstractFileSystem
@@ -128,7 +128,14 @@ class Snapshot(Protocol):
 
     @property
     def files(self) -> Mapping[str, int]:
-        """The bytes of the files that have its rows, by their names relative to the folder."""
+        """The bytes of the files that have its rows, by their names relative to the folder.
+
+        Those elsewhere have their addresses as names.
+        """
+
+    @property
+    def whole_files(self) -> Collection[str]:
+        """The names of those of whose rows none is deleted: tables may note deleted rows beside a file."""
 
     def to_arrow(self, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows."""
@@ -178,12 +185,9 @@ class TableFolder(Folder):
     """The folder of a landing that is a table.
 
     A table format gives :meth:`snapshot`, :meth:`_commit_to_table` and :meth:`unreferenced`.
-
-    :cvar table_format: its name, as users give it.
     """
 
     keeps_versions = True
-    table_format: str
 
     def __init__(self, fs: AbstractFileSystem, root: str, shown: str | None = None) -> None:
         super().__init__(fs, root, shown)
@@ -231,7 +235,10 @@ class TableFolder(Folder):
                 gone = error
                 continue
             return snapshot, Committed(manifest, str(snapshot.version))
-        raise DestinationUnreadable(f"{self.url}/{gone} is missing, which has a part of the manifest")
+        raise DestinationUnreadable(
+            f"{self.url}/{gone} is missing, which has a part of the manifest: something has removed files "
+            "that the table does not know. Put them back, if the storage keeps them, or land elsewhere"
+        )
 
     def _refuse_others(self, snapshot: Snapshot | None) -> None:
         if snapshot is not None and snapshot.files:
@@ -301,7 +308,7 @@ class TableFolder(Folder):
 
     def rewritten(self, manifest: Manifest) -> set[str]:
         snapshot = self.snapshot()
-        files = {} if snapshot is None else snapshot.files
+        files = () if snapshot is None else self.call("read", lambda: snapshot.whole_files)
         return {part.name for part in manifest.parts if part.name not in files}
 
     def all_files(self) -> dict[str, int]:
@@ -338,7 +345,7 @@ class TableFolder(Folder):
                     "no letter case; name those to land with `columns`, or another `partition`"
                 )
 
-    def _call(self, what: str, work: Callable[[], T]) -> T:
+    def call(self, what: str, work: Callable[[], T]) -> T:
         """Let the library do something, and raise its errors as ones that name the table.
 
         It works in a thread: within some of it no signal is handled, such as a task's timeout. The text of an

@@ -1,6 +1,6 @@
 """Random histories of loads that are killed, or fail, in the place of any statement or commit.
 
-The landing grows, and is landed anew; loads are left out, killed, and repeated in other processes that know
+The landing grows, and is landed again; loads are left out, killed, and repeated in other processes that know
 nothing of each other. At the end the table has what plain Python makes of the rows.
 """
 

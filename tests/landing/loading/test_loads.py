@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dlt
+import msgspec
 import pytest
 from deltalake import DeltaTable
 
@@ -19,6 +20,7 @@ from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     KeyMissing,
     LandingDamaged,
+    LandingReplaced,
     LoadFailed,
     NoSnapshot,
     RowsRewritten,
@@ -65,6 +67,31 @@ class TestTables:
         DeltaTable(landing.folder.root).optimize.compact()
         with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
             landing.load(Database("duckdb", str(tmp_path / "other.duckdb")))
+
+
+def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
+    tmp_path: Path, in_duckdb: Database
+) -> None:
+    """As in two accounts of a storage, whose names are no part of an address."""
+    landings = [Landing(tmp_path / str(number)) for number in range(2)]
+    for number, landing in enumerate(landings):
+        landing.land(*products(10 * number, 3))
+        landed = landing.read()
+        landed.uri = "abfs://data/prices"
+        landed.fs.account_name = f"account{number}"
+        options = make_load_options("append", None)
+        loading.load(landed, options, in_duckdb.table, in_duckdb.destination)
+    assert len(in_duckdb.rows("url", "n")) == 6
+
+
+def test_a_part_with_more_rows_than_it_should_have_is_refused(landing: Landing, in_duckdb: Database) -> None:
+    landing.land(*products(0, 3))
+    landed = landing.read()
+    (part,) = landed.manifest.parts
+    fewer = msgspec.structs.replace(part, rows=2)
+    landed.manifest = msgspec.structs.replace(landed.manifest, rows=2, total=2, parts=(fewer,))
+    with pytest.raises(LandingReplaced, match="has 3 rows instead of 2"):
+        loading.load(landed, make_load_options("append", None), in_duckdb.table, in_duckdb.destination)
 
 
 class TestEveryDatabase:
