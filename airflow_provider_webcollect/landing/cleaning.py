@@ -343,7 +343,7 @@ def age_in_seconds(older_than: object) -> float:
 
 
 def moment_before_now(seconds: float) -> datetime.datetime:
-    """Return the time that was so many seconds ago."""
+    """Return the time a number of seconds ago."""
     try:
         return datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
     except OverflowError:

@@ -197,10 +197,7 @@ class TableFolder(Folder):
         self._read_already: dict[str, Difference] = {}
 
     def snapshot(self) -> Snapshot | None:
-        """Return the table as it is now; None if there is none, or an empty one.
-
-        :raises DestinationTaken: if it has rows that no landing has written.
-        """
+        """Return the table as it is now; None if there is none."""
         raise NotImplementedError
 
     def _commit_to_table(
@@ -271,10 +268,10 @@ class TableFolder(Folder):
     def commit(self, manifest: Manifest, expected: str | None) -> str:
         version = version_after(expected)
         before: Sequence[Difference] = () if expected is None else self._differences(int(expected))
-        difference = self._difference(manifest, expected, before)
+        old = whole(before) if before else None
+        difference = self._difference(manifest, old, expected, before)
         with self.part(file_of(version)) as file:
             file.write(msgspec.json.encode(difference))
-        old = whole(before) if before else None
         self._commit_to_table(manifest, old, expected, version)
         self._read_already[file_of(version)] = difference
         if before and not difference.before:
@@ -282,12 +279,12 @@ class TableFolder(Folder):
         return str(version)
 
     def _difference(
-        self, manifest: Manifest, expected: str | None, before: Sequence[Difference]
+        self, manifest: Manifest, old: Manifest | None, expected: str | None, before: Sequence[Difference]
     ) -> Difference:
-        if expected is None or len(before) >= WHOLE_EVERY:
+        if old is None or expected is None or len(before) >= WHOLE_EVERY:
             return Difference(manifest=manifest)
         names = (*before[-1].before, file_of(int(expected)))
-        return Difference.between(whole(before), manifest, names)
+        return Difference.between(old, manifest, names)
 
     def _delete_files_before(self, version: int) -> None:
         """Remove the files of earlier commits: one that has all of the manifest counts now."""
