@@ -176,7 +176,9 @@ def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
         pytest.raises(NoResponse),
     ):
         pages_of(client, 100)
-    assert sizes(server) == [100, 50, 25, 12, 6, 3, 1, 1, 1]
+    # how often one row is asked for depends on the deadline
+    assert sizes(server)[:7] == [100, 50, 25, 12, 6, 3, 1]
+    assert set(sizes(server)[7:]) <= {1}
 
 
 def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:
