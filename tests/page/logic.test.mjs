@@ -476,17 +476,15 @@ describe("rows that have failed their checks", () => {
     );
   });
 
-  test("have their folders in the message of a run that they have failed", () => {
+  test("have their landings in the message of a run that they have failed", () => {
     const message = (folder) =>
       `1 check failed at ${folder}: rows.min. \`webcollect landing accept ${folder}\` lands them as they are, ` +
       `\`webcollect landing discard ${folder} run\` leaves them out; or change \`checks\``;
     // as Python quotes a word for the shell
     const odd = `'s3://a/it'"'"'s c'`;
-    assert.deepEqual(logic.stagedFolders(`${message(odd)}; ${message("/d")}; ${message("/d")}`), [
-      "s3://a/it's c",
-      "/d",
-    ]);
-    assert.deepEqual(logic.stagedFolders("NotFound: no such task"), []);
+    const table = "lake.shop.prices --storage-conn-id lake";
+    assert.deepEqual(logic.stagedLandings([odd, table, "/d", "/d"].map(message).join("; ")), [odd, table, "/d"]);
+    assert.deepEqual(logic.stagedLandings("NotFound: no such task"), []);
   });
 });
 
@@ -528,7 +526,7 @@ describe("lines to copy", () => {
   });
 
   test("a shell takes the folder and the run that somebody decides on as they are", () => {
-    for (const line of Object.values(logic.decidingLines(PATH, "manual__2026 $(id)"))) {
+    for (const line of Object.values(logic.decidingLines(logic.shellWords(PATH), "manual__2026 $(id)"))) {
       const words = execFileSync("sh", ["-c", line.replace("webcollect", "printf '%s\\n'")]).toString();
       assert.deepEqual(words.trimEnd().split("\n").slice(2), [PATH, "manual__2026 $(id)"]);
     }
@@ -538,6 +536,13 @@ describe("lines to copy", () => {
     const { python } = logic.readingLines(PATH);
     const code = `import sys; read_landing = lambda path: sys.stdout.buffer.write(path.encode())\n${python}`;
     assert.equal(execFileSync("python3", ["-c", code]).toString(), PATH);
+  });
+
+  test("a table of Iceberg needs the connection of its catalog", () => {
+    const { shell, python } = logic.readingLines("lake.shop.prices");
+    assert.match(shell, /^webcollect landing sql 'lake.shop.prices' --storage-conn-id iceberg_default '/);
+    assert.equal(python, 'read_landing("lake.shop.prices", storage_conn_id="iceberg_default")');
+    for (const path of ["s3://a/b.c.d", "/a.b.c", "./a.b.c"]) assert.equal(logic.shellWords(path), `'${path}'`);
   });
 });
 

@@ -286,29 +286,42 @@ export function quarantineSentence({ quarantines }, zone, now) {
   return `${were}. Whether somebody has decided on them since is not known here; to decide:`;
 }
 
-/** Return the lines that decide in a shell on rows that have failed their checks. */
-export function decidingLines(folder, runId) {
-  const line = (verb) => `webcollect landing ${verb} ${shellWord(folder)} ${shellWord(runId)}`;
+/**
+ * Return the lines that decide in a shell on rows that have failed their checks.
+ *
+ * :param words: what names the landing there, as `shellWords` and `stagedLandings` return it.
+ */
+export function decidingLines(words, runId) {
+  const line = (verb) => `webcollect landing ${verb} ${words} ${shellWord(runId)}`;
   return { accept: line("accept"), discard: line("discard") };
 }
 
-/** Return the folders where rows are staged, by the message of a run whose checks have failed. */
-export function stagedFolders(message) {
+/** Return the landings where rows are staged, as words of a shell, by the message of a run whose checks have failed. */
+export function stagedLandings(message) {
   const named = message.matchAll(/`webcollect landing accept ([^`]+)`/g);
-  return [...new Set([...named].map(([, word]) => fromShellWord(word)))];
+  return [...new Set([...named].map(([, words]) => words))];
 }
 
-/** Return the text that a word of a shell stands for, as Python quotes it. */
-function fromShellWord(word) {
-  return word.startsWith("'") ? word.slice(1, -1).replaceAll(`'"'"'`, "'") : word;
+/** Return the Airflow connection that the name of a table of Iceberg needs besides; null for a path. */
+function connectionOf(landing) {
+  // which one a run has used is not known here: it is the default, unless somebody corrects the line
+  return landing.split(".").length > 2 && !/[/\\]/.test(landing) ? "iceberg_default" : null;
+}
+
+/** Return what names a landing in a shell. */
+export function shellWords(landing) {
+  const connection = connectionOf(landing);
+  return shellWord(landing) + (connection ? ` --storage-conn-id ${connection}` : "");
 }
 
 /** Return the lines that read a landing, in Python and in a shell. */
-export function readingLines(path) {
+export function readingLines(landing) {
   const query = "select count(*) from landing";
+  const connection = connectionOf(landing);
+  const argument = connection ? `, storage_conn_id=${pythonString(connection)}` : "";
   return {
-    python: `read_landing(${pythonString(path)})`,
-    shell: `webcollect landing sql ${shellWord(path)} ${shellWord(query)}`,
+    python: `read_landing(${pythonString(landing)}${argument})`,
+    shell: `webcollect landing sql ${shellWords(landing)} ${shellWord(query)}`,
   };
 }
 

@@ -39,7 +39,8 @@ import {
   readingLines,
   reasonOf,
   shortId,
-  stagedFolders,
+  shellWords,
+  stagedLandings,
   stateOf,
   taskKey,
   UNKNOWN,
@@ -273,7 +274,7 @@ function quarantineItem({ kind, key, series }, names, now, act) {
   const more = quarantines.length - listed.length;
   const lines = listed.map((each) => {
     const facts = [`, ${counted(each.rows, "row")}, `, time(each.ended_at)];
-    const decisions = each.folders.map((folder) => decisionLines(folder, each.run_id));
+    const decisions = each.folders.map((folder) => decisionLines(shellWords(folder), each.run_id));
     return el("li", {}, runLink({ ...series, ...each }, each.run_id), facts, decisions);
   });
   const body = el(
@@ -289,13 +290,13 @@ function quarantineItem({ kind, key, series }, names, now, act) {
 }
 
 /** Return the lines that decide on rows which have failed their checks, with buttons that copy them. */
-function decisionLines(folder, runId) {
-  const { accept, discard } = decidingLines(folder, runId);
+function decisionLines(words, runId) {
+  const { accept, discard } = decidingLines(words, runId);
   return el(
     "div",
     { class: "decision" },
-    copyable(accept, `the line that accepts the rows of ${runId} at ${folder}`),
-    copyable(discard, `the line that discards the rows of ${runId} at ${folder}`),
+    copyable(accept, `the line that accepts the rows of ${runId} at ${words}`),
+    copyable(discard, `the line that discards the rows of ${runId} at ${words}`),
   );
 }
 
@@ -309,8 +310,8 @@ function failureItem({ key, failures, message }, names, act) {
   const willRetry = failures.every((each) => each.will_retry);
   const isOne = failures.length === 1;
   const head = isOne ? taskLink(failure) : `${number(failures.length)} tasks:`;
-  const folders = message ? stagedFolders(message) : [];
-  const longest = folders.length ? LONGEST_OF_CHECKS : LONGEST;
+  const staged = message ? stagedLandings(message) : [];
+  const longest = staged.length ? LONGEST_OF_CHECKS : LONGEST;
   const reason = message ? shortened(message, longest) : button("Show the reason", () => act.readMessage(failure));
   const isOpen = act.isOpen(key);
   const listed = isOpen ? failures : failures.slice(0, LISTED);
@@ -332,7 +333,7 @@ function failureItem({ key, failures, message }, names, act) {
     el("span", { class: "reason message" }, reason),
     " ",
     canRetry,
-    folders.map((folder) => decisionLines(folder, failure.run_id)),
+    staged.map((words) => decisionLines(words, failure.run_id)),
     isOne ? el("div", { class: "facts" }, failureFacts(failure, names)) : null,
     list,
     unfold,
