@@ -93,7 +93,7 @@ class History:
     def reset(self) -> None:
         """Land other rows in place of those that were there."""
         self.landing.source.clear()
-        rows = products(len(self.ever), self.chance.randint(0, 7), KEYS)
+        rows = products(len(self.ever), self.chance.randint(1, 7), KEYS)
         self.ever += rows
         self.landing.land(*rows, on_reset="full")
 
