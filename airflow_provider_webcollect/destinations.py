@@ -155,6 +155,7 @@ def iceberg_table(name: str, conn_id: str) -> Table:
     :param name: ``catalog.namespace.table``.
     :param conn_id: the Airflow connection of its catalog.
     :raises NothingLanded: if there is no such table.
+    :raises StorageError: if it cannot be read.
     :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
     """
     from airflow_provider_webcollect.landing.tables.iceberg import load_table
@@ -168,6 +169,7 @@ def new_iceberg_table(name: str, conn_id: str) -> Table:
     :param name: ``catalog.namespace.table``.
     :param conn_id: the Airflow connection of its catalog.
     :raises DestinationTaken: if there is no such namespace.
+    :raises StorageError: if it cannot be read or made.
     :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
     """
     from airflow_provider_webcollect.landing.tables.iceberg import made_table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -148,28 +147,14 @@ class TestTables:
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         where = f"s3://storage@{folder}"
-        with denied(s3, folder, "_delta_log/*"), pytest.raises(AirflowFailException, match=folder):
+        with (
+            s3.denied(f"{folder}/_delta_log/*", "s3:PutObject"),
+            pytest.raises(AirflowFailException, match=folder),
+        ):
             transfer(where, source, table_format="delta")
         assert not s3.fs.glob(f"{folder}/_delta_log/*")
 
         assert transfer(where, source, table_format="delta")["rows"] == 400
-
-
-@contextlib.contextmanager
-def denied(s3: Storage, folder: str, names: str) -> Iterator[None]:
-    """Have the bucket refuse files in a folder.
-
-    :param names: of these files, as S3 writes patterns.
-    """
-    bucket = folder.partition("/")[0]
-    forbidden = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject"}
-    statement = {**forbidden, "Resource": f"arn:aws:s3:::{folder}/{names}"}
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    s3.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
-    try:
-        yield
-    finally:
-        s3.fs.call_s3("delete_bucket_policy", Bucket=bucket)
 
 
 class TestRedshift:
@@ -220,7 +205,8 @@ class TestRedshift:
         self, s3: Storage, source: dict[str, Any], folder: str
     ) -> None:
         message = f"Access to s3://{folder}/_redshift_manifest-"
-        with denied(s3, folder, "_redshift_manifest*"), pytest.raises(AirflowFailException, match=message):
+        denied = s3.denied(f"{folder}/_redshift_manifest*", "s3:PutObject")
+        with denied, pytest.raises(AirflowFailException, match=message):
             transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
 
     @pytest.mark.usefixtures("no_pauses")
@@ -235,7 +221,8 @@ class TestRedshift:
             "redshift_manifest": True,
             "max_part_bytes": 1,
         }
-        with denied(s3, folder, "_redshift_manifest*"), pytest.raises(AirflowFailException):
+        denied = s3.denied(f"{folder}/_redshift_manifest*", "s3:PutObject")
+        with denied, pytest.raises(AirflowFailException):
             transfer(**options, run_id="first")
         assert self.written(s3, folder) == []
         if grown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import socket
 import subprocess
@@ -50,6 +51,26 @@ class Storage:
 
     def new_folder(self) -> str:
         return f"{self.parent}/{uuid.uuid4().hex}"
+
+    @contextlib.contextmanager
+    def denied(self, paths: str, action: str = "*") -> Iterator[None]:
+        """Have S3 refuse something while the block runs.
+
+        :param paths: of which files, with their bucket, as S3 writes patterns.
+        """
+        bucket = paths.partition("/")[0]
+        statement = {
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": action,
+            "Resource": f"arn:aws:s3:::{paths}",
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        self.fs.call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+        try:
+            yield
+        finally:
+            self.fs.call_s3("delete_bucket_policy", Bucket=bucket)
 
 
 def local(parent: Path) -> Storage:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_webcollect.landing.storage import Storage
+    from airflow_provider_webcollect.landing.storage import Storage as Operations
+    from tests.landing.storages import Storage
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
@@ -38,7 +39,7 @@ class _Stepping(TableFolder):
     """
 
     def call(self, what: str, work: Callable[[], T]) -> T:
-        storage: Storage | Stepping = self._storage
+        storage: Operations | Stepping = self._storage
         if isinstance(storage, Stepping):
             storage.step(what, f"{self.root}/table")
         if what != "commit" or not isinstance(storage, Losing):
@@ -167,6 +168,26 @@ def sql_catalog(folder: Path) -> Catalog:
     catalog = load_catalog(
         "lake", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
     )
+    catalog.create_namespace_if_not_exists("shop")
+    return catalog
+
+
+def glue_catalog(storage: Storage) -> Catalog:
+    """Return a catalog of AWS Glue, with the namespace ``shop``.
+
+    :param storage: S3, whose server is that of the catalog too.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    options = storage.options
+    access = {
+        "endpoint": options["endpoint_url"],
+        "region": "us-east-1",
+        "access-key-id": options["key"],
+        "secret-access-key": options["secret"],
+    }
+    properties = {f"{service}.{name}": value for service in ("glue", "s3") for name, value in access.items()}
+    catalog = load_catalog("lake", type="glue", warehouse=f"s3://{storage.new_folder()}", **properties)
     catalog.create_namespace_if_not_exists("shop")
     return catalog
 

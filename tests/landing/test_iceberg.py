@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from airflow_provider_webcollect.landing.errors import (
     FormatChanged,
     NothingLanded,
     RowsRewritten,
+    StorageError,
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.job import Landed
@@ -23,12 +25,13 @@ from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
+from airflow_provider_webcollect.landing.tables.iceberg import load_table, made_table
 from tests.conftest import ALL_HISTORIES
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.interleaving import Held, outcome_of
 from tests.landing.pages import Rows, job, make_job, serving
 from tests.landing.storages import Storage
-from tests.landing.tables import IcebergTable, as_texts, same, sql_catalog
+from tests.landing.tables import IcebergTable, as_texts, glue_catalog, same, sql_catalog
 from tests.landing.victim import Victim, running_lander
 
 if TYPE_CHECKING:
@@ -235,6 +238,43 @@ def test_of_two_attempts_of_a_run_that_commit_at_once_one_counts(
         assert numbers(table) == list(range(12)), operation
         assert table.landed().manifest.rows == 12
     assert operation > 15
+
+
+class TestGlue:
+    """Another catalog, whose tables are on S3."""
+
+    @pytest.fixture
+    def table(self, storage_of: Callable[[str], Storage]) -> IcebergTable:
+        return IcebergTable(glue_catalog(storage_of("s3")), f"shop.t{uuid.uuid4().hex}")
+
+    def test_every_row_is_there_once_though_two_runs_commit_at_once(self, table: IcebergTable) -> None:
+        land(table, 7)
+        late = Held(
+            lambda place: run_job(landing(place, count=12, run="r2")), table.destination, ("commit", "table")
+        )
+        assert late.met
+        land(table, 17, "r3")
+        late.end()
+        assert numbers(table) == list(range(17))
+        land(table, 20, "r4")
+        assert table.rows() == [{"n": str(number)} for number in range(20)]
+        table.landed().verify()
+
+    def test_who_may_not_read_it_is_told_so(
+        self, table: IcebergTable, storage_of: Callable[[str], Storage]
+    ) -> None:
+        land(table, 5)
+        folder = table.destination
+        name = f"lake.{table.name}"
+        with storage_of("s3").denied(f"{table.root}/*"):
+            for work in (
+                folder.snapshot,
+                lambda: load_table(table.catalog, name),
+                lambda: made_table(table.catalog, name),
+            ):
+                with pytest.raises(StorageError, match=f"Access to the table {name} is denied") as raised:
+                    work()
+                assert raised.value.permanent
 
 
 @pytest.mark.parametrize("decide", [accept, discard])

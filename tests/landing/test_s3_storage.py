@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -193,20 +192,19 @@ class TestS3:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({}, "Access to s3://closed/prices/_manifest.json is denied"),
-            ({"anon": True, "key": None, "secret": None}, "There are no credentials for s3://closed/prices/"),
+            ({}, "Access to s3://landings/closed/_manifest.json is denied"),
+            (
+                {"anon": True, "key": None, "secret": None},
+                "There are no credentials for s3://landings/closed/",
+            ),
         ],
         ids=["denied", "anonymous"],
     )
     def test_who_has_no_access_is_told_what_to_do(
         self, s3: Storage, options: dict[str, Any], message: str
     ) -> None:
-        s3.fs.call_s3("create_bucket", Bucket="closed")
-        everything = {"Effect": "Deny", "Principal": "*", "Action": "*", "Resource": "arn:aws:s3:::closed/*"}
-        policy = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
-        s3.fs.call_s3("put_bucket_policy", Bucket="closed", Policy=policy)
-        folder = Folder(replace(s3, options={**s3.options, **options}).fs, "closed/prices")
-        with pytest.raises(StorageError, match=message) as caught:
+        folder = Folder(replace(s3, options={**s3.options, **options}).fs, "landings/closed")
+        with s3.denied("landings/closed/*"), pytest.raises(StorageError, match=message) as caught:
             folder.claim(MANIFEST, b"one", None)
         assert caught.value.permanent
 

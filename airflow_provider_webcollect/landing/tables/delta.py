@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: The application whose transactions are the commits of landings.
 APPLICATION = "webcollect"
+#: How the library says that somebody may not do something.
+_DENIED = "lacked the necessary privileges"
 
 
 class DeltaSnapshot:
@@ -101,6 +103,10 @@ class DeltaFolder(TableFolder):
             return names
         vacuum = functools.partial(snapshot.table.vacuum, 0, dry_run=True, enforce_retention_duration=False)
         return names - set(snapshot.files) - set(self.call("list", vacuum))
+
+    @staticmethod
+    def is_denied(error: Exception) -> bool:
+        return _DENIED in str(error)
 
     def _commit_to_table(
         self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int

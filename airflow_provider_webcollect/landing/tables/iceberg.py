@@ -18,7 +18,7 @@ from airflow_provider_webcollect.landing.errors import (
     StorageError,
 )
 from airflow_provider_webcollect.landing.storage import Changed
-from airflow_provider_webcollect.landing.tables.table import TableFolder, facts_of, schema_of
+from airflow_provider_webcollect.landing.tables.table import TableFolder, facts_of, schema_of, table_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: The property with the version of the last landing.
 VERSION = "webcollect.version"
 _RETRIES = "commit.retry.num-retries"
+#: How pyarrow, by which the library reads and writes, says that somebody may not do something.
+_DENIED = "ACCESS_DENIED"
 
 
 class IcebergSnapshot:
@@ -110,6 +112,12 @@ class IcebergFolder(TableFolder):
         assert snapshot is not None
         found = self.call("list", functools.partial(_files_of_snapshots, snapshot.table))
         return names - {path.removeprefix(f"{self._location}/") for path in found}
+
+    @staticmethod
+    def is_denied(error: Exception) -> bool:
+        from pyiceberg.exceptions import ForbiddenError
+
+        return isinstance(error, PermissionError | ForbiddenError) or _DENIED in str(error)
 
     def _commit_to_table(
         self, manifest: Manifest, before: Manifest | None, expected: str | None, version: int
@@ -190,31 +198,41 @@ def load_table(catalog: Catalog, name: str) -> Table:
 
     :param name: ``catalog.namespace.table``; what comes first is how people call the catalog.
     :raises NothingLanded: if it is not there.
+    :raises StorageError: if it cannot be read.
     """
     from pyiceberg.exceptions import NoSuchTableError
 
-    _, *identifier = name.split(".")
     try:
-        return catalog.load_table(tuple(identifier))
+        return catalog.load_table(_identifier(name))
     except NoSuchTableError as error:
         raise NothingLanded(
             f"there is no table {name}: nothing has landed there yet, or its name is another"
         ) from error
+    except Exception as error:
+        raise table_error(name, error, is_denied=IcebergFolder.is_denied(error)) from None
 
 
 def made_table(catalog: Catalog, name: str) -> Table:
     """Return a table as :func:`load_table` does; it is made, without columns, if it is not there.
 
     :raises DestinationTaken: if there is no such namespace.
+    :raises StorageError: if it cannot be read or made.
     """
     from pyiceberg.exceptions import NoSuchNamespaceError
     from pyiceberg.schema import Schema
 
-    _, *identifier = name.split(".")
+    identifier = _identifier(name)
     try:
-        return catalog.create_table_if_not_exists(tuple(identifier), Schema())
+        return catalog.create_table_if_not_exists(identifier, Schema())
     except NoSuchNamespaceError as error:
         raise DestinationTaken(
             f"the catalog has no namespace {'.'.join(identifier[:-1])!r} for {name}; create it, or correct "
             "the name"
         ) from error
+    except Exception as error:
+        raise table_error(name, error, is_denied=IcebergFolder.is_denied(error)) from None
+
+
+def _identifier(name: str) -> tuple[str, ...]:
+    """Return a table's name as its catalog knows it, which does not know how people call the catalog."""
+    return tuple(name.split(".")[1:])

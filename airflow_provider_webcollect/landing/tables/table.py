@@ -52,8 +52,6 @@ WHOLE_EVERY = 20
 #: How often a manifest is read again because later commits have removed a file of it meanwhile.
 _TRIES = 5
 _FILE = re.compile(rf"{FILES}/(?:\.tmp-)?(\d+)-[0-9a-f]{{8}}\.json(?:-[0-9a-f]+)?")
-#: How the library of Delta Lake says that somebody may not do something.
-_DENIED = "lacked the necessary privileges"
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 #: Bits of a version that are random; those above count the commits.
 _ID_BITS = 32
@@ -181,10 +179,28 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
+def table_error(table: str, error: Exception, *, is_denied: bool) -> StorageError:
+    """Return an error of a table's library as one that names the table.
+
+    The text may have addresses with signatures, which stay out.
+
+    :param is_denied: whether it says that somebody may not do something.
+    """
+    said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
+    if is_denied:
+        return StorageError(
+            f"Access to the table {table} is denied; a landing lists, reads, writes and deletes files "
+            f"there. ({said})",
+            permanent=True,
+        )
+    return StorageError(f"The table {table} cannot be read or written: {type(error).__name__}: {said}")
+
+
 class TableFolder(Folder):
     """The folder of a landing that is a table.
 
-    A table format gives :meth:`snapshot`, :meth:`_commit_to_table` and :meth:`unreferenced`.
+    A table format gives :meth:`snapshot`, :meth:`_commit_to_table`, :meth:`is_denied` and
+    :meth:`unreferenced`.
     """
 
     keeps_versions = True
@@ -211,6 +227,11 @@ class TableFolder(Folder):
         :raises Changed: if the table has another version; nothing was changed then.
         :raises FormatChanged: if the rows do not fit the table.
         """
+        raise NotImplementedError
+
+    @staticmethod
+    def is_denied(error: Exception) -> bool:
+        """Return whether the library says so that somebody may not do something."""
         raise NotImplementedError
 
     def committed(self) -> Committed | None:
@@ -345,8 +366,7 @@ class TableFolder(Folder):
     def call(self, what: str, work: Callable[[], T]) -> T:
         """Let the library do something, and raise its errors as ones that name the table.
 
-        It works in a thread: within some of it no signal is handled, such as a task's timeout. The text of an
-        error may have addresses with signatures, which stay out.
+        It works in a thread: within some of it no signal is handled, such as a task's timeout.
 
         :param what: ``read``, ``list`` or ``commit``.
         """
@@ -357,13 +377,4 @@ class TableFolder(Folder):
         except (LandingError, Changed, InvalidArgument):
             raise
         except Exception as error:
-            said = " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split())
-            if _DENIED in said:
-                raise StorageError(
-                    f"Access to the table {self.url} is denied; a landing lists, reads, writes and deletes "
-                    f"files there. ({said})",
-                    permanent=True,
-                ) from None
-            raise StorageError(
-                f"The table {self.url} cannot be read or written: {type(error).__name__}: {said}"
-            ) from None
+            raise table_error(self.url, error, is_denied=self.is_denied(error)) from None
