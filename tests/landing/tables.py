@@ -105,9 +105,10 @@ class Table(Folder):
     def readers(self) -> dict[str, Callable[[], Rows]]:
         """Return the readers that know tables of Delta Lake, by their names."""
         table = self.table()
-        arrow = table.to_pyarrow_dataset()
+        arrow = table.to_pyarrow_dataset().to_table()
         return {
-            "pyarrow": lambda: arrow.to_table().to_pylist(),
+            "pyarrow": arrow.to_pylist,
+            # not of the dataset, whose files Python opens: pyarrow's to_reader keeps the GIL while it waits for that
             "duckdb": lambda: duckdb.connect().from_arrow(arrow).to_arrow_table().to_pylist(),
             "polars": lambda: polars.read_delta(table).to_dicts(),
             "delta-rs": functools.partial(_queried, table),
@@ -125,12 +126,13 @@ class IcebergTable(Table):
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         self.catalog, self.name = catalog, name
+        catalog.create_table(name, Schema())
         folder = self.destination
         super().__init__(folder._fs, folder.root)
 
     @property
     def destination(self) -> Any:
-        return self.iceberg_kind(self.catalog.create_table_if_not_exists(self.name, Schema()))
+        return self.iceberg_kind(self.table())
 
     @property
     def location(self) -> Any:

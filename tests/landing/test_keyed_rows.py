@@ -186,16 +186,18 @@ ODD_NAMES = ["", "a b", 'say "x"', "it's", "select", "place", "c1", "x;--", "ü"
 
 class TestColumns:
     @pytest.mark.parametrize("file_format", FORMATS)
-    @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_they_may_have_any_name(self, file_format: str, name: str) -> None:
+    def test_they_may_have_any_name(self, file_format: str) -> None:
         shop = Shop(file_format=file_format)
-        shop.land(1, [{"n": "1", name: "x"}, {"n": "1", name: "y"}])
-        shop.land(2, [{"n": "2", name: "x"}])
-        latest, changes, history = asked(shop.landed, name)
-        assert latest.columns == [*shop.landed.to_duckdb().columns, "landed_at"]
-        assert latest.fetchall() == [("1", "y", day(1)), ("2", "x", day(2))]
-        assert changes.fetchall() == [("2", "x", "changed", day(2))]
-        assert len(history) == 3
+        xs, ys = dict.fromkeys(ODD_NAMES, "x"), dict.fromkeys(ODD_NAMES, "y")
+        shop.land(1, [{"n": "1", **xs}, {"n": "1", **ys}])
+        shop.land(2, [{"n": "2", **xs}])
+        columns = shop.landed.to_duckdb().columns
+        for name in ODD_NAMES[FORMATS.index(file_format) :: 1 if ALL_HISTORIES else len(FORMATS)]:
+            latest, changes, history = asked(shop.landed, name)
+            assert latest.columns == [*columns, "landed_at"], name
+            assert latest.fetchall() == [("1", *ys.values(), day(1)), ("2", *xs.values(), day(2))], name
+            assert changes.fetchall() == [("2", *xs.values(), "changed", day(2))], name
+            assert len(history) == 3, name
 
     @pytest.mark.parametrize("file_format", FORMATS)
     def test_letter_case_tells_them_apart(self, file_format: str) -> None:
@@ -330,7 +332,7 @@ def landings(draw: st.DrawFn) -> tuple[Shop, int]:
     return shop, len(columns)
 
 
-@settings(max_examples=1000 if ALL_HISTORIES else 50, deadline=None, derandomize=not ALL_HISTORIES)
+@settings(max_examples=1000 if ALL_HISTORIES else 20, deadline=None, derandomize=not ALL_HISTORIES)
 @given(landings(), st.data())
 def test_they_return_what_plain_python_finds(landing: tuple[Shop, int], data: st.DataObject) -> None:
     shop, columns = landing

@@ -53,32 +53,29 @@ def assert_first_columns(headers: Sequence[list[str]], names: list[str]) -> None
     assert headers[-1] == names
 
 
-@pytest.mark.parametrize("compression", TEXT_COMPRESSIONS)
 @quickly
 @given_pages
-def test_json_lines_hold_every_row_as_it_came(
-    compression: str | None, pages: strategies.Pages, space: str
-) -> None:
-    (part,) = land(make_format("jsonl", compression), *raw(pages, space))
+def test_json_lines_hold_every_row_as_it_came(pages: strategies.Pages, space: str) -> None:
     expected = [
         {key: json.loads(value.json, parse_float=str, parse_int=str) for key, value in row.items()}
         for rows in pages
         for row in rows
     ]
-    assert read_jsonl(plain(part, compression)) == expected
+    for compression in TEXT_COMPRESSIONS:
+        (part,) = land(make_format("jsonl", compression), *raw(pages, space))
+        assert read_jsonl(plain(part, compression)) == expected, compression
 
 
-@pytest.mark.parametrize("compression", TEXT_COMPRESSIONS)
 @quickly
 @given_pages
-def test_csv_tells_null_from_empty_and_keeps_every_text(
-    compression: str | None, pages: strategies.Pages, space: str
-) -> None:
+def test_csv_tells_null_from_empty_and_keeps_every_text(pages: strategies.Pages, space: str) -> None:
     names, expected = table(pages)
-    parts = [plain(part, compression) for part in land(make_format("csv", compression), *raw(pages, space))]
-    rows = [filled(row, names) for part in parts for row in read_csv(part)]
-    assert [list(row.values()) for row in rows] == expected
-    assert_first_columns([csv_records(part)[0] for part in parts], names)
+    for compression in TEXT_COMPRESSIONS:
+        landed = land(make_format("csv", compression), *raw(pages, space))
+        parts = [plain(part, compression) for part in landed]
+        rows = [filled(row, names) for part in parts for row in read_csv(part)]
+        assert [list(row.values()) for row in rows] == expected, compression
+        assert_first_columns([csv_records(part)[0] for part in parts], names)
 
 
 @quickly
@@ -91,34 +88,29 @@ def test_csv_reads_the_same_with_the_standard_library(pages: strategies.Pages, s
     assert rows == [[cell or "" for cell in row] for row in expected]
 
 
-@pytest.mark.parametrize("compression", ["snappy", "zstd", "gzip", "none"])
 @quickly
 @given_pages
-def test_parquet_holds_every_value_as_text(
-    compression: str | None, pages: strategies.Pages, space: str
-) -> None:
+def test_parquet_holds_every_value_as_text(pages: strategies.Pages, space: str) -> None:
     names, expected = table(pages)
-    parts = [read_parquet(part) for part in land(make_format("parquet", compression), *raw(pages, space))]
-    assert [list(filled(row, names).values()) for rows in parts for row in rows] == expected
-    assert_first_columns([list(rows[0]) for rows in parts], names)
+    for compression in ("snappy", "zstd", "gzip", "none"):
+        parts = [read_parquet(part) for part in land(make_format("parquet", compression), *raw(pages, space))]
+        assert [list(filled(row, names).values()) for rows in parts for row in rows] == expected, compression
+        assert_first_columns([list(rows[0]) for rows in parts], names)
 
 
-@pytest.mark.parametrize(("file_format", "compression"), TABLES)
 @quickly
 @given_pages
-def test_the_package_reads_every_value_of_every_part_as_text(
-    file_format: str, compression: str | None, pages: strategies.Pages, space: str
-) -> None:
+def test_the_package_reads_every_value_of_every_part_as_text(pages: strategies.Pages, space: str) -> None:
     names, expected = table(pages)
-    chosen = make_format(file_format, compression)
-    parts = land(chosen, *raw(pages, space))
-    assert [list(row.values()) for row in rows_of(reader_of(chosen, names), parts)] == expected
-    landed = table_of(reader_of(chosen, names), parts)
-    assert landed.column_names == names
-    assert [list(row.values()) for row in landed.to_pylist()] == expected
+    for file_format, compression in TABLES:
+        chosen = make_format(file_format, compression)
+        parts = land(chosen, *raw(pages, space))
+        assert [list(row.values()) for row in rows_of(reader_of(chosen, names), parts)] == expected, chosen
+        landed = table_of(reader_of(chosen, names), parts)
+        assert landed.column_names == names
+        assert [list(row.values()) for row in landed.to_pylist()] == expected, chosen
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 @quickly
 @given(
     pages=strategies.pages,
@@ -126,33 +118,34 @@ def test_the_package_reads_every_value_of_every_part_as_text(
     columns=st.lists(strategies.keys, min_size=2, max_size=5, unique=True),
 )
 def test_given_columns_are_the_only_ones_and_in_their_order(
-    file_format: str, pages: strategies.Pages, space: str, columns: list[str]
+    pages: strategies.Pages, space: str, columns: list[str]
 ) -> None:
+    def landed(file_format: str) -> bytes:
+        (part,) = land(make_format(file_format, columns=columns), *raw(pages, space))
+        return part
+
     _, expected = table(pages, columns)
-    (part,) = land(make_format(file_format, columns=columns), *raw(pages, space))
-    match file_format:
-        case "csv":
-            assert csv_records(part)[0] == columns
-            assert [list(row.values()) for row in read_csv(part)] == expected
-        case "parquet":
-            rows = read_parquet(part)
-            assert [list(row) for row in rows] == [columns] * len(rows)
-            assert [list(row.values()) for row in rows] == expected
-        case "jsonl":
-            given_rows = [row for rows in pages for row in rows]
-            wanted = [[name for name in columns if name in row] for row in given_rows]
-            rows = read_jsonl(part)
-            assert [list(row) for row in rows] == wanted
-            assert rows == [
-                {name: json.loads(row[name].json, parse_float=str, parse_int=str) for name in names}
-                for row, names in zip(given_rows, wanted, strict=True)
-            ]
+    assert csv_records(landed("csv"))[0] == columns
+    assert [list(row.values()) for row in read_csv(landed("csv"))] == expected
+
+    rows = read_parquet(landed("parquet"))
+    assert [list(row) for row in rows] == [columns] * len(rows)
+    assert [list(row.values()) for row in rows] == expected
+
+    given_rows = [row for rows in pages for row in rows]
+    wanted = [[name for name in columns if name in row] for row in given_rows]
+    rows = read_jsonl(landed("jsonl"))
+    assert [list(row) for row in rows] == wanted
+    assert rows == [
+        {name: json.loads(row[name].json, parse_float=str, parse_int=str) for name in names}
+        for row, names in zip(given_rows, wanted, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
     ("file_format", "read"), [("jsonl", read_jsonl), ("csv", read_csv), ("parquet", read_parquet)]
 )
-@pytest.mark.parametrize("filling", ["x", '"\n,\\', "🎧"])
+@pytest.mark.parametrize("filling", ["x", '"\n,\\', "🎧"] if ALL_HISTORIES else ['🎧"\n,\\'])
 def test_cells_of_ten_megabytes_pass(
     file_format: str, read: Callable[[bytes], list[Row]], filling: str
 ) -> None:

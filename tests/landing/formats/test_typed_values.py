@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
+from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import land, page, read_parquet
 
-SEEDS = range(3)
+SEEDS = range(3 if ALL_HISTORIES else 1)
 COUNT = 3000
 
 Maker = Callable[[random.Random], str]
