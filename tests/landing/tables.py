@@ -108,7 +108,7 @@ class Table(Folder):
         arrow = table.to_pyarrow_dataset().to_table()
         return {
             "pyarrow": arrow.to_pylist,
-            # not of the dataset, whose files Python opens: pyarrow's to_reader keeps the GIL while it waits for that
+            # not over the dataset: pyarrow's to_reader waits, with the GIL, for files that Python opens
             "duckdb": lambda: duckdb.connect().from_arrow(arrow).to_arrow_table().to_pylist(),
             "polars": lambda: polars.read_delta(table).to_dicts(),
             "delta-rs": functools.partial(_queried, table),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.landing.interleaving import Outcome
 
 pytestmark = pytest.mark.usefixtures("long_reads")
-HISTORIES = 3000 if ALL_HISTORIES else 100
+HISTORIES = 3000 if ALL_HISTORIES else 40
 #: The number of histories in which a harm must be found once a safeguard is left out.
 HARMED = 300
 CHECKS = make_checks({"columns": {"ok": {"filled": 1}}}, make_format())

@@ -116,7 +116,7 @@ class Sites:
 
         Of a table, which takes longer, not all of them.
         """
-        stride = 4 if self._kind is Table and not ALL_HISTORIES else 1
+        stride = 6 if self._kind is Table and not ALL_HISTORIES else 1
         for operation in itertools.count(first if stride > 1 else 1, stride):
             for kill in (True, False) if ALL_HISTORIES else ((operation // stride + first) % 2 == 0,):
                 yield operation, kill
@@ -315,7 +315,7 @@ class TestTables:
     @pytest.mark.parametrize("kill", [False, True])
     def test_others_may_rewrite_parts_meanwhile(self, tmp_path: Path, kill: bool) -> None:
         storage = local(tmp_path)
-        everywhere = itertools.count(1, 1 if ALL_HISTORIES else 3)
+        everywhere = itertools.count(1, 1 if ALL_HISTORIES else 6)
         for operation in itertools.chain([("commit", "table")], everywhere):
             table = Table(storage.fs, storage.new_folder())
             site = Site(table)

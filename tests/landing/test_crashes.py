@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-KILLS = 15 if ALL_HISTORIES else 5
+KILLS = 15 if ALL_HISTORIES else 3
 #: Of this many operations one is tried.
 STRIDE = 1 if ALL_HISTORIES else 8
 ROWS = 600

@@ -35,6 +35,7 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables import landing_folder
+from airflow_provider_webcollect.landing.tables import table as table_module
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.conftest import ALL_HISTORIES
@@ -232,33 +233,39 @@ class TestRows:
 
 
 class TestManifest:
+    @pytest.fixture
+    def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every fifth commit has all of the manifest."""
+        monkeypatch.setattr(table_module, "WHOLE_EVERY", 5)
+
     def test_it_is_the_same_as_that_of_a_folder_whatever_many_commits_there_were(self, disk: Table) -> None:
-        for run in range(50):
+        for run in range(33):
             landed = land(disk, 5 + run, f"r{run}", mark=[None, lambda: None][run % 2])
             assert disk.destination.committed().manifest == landed.manifest
-        assert len(landed.manifest.parts) == 50
+        assert len(landed.manifest.parts) == 33
         assert len(landed.manifest.history) == 30
 
-    def test_a_commit_writes_what_is_new_alone(self, disk: Table) -> None:
+    def test_a_commit_writes_what_is_new_alone(self, disk: Table, often: None) -> None:
         sizes: dict[str, int] = {}
-        for run in range(70):
+        for run in range(24):
             land(disk, 5 * (run + 1), f"r{run}")
             sizes |= {
                 name: size for name, size in disk.destination.all_files().items() if "_landing/" in name
             }
-        small = [size for name, size in sorted(sizes.items()) if "_landing/" in name][-9:-1]
+        # the last one before them has all of it
+        small = [size for name, size in sorted(sizes.items()) if "_landing/" in name][-3:]
         assert max(small) < 3_000
         # those before one that has all of it have gone
-        assert sum("_landing/" in name for name in disk.destination.all_files()) <= 21
+        assert sum("_landing/" in name for name in disk.destination.all_files()) <= 6
 
-    def test_a_reader_finds_rows_while_files_of_earlier_commits_go(self, disk: Table) -> None:
+    def test_a_reader_finds_rows_while_files_of_earlier_commits_go(self, disk: Table, often: None) -> None:
         land(disk, 5)
         reader = disk.destination
         version = reader.snapshot().version
         assert version is not None
-        for run in range(45):
+        for run in range(15):
             land(disk, 6 + run, f"s{run}")
-        assert reader.committed().manifest.rows == 50
+        assert reader.committed().manifest.rows == 20
 
     def test_one_of_its_files_that_is_gone_is_said(self, disk: Table) -> None:
         land(disk, 5)

@@ -259,7 +259,7 @@ class TestLanding:
 
         peak(5)
         # one page more or less may be held at a time
-        assert peak(200) < 2 * peak(20)
+        assert peak(100) < 2 * peak(20)
 
 
 class TestCounts:

@@ -85,7 +85,7 @@ def operations(state: str, first: str, second: str) -> Iterator[tuple[int, bool]
             yield operation, kill
 
 
-@pytest.mark.parametrize("seed", range(10 if ALL_HISTORIES else 3))
+@pytest.mark.parametrize("seed", range(10 if ALL_HISTORIES else 2))
 def test_landings_that_meet_anywhere_do_each_other_no_harm(storage: Storage, seed: int) -> None:
     """Two and three of them, of any kinds in any state, held at any operation."""
     chance = random.Random(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import random
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -640,7 +641,8 @@ class TestKilled:
                 return runs.land([], CHECKS, folder=place, on_failed_checks="quarantine")
             return getattr(Review(place, None, stop=Pauses(), timing=AT_ONCE), kind)()
 
-        for operation in itertools.count(1):
+        stride = 1 if ALL_HISTORIES else 3
+        for operation in itertools.count(random.Random(f"{state} {kind}").randint(1, stride), stride):
             runs = made(state)
             held = Held(act, runs.folder.destination, operation)
             if not held.met:
