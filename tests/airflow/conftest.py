@@ -90,12 +90,15 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture(scope="session")
-def airflow_database(airflow_home: str) -> None:
+def airflow_database(airflow_home: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """An empty metadata database."""
     # not before the home is set
     from tests.airflow.dag_runs import make_database
 
-    make_database()
+    folder = tmp_path_factory.getbasetemp()
+    # a worker's folder is in that of all workers
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    make_database(airflow_home, shared / "airflow.db")
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.settings import Session
-from sqlalchemy import text
+from sqlalchemy import select
 
 asks = pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="this Airflow cannot ask")
 # `dag.test()` of earlier versions wants a triggerer's connection to the API server
@@ -25,20 +26,22 @@ class Person:
         self.bodies: list[str] = []
 
     def __call__(self) -> None:
-        """Answer a question, if there is one, by the function behind Airflow's API."""
-        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-        from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
-        from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
+        """Answer a question, if there is one, as Airflow's API does: to import that takes seconds."""
+        from airflow.models.hitl import HITLDetail
+        from airflow.models.trigger import handle_event_submit
+        from airflow.triggers.base import TriggerEvent
 
-        waiting = text(
-            "select body, dag_id, run_id, task_id, map_index "
-            "from task_instance join hitl_detail on ti_id = id "
-            "where state = 'awaiting_input' and responded_at is null"
-        )
         with Session() as session:
-            for body, dag_id, run_id, task_id, map_index in session.execute(waiting).all():
-                payload = UpdateHITLDetailPayload(**self._answer)
-                user = SimpleAuthManagerUser(username="ada", role="admin")
-                update_hitl_detail(dag_id, run_id, task_id, payload, user, session, map_index)
-                self.bodies.append(body)
+            for asked in session.scalars(select(HITLDetail).where(HITLDetail.responded_at.is_(None))):
+                task = asked.task_instance
+                if task.state != "awaiting_input":
+                    continue
+                assert set(self._answer["chosen_options"]) <= set(asked.options)
+                asked.responded_by = {"id": "ada", "name": "ada"}
+                asked.responded_at = datetime.now(UTC)
+                asked.chosen_options = self._answer["chosen_options"]
+                asked.params_input = self._answer["params_input"]
+                answer = TriggerEvent(asked.as_resume_event_payload())
+                handle_event_submit(answer, task_instance=task, session=session)
+                self.bodies.append(asked.body)
             session.commit()

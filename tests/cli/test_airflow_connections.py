@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
+from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
 from tests.cli.conftest import shown
 from tests.landing.storages import s3_server
 
@@ -26,22 +27,14 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.usefixtures("airflow"),
+    pytest.mark.usefixtures("airflow_database", "airflow"),
 ]
 
 CONN_ID = "my_service"
 
 
-@pytest.fixture(scope="session")
-def airflow_database() -> None:
-    """The database of the tests' Airflow, which is empty."""
-    from airflow.utils.db import initdb
-
-    initdb()
-
-
 @pytest.fixture
-def airflow(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """An Airflow with its usual token store."""
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE", "variable")
 
