@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import subprocess
@@ -51,21 +52,25 @@ import airflow.{sdk}, airflow.providers.common.compat.sdk as sdk
 from airflow.{triggers} import BaseTrigger
 for name in {used}:
     getattr(sdk, name)
-before = set(sys.modules)
-for module in {modules}:
-    importlib.import_module(module)
-new = sorted(set(sys.modules) - before)
-print(json.dumps(new))
+for modules in {groups}:
+    before = set(sys.modules)
+    for module in modules:
+        importlib.import_module(module)
+    print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def imported(*modules: str) -> list[str]:
-    """Import modules in a process of their own that has imported what DAG authors import anyway."""
+@functools.cache
+def imported(*groups: tuple[str, ...]) -> list[list[str]]:
+    """Import modules in a process of their own that has imported what DAG authors import anyway.
+
+    Returns what each group has added.
+    """
     code = IMPORT.format(
         sdk="sdk" if AIRFLOW_V_3_0_PLUS else "models.dag",
         triggers="triggers.base",
         used=("BaseOperator", "BaseSensorOperator", "BaseHook", "conf", "Variable"),
-        modules=modules,
+        groups=groups,
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -74,28 +79,34 @@ def imported(*modules: str) -> list[str]:
         check=True,
         timeout=60,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return [json.loads(line) for line in done.stdout.splitlines()[-len(groups) :]]
 
 
-def for_dags() -> list[str]:
+def for_dags() -> tuple[str, ...]:
     """Return the modules that DAG files import."""
     info = get_provider_info()
     operators = [
         m for kind in ("operators", "sensors") for entry in info[kind] for m in entry["python-modules"]
     ]
-    return operators + [entry["python-module"] for entry in info["transfers"]]
+    return (*operators, *(entry["python-module"] for entry in info["transfers"]))
+
+
+def imported_by_airflow() -> list[list[str]]:
+    """Return what DAG files import, and what Airflow's own look at the provider adds to that."""
+    look = ("get_provider_info", "hooks.webcollect", "ui")
+    return imported(for_dags(), tuple(f"airflow_provider_webcollect.{module}" for module in look))
 
 
 def test_dags_import_nothing_but_the_provider_parts_of_airflow_and_msgspec() -> None:
     # what is imported decides what it costs; seconds would tell of the machine's load
-    packages = {name.partition(".")[0] for name in imported(*for_dags())}
+    packages = {name.partition(".")[0] for name in imported_by_airflow()[0]}
 
     assert packages - sys.stdlib_module_names <= {"airflow", "airflow_provider_webcollect", "msgspec"}
 
 
 def test_dags_import_what_is_declared_and_no_machinery() -> None:
     package = "airflow_provider_webcollect."
-    own = {name.removeprefix(package) for name in imported(*for_dags()) if name.startswith(package)}
+    own = {name.removeprefix(package) for name in imported_by_airflow()[0] if name.startswith(package)}
 
     assert len(own) <= 41
     assert own.isdisjoint(MACHINERY)
@@ -114,16 +125,15 @@ def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
 
 
 def test_airflows_own_look_at_the_provider_imports_nothing_heavy() -> None:
-    ours = ("get_provider_info", "hooks.webcollect", "ui")
-    new = imported(*(f"airflow_provider_webcollect.{module}" for module in ours))
+    new = [name for names in imported_by_airflow() for name in names]
 
     assert [name for name in new if name.partition(".")[0] in HEAVY] == []
 
 
 def test_tasks_import_the_plugin_for_next_to_nothing() -> None:
     # a task's process has imported the provider's operators when it loads the plugins, or will
-    ours = [*for_dags(), "airflow.plugins_manager"]
-    new = set(imported(*ours, "airflow_provider_webcollect.ui")) - set(imported(*ours))
+    before = (*for_dags(), "airflow.plugins_manager")
+    _, new = imported(before, ("airflow_provider_webcollect.ui",))
 
     assert len(new) <= 5, new
 

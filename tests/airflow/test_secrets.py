@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -16,6 +16,7 @@ import pytest
 from airflow.models import Variable
 from airflow.providers.common.compat.sdk import redact
 from airflow.settings import Session
+from cryptography.fernet import Fernet
 from sqlalchemy import delete, select
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -25,12 +26,13 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import endpoints
+from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
 from airflow_provider_webcollect.service.tokens import StoredToken
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
@@ -53,6 +55,15 @@ def token_in_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         session.commit()
     # who renews waits for one and a half times as long
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "0.7")
+
+
+@pytest.fixture
+def without_variables(airflow_home: str) -> Iterator[None]:
+    """A database that has no Variables, like one that nobody has set up."""
+    with contextlib.closing(sqlite3.connect(Path(airflow_home) / "airflow.db")) as database:
+        database.execute("alter table variable rename to away")
+        yield
+        database.execute("alter table away rename to variable")
 
 
 def stored(key: str) -> str:
@@ -188,23 +199,11 @@ print("worked")
 """
 
 
-def in_a_script(**environment: str) -> str:
-    """Use the hook in a process that runs no task, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", OUTSIDE_A_TASK],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.stdout + done.stderr
-
-
 def test_a_script_shares_its_token_with_the_tasks(
     connected: None, sandbox: Sandbox, task: dict[str, Any]
 ) -> None:
-    assert "worked" in in_a_script()
+    done = subprocess.run([sys.executable, "-c", OUTSIDE_A_TASK], capture_output=True, text=True, timeout=60)
+    assert "worked" in done.stdout, done.stderr
     run = run_tasks(
         lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
     )
@@ -214,22 +213,23 @@ def test_a_script_shares_its_token_with_the_tasks(
 
 
 def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
-    connected: None, sandbox: Sandbox, tmp_path: Path
+    connected: None, sandbox: Sandbox, without_variables: None
 ) -> None:
-    # a home without a database
-    said = in_a_script(AIRFLOW_HOME=str(tmp_path))
+    with pytest.raises(TokenStoreUnavailable, match="the connection's token cannot be read"):
+        WebCollectHook().get_running_counts()
 
-    assert "TokenStoreUnavailable: the connection's token cannot be read" in said
     assert sandbox.control.requests("/token") == []
 
 
 def test_a_variable_that_only_cannot_be_read_is_not_taken_for_none(
-    connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    connected: None, sandbox: Sandbox, airflow_home: str
 ) -> None:
     WebCollectHook().get_running_counts()
-    # what was encrypted cannot be read with another key
-    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", base64.urlsafe_b64encode(os.urandom(32)).decode())
-    said = in_a_script()
+    # what was encrypted with another key
+    value = Fernet(Fernet.generate_key()).encrypt(b"a token").decode()
+    with sqlite3.connect(Path(airflow_home) / "airflow.db") as database:
+        database.execute("update variable set val = ? where key = ?", [value, VARIABLE])
+    with pytest.raises(TokenStoreUnavailable, match="cannot be read"):
+        WebCollectHook().get_running_counts()
 
-    assert "cannot be read" in said
     assert len(sandbox.control.requests("/token")) == 1

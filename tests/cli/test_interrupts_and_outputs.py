@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.conftest import Ended
 from tests.cli.processes import WEBCOLLECT
 from tests.cli.test_read import cursor
 from tests.interruption import until
@@ -54,8 +56,6 @@ def test_nobody_taking_the_rows_any_more_is_no_failure(
         ["status"],
         ["status", "-o", "json"],
         ["status", "-o", "csv"],
-        ["capacity"],
-        ["analytics"],
         ["landing", "verify", "FOLDER"],
         ["landing", "sql", "FOLDER", "from landing"],
     ],
@@ -173,44 +173,69 @@ def test_a_terminal_that_knows_no_such_characters_gets_others(
     assert b"Traceback" not in ended.stderr
 
 
-def without_database(tmp_path: Path, sandbox: Sandbox, store: str, **credential: str) -> dict[str, str]:
-    """Return the environment of an Airflow without a database, whose connection is ``my_service``."""
-    connection = {"conn_type": "webcollect", "host": sandbox.url, "extra": credential}
-    return os.environ | {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW_CONN_MY_SERVICE": json.dumps(connection),
-        "AIRFLOW__WEBCOLLECT__TOKEN_STORE": store,
-    }
+#: Runs commands one after the other, each with its environment; a line on both outputs ends what it says.
+COMMANDS = """
+import json, os, sys
+from airflow_provider_webcollect.cli.main import main
+
+for environment, arguments in json.loads(sys.argv[1]):
+    os.environ.update(environment)
+    code = main(arguments)
+    for output in (sys.stdout, sys.stderr):
+        print(f"ended {code}", file=output, flush=True)
+"""
 
 
-def test_a_status_without_airflow_s_database_gives_no_traceback(sandbox: Sandbox, tmp_path: Path) -> None:
-    environment = without_database(tmp_path, sandbox, "memory", access_token=sandbox.access_token)
-    command = [WEBCOLLECT, "status", "--conn-id", "my_service"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-
-    said = [line for line in ended.stderr.splitlines() if "Airflow's assets" in line or "sqlite" in line]
-    assert len(said) == 1
-    assert said[0].startswith("Without the tasks of Airflow's assets: its database cannot be read")
-    assert "[SQL" not in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.returncode == 0
-
-
-@pytest.mark.parametrize("command", [["capacity", "--conn-id"], ["token", "status"], ["token", "refresh"]])
-def test_a_token_that_airflow_s_database_cannot_keep_is_said_in_a_sentence(
-    sandbox: Sandbox, tmp_path: Path, command: list[str]
+def test_a_database_that_airflow_does_not_have_is_said_in_a_sentence(
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    environment = without_database(tmp_path, sandbox, "variable", refresh_token=sandbox.refresh_token)
-    ended = subprocess.run(
-        [WEBCOLLECT, *command, "my_service"], env=environment, capture_output=True, text=True
+    kept = connection(sandbox, "variable", refresh_token=sandbox.refresh_token)
+    status, *keeping = in_one_process(
+        tmp_path,
+        (connection(sandbox, "memory", access_token=sandbox.access_token), "status", "--conn-id"),
+        (kept, "capacity", "--conn-id"),
+        (kept, "token", "status"),
+        (kept, "token", "refresh"),
     )
 
-    assert (ended.returncode, ended.stdout) == (3, "")
-    [said] = [line for line in ended.stderr.splitlines() if "sqlite" in line or line.startswith("Error")]
-    assert said.startswith("Error: Airflow keeps the token of the connection my_service, but its database")
-    assert "`airflow db migrate` sets it up" in said
-    assert "Traceback" not in ended.stderr
+    assert status.code == 0
+    [said] = [line for line in status.err.splitlines() if "Airflow's assets" in line or "sqlite" in line]
+    assert said.startswith("Without the tasks of Airflow's assets: its database cannot be read")
+    assert "[SQL" not in status.err
+    assert "Traceback" not in status.err
+    for ended in keeping:
+        assert (ended.code, ended.out) == (3, "")
+        [said] = [line for line in ended.err.splitlines() if "sqlite" in line or line.startswith("Error")]
+        assert said.startswith(
+            "Error: Airflow keeps the token of the connection my_service, but its database"
+        )
+        assert "`airflow db migrate` sets it up" in said
+        assert "Traceback" not in ended.err
     assert sandbox.control.requests("/token") == []
+
+
+def connection(sandbox: Sandbox, store: str, **credential: str) -> dict[str, str]:
+    """Return an environment with the connection ``my_service``, whose tokens are kept in that store."""
+    fields = {"conn_type": "webcollect", "host": sandbox.url, "extra": credential}
+    return {"AIRFLOW_CONN_MY_SERVICE": json.dumps(fields), "AIRFLOW__WEBCOLLECT__TOKEN_STORE": store}
+
+
+def in_one_process(tmp_path: Path, *commands: tuple[dict[str, str], *tuple[str, ...]]) -> list[Ended]:
+    """Run commands for ``my_service`` in one process: an Airflow (without a database) starts slowly."""
+    named = [(environment, [*arguments, "my_service"]) for environment, *arguments in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, json.dumps(named)],
+        env=os.environ | {"AIRFLOW_HOME": str(tmp_path / "airflow")},
+        capture_output=True,
+        text=True,
+    )
+    end = re.compile(r"^ended (\d)\n", re.MULTILINE)
+    outs, errs = end.split(done.stdout), end.split(done.stderr)
+    assert len(outs) == len(errs) == 2 * len(commands) + 1, done.stderr
+    return [
+        Ended(int(code), out, err)
+        for out, code, err in zip(outs[:-1:2], outs[1::2], errs[:-1:2], strict=True)
+    ]
 
 
 def test_a_table_of_a_query_has_the_columns_of_the_query(run: Run, task: str, tmp_path: Path) -> None:
