@@ -551,7 +551,7 @@ async def test_a_key_is_in_one_question_at_a_time() -> None:
         assert len(waits.seen["a"]) == 1 + 2
 
 
-@settings(max_examples=100 if ALL_HISTORIES else 30, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100 if ALL_HISTORIES else 12, deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**32))
 def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
     """Waits come and go while questions fail, take long, or answer in part."""

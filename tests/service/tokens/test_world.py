@@ -9,8 +9,8 @@ from tests.conftest import ALL_HISTORIES
 from tests.service.tokens.world import World
 
 HISTORIES_PER_TEST = 80
-#: All 2,080 histories, or the first 320 of them.
-TESTS = 26 if ALL_HISTORIES else 4
+#: All 2,080 histories, or the first 160 of them.
+TESTS = 26 if ALL_HISTORIES else 2
 
 
 @pytest.mark.parametrize("block", range(TESTS))
