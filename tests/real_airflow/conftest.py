@@ -57,6 +57,8 @@ def airflow(dags: Path, landing: Path, tmp_path_factory: pytest.TempPathFactory)
     options = {
         "AIRFLOW_VAR_WEBCOLLECT_LANDING": landing.as_uri(),
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        # a new file is read at once; reading the others again and again only takes time
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1",
         # so that a new triggerer soon takes over what a killed one has left
         "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",

@@ -109,19 +109,22 @@ def alike(name, sensor=WebCollectTaskStatusSensor, **arguments):
 @dag(schedule=None, params={"ids": [], "sub_task_ids": [], "now": "now", "empty": ""})
 def arguments():
     task_id = "{{ params.ids[0] }}"
-    subtasks = {"sensor": WebCollectSubTaskStatusSensor, "collection_task_id": pick.override(task_id="of")(0)}
-    alike("result", collection_task_id=pick.override(task_id="one")(0))
-    alike("results", collection_task_ids=[pick.override(task_id=f"each_{index}")(index) for index in (0, 1)])
+    first, second = (pick.override(task_id=f"pick_{index}")(index) for index in (0, 1))
+    no_result = nothing()
+    subtasks = {"sensor": WebCollectSubTaskStatusSensor, "collection_task_id": first}
+    alike("result", collection_task_id=first)
+    alike("results", collection_task_ids=[first, second])
     alike("template", collection_task_ids="{{ params.ids | tojson }}")
     alike("subtasks", sub_task_ids=pick_subtasks(), **subtasks)
     alike("conn_id", collection_task_id=task_id, webcollect_conn_id=conn_id())
-    alike("no_task", collection_task_id=nothing.override(task_id="no_id")())
-    alike("no_tasks", collection_task_ids=[nothing.override(task_id="no_item")()])
-    alike("no_subtasks", sub_task_ids=nothing.override(task_id="no_ids")(), **subtasks)
-    alike("no_conn_id", collection_task_id=task_id, webcollect_conn_id=nothing.override(task_id="no_conn")())
+    alike("no_task", collection_task_id=no_result)
+    alike("no_tasks", collection_task_ids=[no_result])
+    alike("no_subtasks", sub_task_ids=no_result, **subtasks)
+    alike("no_conn_id", collection_task_id=task_id, webcollect_conn_id=no_result)
     alike("now", collection_task_id=task_id, after="{{ params.now }}", timeout=10)
     alike("empty", collection_task_id=task_id, after="{{ params.empty }}")
-    alike("undefined", collection_task_id=task_id + "{{ params.typo }}")
+    # the error is Airflow's own, which is retried as often as a task may be
+    alike("undefined", collection_task_id=task_id + "{{ params.typo }}", retries=1)
 
 
 main()
