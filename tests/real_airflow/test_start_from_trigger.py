@@ -160,7 +160,9 @@ class TestEndings:
         assert why in run.log(task_id)
 
     def test_a_worker_is_needed_only_to_fail_a_task_that_has_retries(self, run: Run) -> None:
-        zero = [name for name in run.instances() if not name.startswith("deferred")]
+        # those Airflow gives to a worker too, if a busy triggerer has not ended them within a minute
+        others = ("deferred", "late_and_lenient")
+        zero = [name for name in run.instances() if not name.startswith(others) and name != "late"]
         assert {name for name in zero if run.had_a_worker(name)} == {
             "stopped_with_retries",
             "late_with_retries",
