@@ -608,20 +608,22 @@ class LandedTable(LandedData):
     def to_duckdb(
         self, connection: DuckDBPyConnection | None = None, new_only: bool | str = False
     ) -> DuckDBPyRelation:
-        """Return the table as a DuckDB relation: rows are read when they are asked for.
+        """Return the rows as a DuckDB relation, as for a folder.
 
         It has the columns of the partition too, unlike the rows of one run.
 
         :param connection: as for a folder.
-        :param new_only: as for a folder; the rows of a run are read at once.
+        :param new_only: as for a folder.
         """
         if _is_of_run(new_only):
             return super().to_duckdb(connection, new_only)
         require("duckdb", "duckdb", "a relation of DuckDB")
         import duckdb
 
-        scanned = self._folder.call("read", self._snapshot.scanned)
-        return (duckdb.connect() if connection is None else connection).from_arrow(scanned)
+        # not over the dataset: for DuckDB, pyarrow's `Scanner.to_reader` waits, with Python's lock, for files
+        # that a thread opens by Python, which can then wait forever
+        rows = self._folder.call("read", self._snapshot.to_arrow)
+        return (duckdb.connect() if connection is None else connection).from_arrow(rows)
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part as for a folder.

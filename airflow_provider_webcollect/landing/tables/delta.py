@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    import pyarrow.dataset as ds
     from deltalake import CommitProperties, DeltaTable, Schema
     from deltalake.transaction import AddAction, RemoveAction
 
@@ -65,17 +64,13 @@ class DeltaSnapshot:
         has_vectors = "deletionVectors" in (self.table.protocol().reader_features or ())
         return () if has_vectors else self.files.keys()
 
-    def to_arrow(self, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows."""
-        return self.table.to_pyarrow_dataset().to_table(columns=list(columns))
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return some columns of the rows, or all, with those of the partitions."""
+        return self.table.to_pyarrow_dataset().to_table(columns=None if columns is None else list(columns))
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield some columns of the rows."""
         yield from self.table.to_pyarrow_dataset().to_batches(columns=list(columns))
-
-    def scanned(self) -> ds.Dataset:
-        """Return what DuckDB reads the table by, when it is asked for rows."""
-        return self.table.to_pyarrow_dataset()
 
 
 class DeltaFolder(TableFolder):

@@ -62,17 +62,13 @@ class IcebergSnapshot:
     def _name(self, task: FileScanTask) -> str:
         return str(task.file.file_path).removeprefix(f"{self.table.location().rstrip('/')}/")
 
-    def to_arrow(self, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows."""
-        return self.table.scan(selected_fields=tuple(columns)).to_arrow()
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return some columns of the rows, or all."""
+        return self.table.scan(selected_fields=("*",) if columns is None else tuple(columns)).to_arrow()
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield some columns of the rows."""
         yield from self.table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
-
-    def scanned(self) -> pa.Table:
-        """Return the rows, read at once, for DuckDB."""
-        return self.table.scan().to_arrow()
 
 
 class IcebergFolder(TableFolder):

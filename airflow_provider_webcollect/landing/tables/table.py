@@ -135,14 +135,11 @@ class Snapshot(Protocol):
     def whole_files(self) -> Collection[str]:
         """The names of those of whose rows none is deleted: tables may note deleted rows beside a file."""
 
-    def to_arrow(self, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows."""
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return some columns of the rows, or all, with those of the partitions."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield some columns of the rows."""
-
-    def scanned(self) -> object:
-        """Return what DuckDB reads the table by, with the columns of its partitions."""
 
 
 def partition_values(folders: str) -> dict[str, str]:
