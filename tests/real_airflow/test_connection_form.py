@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real_airflow,
+    pytest.mark.at_night,
     pytest.mark.skipif(
         browser.find_browser() is None, reason=f"no Chromium: neither {browser.VARIABLE} nor on the path"
     ),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real_airflow,
+    pytest.mark.at_night,
     # they need none of the processes of the other tests' Airflow
     pytest.mark.xdist_group("airflow's commands"),
     pytest.mark.timeout(300),

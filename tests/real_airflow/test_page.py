@@ -413,7 +413,7 @@ def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(
     run_id = (failure.get_attribute("data-failure") or "").split("/")[1]
     failure.get_by_role("button", name="accepts the rows").click()
     line = page.evaluate("navigator.clipboard.readText()")
-    assert line == f"webcollect landing accept '{folder}' '{run_id}'"
+    assert line == f"webcollect landing accept {folder} '{run_id}'"
     assert failure.get_by_role("button", name="discards the rows").is_visible()
 
 
