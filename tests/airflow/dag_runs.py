@@ -95,7 +95,6 @@ def run_dag(
     :param when: what that takes beside, such as the logical date.
     """
     if AIRFLOW_V_3_0_PLUS:
-        _leave_out_earlier_versions()
         _register(dag)
     with mock.patch("time.sleep", functools.partial(_sleep, time.sleep, when_idle)):
         run = dag.test(run_conf=conf, **when)
@@ -117,19 +116,6 @@ def _sleep(sleep: Callable[[float], None], when_idle: Callable[[], object], seco
     if is_idle:
         when_idle()
     sleep(0.02 if is_idle else seconds)
-
-
-@functools.cache
-def _leave_out_earlier_versions() -> None:
-    """Have this process offer tasks the newest version of Airflow's API alone: the others take seconds."""
-    from airflow.api_fastapi.execution_api import versions
-    from airflow.api_fastapi.execution_api.routes import execution_api_router as router
-    from cadwyn import HeadVersion, Version, VersionBundle
-    from cadwyn.route_generation import _DELETED_ROUTE_TAG
-
-    newest, *_ = versions.bundle.versions
-    versions.bundle = VersionBundle(HeadVersion(), Version(newest.value))
-    router.routes = [each for each in router.routes if _DELETED_ROUTE_TAG not in getattr(each, "tags", ())]
 
 
 def _register(dag: DAG) -> None:
