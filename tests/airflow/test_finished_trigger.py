@@ -62,7 +62,7 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     """At the end of every test no poll goes on."""
     before = asyncio.all_tasks()
     yield
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while asyncio.all_tasks() - before - {asyncio.current_task()}:
             await asyncio.sleep(0.01)
 

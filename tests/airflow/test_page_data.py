@@ -746,7 +746,7 @@ class TestActivity:
                 collection_task_id="not there",
                 mode="reschedule",
                 poke_interval=0.2,
-                timeout=1.5,
+                timeout=5,
                 missing_timeout=600,
                 deferrable=False,
             )
@@ -759,7 +759,7 @@ class TestActivity:
         columns = {"operator": "WebCollectTaskStatusSensor", "start_date": NOW}
         (shown,) = self.read(dag.dag_id, NOW, state="up_for_reschedule", **columns)["running"]
         assert shown["since"] == began.isoformat()
-        assert shown["timeout_at"] == (began + datetime.timedelta(seconds=1.5)).isoformat()
+        assert shown["timeout_at"] == (began + datetime.timedelta(seconds=5)).isoformat()
         assert shown["collection_task_ids"] == ["not there"]
 
     def test_a_wait_without_a_worker_is_shown_by_the_arguments_of_its_trigger(self, dag_id: str) -> None:

@@ -109,7 +109,8 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
         stop.set()
         ends.append(held.end())
 
-        assert len(sandbox.control.requests()) == sent
+        # a page that is read ahead may be on its way
+        assert len(sandbox.control.requests()) <= sent + 1
         # a write that is under way is not recalled
         if held.met[0] != "replace":
             manifest, record = committed_and_recorded(folder)
