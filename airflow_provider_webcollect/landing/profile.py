@@ -67,10 +67,14 @@ class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
 
         :raises TypeError: if one is no text.
         """
-        lengths = list(map(len, texts))
-        if blank := sum(map(str.isspace, texts)) + lengths.count(0):
-            lengths = [len(text) for text in texts if text and not text.isspace()]
-        return cls(filled=-blank, shortest=min(lengths, default=None), longest=max(lengths, default=None))
+        # all are looked at: other values have lengths, too
+        blank = list(filter(str.isspace, texts))
+        filled, lengths = texts, set(map(len, texts))
+        if blank or 0 in lengths:
+            filled = [text for text in texts if text and not text.isspace()]
+            lengths = set(map(len, filled))
+        shortest, longest = min(lengths, default=None), max(lengths, default=None)
+        return cls(filled=len(filled) - len(texts), shortest=shortest, longest=longest)
 
     def __add__(self, other: ColumnProfile) -> ColumnProfile:
         """Return the profile of the rows of both."""

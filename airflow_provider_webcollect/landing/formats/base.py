@@ -6,7 +6,6 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -78,7 +77,6 @@ def known_columns(names: Sequence[str], *, others_dropped: bool) -> Callable[[Ro
         # some characters cannot occur in field names
         return lambda rows: None
     decode = msgspec.json.Decoder(list[row], float_hook=_exact).decode  # type: ignore[valid-type]
-    values = list(map(attrgetter, fields))
 
     def columns(rows: Rows) -> list[Column] | None:
         if _is_large(rows):
@@ -87,7 +85,7 @@ def known_columns(names: Sequence[str], *, others_dropped: bool) -> Callable[[Ro
             decoded = decode(_joined(rows))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        return [list(map(value, decoded)) for value in values]
+        return list(zip(*map(msgspec.structs.astuple, decoded), strict=True))
 
     return columns
 
