@@ -80,7 +80,7 @@ test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for eac
 test-histories: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test-histories: $(READY) $(AZURITE) $(SERVERS) ## all interleavings of two landings and all random histories, of which `make test` has a sample
 	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist worksteal tests/landing tests/service/tokens \
-		tests/waiting/test_poll_failures.py tests/contract/test_sandbox_keeps_the_contract.py
+		tests/waiting/test_poll_failures.py tests/contract/test_sandbox_keeps_the_contract.py tests/airflow/test_end_of_waits.py
 
 nightly: coverage test-airflow test-system test-safeguards test-histories test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
 
