@@ -166,6 +166,12 @@ class ColumnsCollide(LandingError):
     permanent = True
 
 
+class TypesDiffer(LandingError):
+    """A table has a column of another type, which would round or cut values; nothing was loaded."""
+
+    permanent = True
+
+
 class LoadFailed(LandingError):
     """A warehouse, or dlt, has failed to load rows; a retry loads them again, each once."""
 

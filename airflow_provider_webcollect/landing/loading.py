@@ -1,7 +1,8 @@
 """Loads of a landing into a warehouse by dlt: the parts that the table does not have yet, each once.
 
-Rows get three more columns: ``_webcollect_landing``, the landing's folder; ``_webcollect_part``, their part;
-and ``_webcollect_row``, their position in the landing, from 0.
+Rows get three more columns: ``_webcollect_landing``, the landing's folder, with the account or endpoint that
+is not in its URL; ``_webcollect_part``, their part; and ``_webcollect_row``, their position in the landing,
+from 0.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
 - ``merge`` keeps the latest row of each key: of a load that with the highest position, of several loads that
@@ -22,6 +23,7 @@ import hashlib
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -33,6 +35,7 @@ from airflow_provider_webcollect.landing.errors import (
     LandingError,
     LoadFailed,
     NoSnapshot,
+    TypesDiffer,
 )
 from airflow_provider_webcollect.landing.formats import require
 from airflow_provider_webcollect.landing.formats.reading import ROWS
@@ -40,7 +43,7 @@ from airflow_provider_webcollect.landing.options import LoadOptions, check_table
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from dlt import Pipeline
@@ -49,9 +52,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.manifest import Manifest, Part, Segment
 
+#: A column of a table as dlt describes it: ``data_type`` and, for some types, ``precision`` and ``scale``.
+Column = Mapping[str, Any]
+
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
 #: For ``scd2``: the digest of what a row holds.
 VERSION = "_webcollect_version"
+_ADDED = (LANDING, PART, ROW, VERSION)
 #: How many parts one statement deletes the rows of.
 _NAMES = 500
 #: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
@@ -111,7 +118,6 @@ class NewParts:
     :param options: how they are written.
     :param in_table: the parts of this landing that the table has rows of; None if that is not known.
     :ivar parts: those of the last load.
-    :ivar remembered: the names of those that were loaded before it.
     """
 
     def __init__(
@@ -121,7 +127,6 @@ class NewParts:
         self._options = options
         self._in_table = in_table
         self.parts: list[Segment] = []
-        self.remembered: set[str] = set()
 
     def resource(self, name: str, *, by_row: bool = False) -> DltResource:
         """Return the resource of dlt that yields their rows as Arrow tables, and remembers them in its state.
@@ -138,15 +143,20 @@ class NewParts:
         def tables() -> Iterator[pa.Table]:
             states = dlt.current.resource_state().setdefault("landings", {})
             state = states.get(self._landed.identity)
-            self.remembered = set(state["parts"]) if state else set()
             self.parts = self._missing(state)
             names = {part.name for part in self.parts}
+            keeps_columns = state and self._options.write_disposition != "replace"
+            columns = _Columns(name, state["columns"] if keeps_columns else {})
             first_row = 0
             for part in self._landed.manifest.parts:
                 if any(each.name in names for each in part.as_landed()):
-                    yield from self._rows(part, names, first_row)
+                    yield from self._rows(part, names, first_row, columns)
                 first_row += part.rows
-            states[self._landed.identity] = {"options": _plain(self._options), "parts": self.names()}
+            states[self._landed.identity] = {
+                "options": _plain(self._options),
+                "parts": self.names(),
+                "columns": columns.known,
+            }
 
         return dlt.resource(tables, name=name, **_hints(self._options, by_row))
 
@@ -181,10 +191,13 @@ class NewParts:
         """Return the names of all parts as they were landed."""
         return [segment.name for segment in self._landed.manifest.segments]
 
-    def _rows(self, part: Part, names: Collection[str], first_row: int) -> Iterator[pa.Table]:
+    def _rows(
+        self, part: Part, names: Collection[str], first_row: int, columns: _Columns
+    ) -> Iterator[pa.Table]:
         """Yield those rows of a part that were landed as one of the named parts.
 
         :param first_row: the position of the part's first row in the landing.
+        :param columns: those of the rows before.
         """
         lacking: Counter[Segment] = Counter()
         for landed_as, table in _as_landed(part, self._landed.tables_of(part)):
@@ -192,6 +205,7 @@ class NewParts:
                 lacking[landed_as] += _rows_without_key(table, self._options.primary_key)
                 # what is wrong here is not loaded
                 if not lacking.total():
+                    columns.add(name for name in table.column_names if name != ROWS)
                     yield self._marked(table, landed_as, first_row)
             first_row += table.num_rows
         for landed_as, count in lacking.items():
@@ -214,12 +228,44 @@ class NewParts:
         columns = {name: table[name] for name in table.column_names if name != ROWS}
         if self._options.write_disposition == "scd2":
             columns[VERSION] = pa.array(map(_digest, _row_dicts(table)), pa.string())
-        columns[LANDING] = pa.repeat(pa.scalar(self._landed.uri), count)
+        columns[LANDING] = pa.repeat(pa.scalar(self._landed.identity), count)
         columns[PART] = pa.repeat(pa.scalar(part.name), count)
         columns[ROW] = pa.array(range(first_row, first_row + count), pa.int64())
-        needed = {LANDING, PART, ROW, VERSION, *self._options.primary_key}
+        needed = {*_ADDED, *self._options.primary_key}
         fields = [pa.field(name, column.type, name not in needed) for name, column in columns.items()]
         return pa.table(list(columns.values()), schema=pa.schema(fields))
+
+
+class _Columns:
+    """The columns that a table has of a landing, whose parts may have different ones.
+
+    :param table: its name.
+    :param known: the columns of earlier loads.
+    :ivar known: their names in the landing, by those that dlt makes of them.
+    """
+
+    def __init__(self, table: str, known: Mapping[str, str]) -> None:
+        import dlt
+
+        self.known = dict(known)
+        self._table = table
+        self._normalized = dlt.current.source_schema().naming.normalize_identifier
+        self._added = {self._normalized(name): f"{name}, which loads add," for name in _ADDED}
+
+    def add(self, names: Iterable[str]) -> None:
+        """Add columns.
+
+        :raises ColumnsCollide: if two would get the same name: dlt compares those of one piece of data alone.
+        """
+        for name in names:
+            column = self._normalized(name)
+            other = self._added.get(column) or self.known.setdefault(column, name)
+            if other != name:
+                raise ColumnsCollide(
+                    f"two columns would get the same name in {self._table}: {other} and {name} would be "
+                    f"{column}. With SCHEMA__NAMING=direct in the worker's environment, columns keep their "
+                    f"names in a new table"
+                )
 
 
 def _as_landed(part: Part, tables: Iterator[pa.Table]) -> Iterator[tuple[Segment, pa.Table]]:
@@ -289,6 +335,7 @@ def load(
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
     :raises KeyMissing: if rows have no key; nothing is loaded.
     :raises ColumnsCollide: if two columns get the same name; nothing is loaded.
+    :raises TypesDiffer: if the table has a column of a type that does not hold the values; nothing is loaded.
     :raises NoSnapshot: if the parts are no snapshot, and ``scd2`` needs one.
     :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
     :raises LandingDamaged: and other errors of reading a landing.
@@ -362,19 +409,20 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
         if PART in columns and (VERSION in columns) != (disposition == "scd2"):
             rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
             raise InvalidArgument("write_disposition", disposition, rule)
-        in_table = _parts_in(client, table, landed.uri) if PART in columns else set()
+        in_table = _parts_in(client, table, landed.identity) if PART in columns else set()
     parts = NewParts(landed, options, in_table)
+    resource = parts.resource(table)
+    if columns:
+        resource.add_map(_TypeCheck(pipeline, table, columns))
     # nothing is changed before all that is new has been read
-    pipeline.extract(parts.resource(table), refresh=_refresh(pipeline, table, columns))
-    # another landing may have the same path at another endpoint: what it has loaded is its own
-    gone = (in_table & parts.remembered).difference(parts.names())
-    replaced = gone if disposition == "append" else set()
+    pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
+    replaced = in_table.difference(parts.names()) if disposition == "append" else set()
     if not (parts.parts or replaced or disposition == "replace"):
         return []
     pipeline.normalize()
     if replaced:
         with _client(pipeline) as client:
-            _delete(client, table, landed.uri, sorted(replaced))
+            _delete(client, table, landed.identity, sorted(replaced))
     pipeline.load().raise_on_failed_jobs()
     with _client(pipeline) as client, client.with_staging_dataset():
         if client.is_storage_initialized():
@@ -387,10 +435,60 @@ def _client(pipeline: Pipeline) -> Any:
     return pipeline.destination_client()
 
 
-def _columns(client: SqlJobClientBase, table: str) -> set[str]:
-    """Return the columns of a table, in small letters; none if there is no table."""
+def _columns(client: SqlJobClientBase, table: str) -> dict[str, Column]:
+    """Return the columns of a table by their names in small letters; none if there is no table."""
     _, columns = client.get_storage_table(table)
-    return {name.lower() for name in columns}
+    return {name.lower(): column for name, column in columns.items()}
+
+
+class _TypeCheck:
+    """Lets rows pass whose types the columns of a table can hold: dlt would have the database convert them.
+
+    :param columns: those of the table, by their names in small letters.
+    """
+
+    def __init__(self, pipeline: Pipeline, table: str, columns: Mapping[str, Column]) -> None:
+        known: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
+        own = known[table]["columns"] if table in known else {}
+        # what dlt has made of the types of earlier loads is more exact than what the database says of it
+        self._columns = {
+            **columns,
+            **{name.lower(): each for name, each in own.items() if "data_type" in each},
+        }
+        self._table = f"{pipeline.dataset_name}.{table}"
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return the rows.
+
+        :raises TypesDiffer: if the database would round or cut values.
+        """
+        import dlt
+        from dlt.common.libs.pyarrow import get_column_type_from_py_arrow
+
+        normalized = dlt.current.source_schema().naming.normalize_identifier
+        for field in rows.schema:
+            held = self._columns.get(normalized(field.name).lower())
+            given = get_column_type_from_py_arrow(field.type)
+            if held and not _holds(held, given):
+                raise TypesDiffer(
+                    f"the column `{field.name}` of {self._table} is of the type {_type_name(held)}, which "
+                    f"does not hold the values of the landing, {_type_name(given)}; drop the table, or load "
+                    f"into another"
+                )
+        return rows
+
+
+def _holds(held: Column, given: Column) -> bool:
+    """Return whether a column holds all values of a type as they are, or the database refuses some aloud."""
+    kinds = held.get("data_type"), given.get("data_type")
+    if kinds == ("decimal", "decimal") and held.get("precision") is not None:
+        return (held.get("scale") or 0) >= (given.get("scale") or 0)
+    return kinds[0] == kinds[1] or kinds[0] in (None, "text") or kinds == ("decimal", "bigint")
+
+
+def _type_name(column: Column) -> str:
+    sizes = [str(column[size]) for size in ("precision", "scale") if column.get(size) is not None]
+    return f"{column['data_type']}({', '.join(sizes)})" if sizes else str(column["data_type"])
 
 
 def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Literal["drop_resources"] | None:
@@ -437,11 +535,6 @@ def _failure(error: Exception, table: str) -> BaseException:
     for cause in causes:
         if isinstance(cause, LandingError | InvalidArgument | KeyboardInterrupt):
             return cause.with_traceback(None)
-        if type(cause).__name__ == "NameNormalizationCollision":
-            return ColumnsCollide(
-                f"two columns would get the same name in {table}: {_in_a_line(cause)}. With "
-                f"SCHEMA__NAMING=direct in the worker's environment, columns keep their names in a new table"
-            )
         if isinstance(cause, MissingDependencyException):
             packages = " ".join(f"'{name}'" for name in cause.dependencies)
             return ExtraMissing(f"a load into this warehouse needs: pip install {packages}")

@@ -146,10 +146,19 @@ def test_the_table_has_what_plain_python_makes_of_the_rows(
 
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not ALL_HISTORIES, reason="takes minutes")
-@pytest.mark.parametrize("disposition", ["append", "merge"])
+@pytest.mark.parametrize(
+    ("disposition", "is_reset"),
+    [("append", False), ("append", True), ("merge", False)],
+    ids=["append", "append-after-a-reset", "merge"],
+)
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "failed"])
 def test_a_load_that_ends_at_any_statement_is_repeated(
-    database: Database, tmp_path: Path, loader: subprocess.Popen[str], disposition: str, kill: bool
+    database: Database,
+    tmp_path: Path,
+    loader: subprocess.Popen[str],
+    disposition: str,
+    is_reset: bool,
+    kill: bool,
 ) -> None:
     # dlt itself repeats some of what has failed
     for at in range(1, STATEMENTS, 1 if kill else 3):
@@ -160,6 +169,9 @@ def test_a_load_that_ends_at_any_statement_is_repeated(
         history.grow()
         history.chance = Always(0.0 if kill else 1.0)  # type: ignore[assignment]
         status = history.load(at)
+        if is_reset:
+            history.chance = random.Random("2")
+            history.reset()
         assert history.load(0) == 0
         history.check()
         if kill and status == 0:

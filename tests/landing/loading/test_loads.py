@@ -24,6 +24,7 @@ from airflow_provider_webcollect.landing.errors import (
     LoadFailed,
     NoSnapshot,
     RowsRewritten,
+    TypesDiffer,
 )
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import check_table, make_load_options
@@ -75,7 +76,7 @@ class TestTables:
 
 
 def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
-    tmp_path: Path, in_duckdb: Database
+    tmp_path: Path, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in two accounts of a storage, whose names are no part of an address."""
     landings = [Landing(tmp_path / str(number)) for number in range(2)]
@@ -83,7 +84,7 @@ def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
         landing.land(*products(10 * number, 3))
         landed = landing.read()
         landed.uri = "abfs://data/prices"
-        landed.fs.account_name = f"account{number}"
+        monkeypatch.setattr(landed.fs, "account_name", f"account{number}", raising=False)
         options = make_load_options("append", None)
         loading.load(landed, options, in_duckdb.table, in_duckdb.destination)
     assert len(in_duckdb.rows("url", "n")) == 6
@@ -164,6 +165,30 @@ class TestAppend:
 
         assert in_duckdb.rows("url", "n") == as_rows(products(50, 3))
 
+    def test_rows_of_a_load_that_was_not_recorded_leave_the_table_too(
+        self, landing: Landing, database: Database
+    ) -> None:
+        landing.land(*products(0, 7))
+        landing.load(database)
+        # what a kill right before leaves
+        database.query(f"delete from {database.table.partition('.')[0]}._dlt_loads")
+        landing.source.clear()
+        landing.land(*products(50, 3), on_reset="full")
+        landing.load(database)
+
+        assert database.rows("url", "n") == as_rows(products(50, 3))
+
+    def test_rows_that_a_merge_has_kept_leave_the_table(self, landing: Landing, in_duckdb: Database) -> None:
+        landing.land(*products(0, 3))
+        landing.load(in_duckdb, "merge", "url")
+        landing.source.clear()
+        landing.land(*products(50, 2), on_reset="full")
+        landing.load(in_duckdb, "merge", "url")
+        assert sorted(in_duckdb.rows("n")) == [("0",), ("1",), ("2",), ("50",), ("51",)]
+        landing.load(in_duckdb)
+
+        assert in_duckdb.rows("url", "n") == as_rows(products(50, 2))
+
     def test_other_landings_keep_their_rows(
         self, landing: Landing, in_duckdb: Database, tmp_path: Path
     ) -> None:
@@ -236,6 +261,127 @@ class TestColumns:
         landing.load(in_duckdb)
 
         assert in_duckdb.columns() == ["价格", "名称"]
+
+    @pytest.mark.parametrize(
+        ("first", "second"), [("Price", "price"), ("价格", "名称"), ("a", "_webcollect_row")]
+    )
+    @pytest.mark.parametrize("is_loaded_between", [False, True])
+    def test_names_that_would_be_one_are_an_error_wherever_they_are(
+        self, landing: Landing, in_duckdb: Database, first: str, second: str, is_loaded_between: bool
+    ) -> None:
+        landing.land({"url": "/0", first: "5.00"})
+        if is_loaded_between:
+            landing.load(in_duckdb)
+        before = in_duckdb.columns()
+        landing.land({"url": "/1", second: "tea"})
+        with pytest.raises(ColumnsCollide, match=f"{second}.*SCHEMA__NAMING=direct"):
+            landing.load(in_duckdb)
+
+        assert in_duckdb.columns() == before
+        assert not before or in_duckdb.rows("url") == [("/0",)]
+
+
+class TestTypes:
+    """Parquet has types: a table must be able to hold them."""
+
+    def land(self, landing: Landing, price: str, kind: str | None, **options: Any) -> None:
+        types = {"price": kind} if kind else {}
+        file_format = make_format("parquet", column_types=types)
+        landing.source.clear()
+        landing.land({"url": "/0", "price": price}, file_format=file_format, **options)
+
+    def land_again(self, landing: Landing, price: str, kind: str | None) -> None:
+        self.land(landing, price, kind, mode="full", if_exists="overwrite")
+
+    @pytest.mark.parametrize("disposition", ["append", "replace"])
+    @pytest.mark.parametrize(
+        ("first", "then", "price"),
+        [
+            ("int64", "decimal(12,2)", "7.49"),
+            ("int64", "float64", "0.5"),
+            ("int64", None, "7.5"),
+            ("decimal(12,2)", "decimal(12,4)", "1.2345"),
+            ("decimal(12,2)", "float64", "1.2345"),
+            ("date32", "timestamp", "2026-01-01 10:30:00"),
+        ],
+    )
+    def test_values_are_not_cut_to_the_type_that_the_table_has(
+        self,
+        landing: Landing,
+        in_duckdb: Database,
+        first: str,
+        then: str | None,
+        price: str,
+        disposition: str,
+    ) -> None:
+        self.land_again(landing, "2026-01-01" if first == "date32" else "5", first)
+        landing.load(in_duckdb)
+        before = in_duckdb.rows("price")
+        self.land_again(landing, price, then)
+        with pytest.raises(
+            TypesDiffer, match=rf"`price` of {in_duckdb.table} is of the type .*; drop the table"
+        ):
+            landing.load(in_duckdb, disposition)
+        assert in_duckdb.rows("price") == before
+
+        in_duckdb.query(f"drop table {in_duckdb.table}")
+        landing.load(in_duckdb, disposition)
+        ((held,),) = in_duckdb.rows("price")
+        assert str(held).startswith(price)
+
+    def test_nor_to_that_which_another_landing_has_given_it(
+        self, landing: Landing, database: Database, tmp_path: Path
+    ) -> None:
+        self.land(landing, "5", "int64")
+        landing.load(database)
+        other = Landing(tmp_path)
+        self.land(other, "7.49", "decimal(12,2)")
+        with pytest.raises(TypesDiffer, match="bigint"):
+            other.load(database)
+        assert [int(price) for (price,) in database.rows("price")] == [5]
+
+    def test_landings_with_the_same_types_share_a_table(
+        self, landing: Landing, database: Database, tmp_path: Path
+    ) -> None:
+        values = {
+            "string": "x",
+            "bool": "true",
+            "int32": "1",
+            "int64": "1",
+            "float32": "0.5",
+            "float64": "0.5",
+            "date32": "2026-01-01",
+            "timestamp": "2026-01-01 10:30:00",
+            "timestamptz": "2026-01-01 10:30:00Z",
+            "decimal(12,2)": "1.50",
+        }
+        types = {f"c{number}": kind for number, kind in enumerate(values)}
+        row = dict(zip(types, values.values(), strict=True))
+        for each in (landing, Landing(tmp_path)):
+            each.land(row, file_format=make_format("parquet", column_types=types))
+            each.load(database)
+        first, second = database.rows()
+        assert first == second
+
+    @pytest.mark.parametrize(
+        ("first", "then", "price"),
+        [
+            (None, "decimal(12,2)", "7.49"),
+            ("decimal(12,2)", "int64", "7"),
+            ("decimal(12,4)", "decimal(12,2)", "7.49"),
+            ("int64", "int32", "7"),
+            ("float64", "float32", "0.5"),
+        ],
+    )
+    def test_a_type_that_holds_all_values_takes_them(
+        self, landing: Landing, in_duckdb: Database, first: str | None, then: str, price: str
+    ) -> None:
+        self.land_again(landing, "5", first)
+        landing.load(in_duckdb)
+        self.land_again(landing, price, then)
+        landing.load(in_duckdb)
+        ((held,),) = in_duckdb.rows("price")
+        assert Decimal(str(held)) == Decimal(price)
 
 
 class TestKeys:
