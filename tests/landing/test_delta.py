@@ -314,9 +314,10 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == list(range(5))
 
     @pytest.mark.parametrize(
-        ("row", "partition"), [({"Price": "1", "price": "2"}, None), ({"DT": "1"}, "dt=2026-01-01")]
+        ("row", "partition"),
+        [({"Price": "1", "price": "2"}, None), ({"DT": "1"}, "dt=2026-01-01"), ({"n": "1"}, "n=7")],
     )
-    def test_names_that_differ_in_letter_case_alone_are_refused(
+    def test_names_that_are_the_same_or_differ_in_letter_case_alone_are_refused(
         self, disk: Table, row: dict[str, str], partition: str | None
     ) -> None:
         with pytest.raises(FormatChanged, match="would be one for the table"):

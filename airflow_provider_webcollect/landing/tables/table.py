@@ -351,14 +351,15 @@ class TableFolder(Folder):
         return self._read_already[name]
 
     def _refuse_twins(self, columns: Iterable[str]) -> None:
-        """Raise :class:`FormatChanged` if names differ in letter case alone."""
+        """Raise :class:`FormatChanged` if names are the same, or differ in letter case alone."""
         names: dict[str, str] = {}
         for name in columns:
-            if (other := names.setdefault(name.lower(), name)) is not name:
+            if (lowered := name.lower()) in names:
                 raise FormatChanged(
-                    f"the columns `{other}` and `{name}` would be one for the table {self.url}, which knows "
-                    "no letter case; name those to land with `columns`, or another `partition`"
+                    f"the columns `{names[lowered]}` and `{name}` would be one for the table {self.url}, "
+                    "which knows no letter case; name those to land with `columns`, or another `partition`"
                 )
+            names[lowered] = name
 
     def call(self, what: str, work: Callable[[], T]) -> T:
         """Let the library do something, and raise its errors as ones that name the table.
