@@ -104,6 +104,17 @@ class _Fields:
         prefixed = f"extra__{self._connection.conn_type}__{name}"
         return self._extra.get(name) or self._extra.get(prefixed) or None
 
+    def whole(self, name: str) -> int | None:
+        """Return a value of the extra that is a whole number from 0 on, or the text of one; None without.
+
+        :raises InvalidArgument: if it is neither.
+        """
+        if (value := self.option(name)) is None:
+            return None
+        if not str(value).isdecimal():
+            raise self.wrong(f"its `{name}` is no whole number")
+        return int(value)
+
     def get(self, name: str) -> Any:
         """Return a field; None without."""
         return getattr(self._connection, name) or None
@@ -140,14 +151,13 @@ def _redshift(fields: _Fields) -> Warehouse:
 
 
 def _libpq(fields: _Fields, port: int) -> dict[str, Any]:
-    timeout = fields.option("connect_timeout")
     return _without_none(
         host=fields.needed("`host`", fields.get("host")),
         port=fields.get("port") or port,
         database=fields.needed("`schema`, the name of the database,", fields.get("schema")),
         username=fields.needed("`login`", fields.get("login")),
         password=fields.get("password"),
-        connect_timeout=timeout and int(timeout),
+        connect_timeout=fields.whole("connect_timeout"),
         client_encoding=fields.option("client_encoding"),
         query={name: str(value) for name in _LIBPQ if (value := fields.option(name)) is not None},
     )
@@ -235,7 +245,7 @@ def _clickhouse(fields: _Fields) -> Warehouse:
     credentials = _without_none(
         host=fields.needed("`host`", fields.get("host")),
         port=fields.get("port") or (9440 if is_secure else 9000),
-        http_port=int(fields.option("http_port") or (8443 if is_secure else 8123)),
+        http_port=fields.whole("http_port") or (8443 if is_secure else 8123),
         username=fields.get("login"),
         password=fields.get("password"),
         database=fields.get("schema"),

@@ -204,6 +204,13 @@ def test_a_file_with_the_key_is_read(tmp_path: Path) -> None:
         ("google_cloud_platform", {}, {"key_path": "/nowhere"}, "is not the JSON of a service account"),
         ("google_cloud_platform", {}, {"impersonation_chain": "a"}, "its extra has `impersonation_chain`"),
         ("clickhouse", {}, {}, "its `host` is missing"),
+        ("clickhouse", {"host": "h"}, {"http_port": "x"}, "its `http_port` is no whole number"),
+        (
+            "postgres",
+            {"host": "h", "schema": "s", "login": "me"},
+            {"connect_timeout": "10s"},
+            "its `connect_timeout` is no whole number",
+        ),
     ],
 )
 def test_what_is_missing_or_unknown_to_dlt_is_an_error(
