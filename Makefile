@@ -149,7 +149,7 @@ bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and wi
 bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some thirteen minutes)
 	.venv/bin/python -m benchmarks.landing --dlt-python .venv-bench/bin/python
 
-bench-tables: $(READY) ## landing in tables of Delta Lake and Iceberg beside the libraries' own writers, and what a commit writes (some fifteen minutes)
+bench-tables: $(READY) ## landing in tables of Delta Lake and Iceberg beside the libraries' own writers, and what a commit writes (over half an hour)
 	.venv/bin/python -m benchmarks.tables
 
 bench-rate-limits: $(READY) ## processes that share one rate limit: simulated, and real ones (half an hour)
