@@ -409,14 +409,15 @@ def _load(pipeline: Pipeline, landed: LandingSource, options: LoadOptions, table
         if PART in columns and (VERSION in columns) != (disposition == "scd2"):
             rule = f"{table} was loaded in a way that does not go with it: choose another table, or drop it"
             raise InvalidArgument("write_disposition", disposition, rule)
-        in_table = _parts_in(client, table, landed.identity) if PART in columns else set()
+        can_tell = disposition == "append" and PART in columns
+        in_table = _parts_in(client, table, landed.identity) if can_tell else set()
     parts = NewParts(landed, options, in_table)
     resource = parts.resource(table)
     if columns:
         resource.add_map(_TypeCheck(pipeline, table, columns))
     # nothing is changed before all that is new has been read
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
-    replaced = in_table.difference(parts.names()) if disposition == "append" else set()
+    replaced = in_table.difference(parts.names())
     if not (parts.parts or replaced or disposition == "replace"):
         return []
     pipeline.normalize()
@@ -539,12 +540,9 @@ def _failure(error: Exception, table: str) -> BaseException:
         if isinstance(cause, MissingDependencyException):
             packages = " ".join(f"'{name}'" for name in cause.dependencies)
             return ExtraMissing(f"a load into this warehouse needs: pip install {packages}")
-    reason = f"{type(causes[-1]).__name__}: {_in_a_line(causes[-1])}"
+    said = " ".join(str(causes[-1]).split())[:_LONGEST_REASON]
+    reason = f"{type(causes[-1]).__name__}: {said}"
     return LoadFailed(f"the load into {table} has failed: {reason}")
-
-
-def _in_a_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_LONGEST_REASON]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
