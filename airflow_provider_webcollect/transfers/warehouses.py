@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,15 +106,14 @@ class _Fields:
         return self._extra.get(name) or self._extra.get(prefixed) or None
 
     def whole(self, name: str) -> int | None:
-        """Return a value of the extra that is a whole number from 0 on, or the text of one; None without.
+        """Return a value of the extra that is a whole number, or the text of one; None without.
 
         :raises InvalidArgument: if it is neither.
         """
-        if (value := self.option(name)) is None:
-            return None
-        if not str(value).isdecimal():
-            raise self.wrong(f"its `{name}` is no whole number")
-        return int(value)
+        value = self.option(name)
+        with contextlib.suppress(TypeError, ValueError):
+            return None if value is None else int(value)
+        raise self.wrong(f"its `{name}` is no whole number")
 
     def get(self, name: str) -> Any:
         """Return a field; None without."""
