@@ -37,7 +37,7 @@ KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
     (
         "redshift",
         {"host": "r.amazonaws.com", "schema": "shop", "login": "me", "password": "p", "port": 5440},
-        {},
+        {"connect_timeout": "-1"},
         "redshift",
         {
             "host": "r.amazonaws.com",
@@ -45,6 +45,7 @@ KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
             "database": "shop",
             "username": "me",
             "password": "p",
+            "connect_timeout": -1,
             "query": {},
         },
     ),
