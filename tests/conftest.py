@@ -28,16 +28,23 @@ if TYPE_CHECKING:
     from tests.landing.storages import Storage
     from tests.postgresql import PostgreSQL
 
-pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
+pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin", "tests.budget"]
 
 CONTRACT = RequestContract()
 #: Tries as in production, with short waits.
 RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
-#: Whether all histories and interleavings are tried (``make nightly``); if not, a sample, the same each time.
+#: Whether all histories and interleavings are tried (``make nightly``); if not, a sample of them.
 ALL_HISTORIES = os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1"
+#: What the sample is drawn with: ``make test SEED=7`` draws another.
+SEED = os.environ.get("WEBCOLLECT_SEED", "1")
 
 #: A filesystem in memory, which Linux has; and the bytes that must be free in it.
 MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 * 1024**3
+
+
+def pytest_report_header() -> str:
+    """Say which histories are tried."""
+    return "all histories are tried" if ALL_HISTORIES else f"a sample of the histories is tried: SEED={SEED}"
 
 
 def pytest_configure() -> None:
