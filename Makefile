@@ -3,14 +3,10 @@
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
 PARALLEL := -n logical --dist loadgroup --no-loadscope-reorder
-# By day the suite says that all works, with a sample of what explores; SEED=… draws another sample. NIGHT=1 tries all.
+# By day the suite says that all works, with a sample of what explores: SEED=… draws another one.
 SEED ?= 1
 export WEBCOLLECT_SEED = $(SEED)
-ifdef NIGHT
-test test-2.11: export WEBCOLLECT_ALL_HISTORIES = 1
-else
 BY_DAY := -m "not at_night"
-endif
 # The tests start hundreds of processes: each would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = --ignore tests/docs --ignore tests/system
@@ -32,7 +28,7 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-2.11 test-airflow test-slice test-system test-safeguards test-histories coverage lint format docs docs-test
+.PHONY: help demo ui pictures test test-night test-2.11 test-slice test-system test-safeguards coverage lint format docs docs-test
 .PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-tables bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
@@ -45,15 +41,19 @@ demo: $(READY) ## run the main job on a real Airflow against the stand-in servic
 ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
-pictures test test-airflow: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
+pictures test test-night: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
 pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the documentation from Airflow's web interface
 	.venv/bin/python -m demo --pictures docs/pictures
 
-test coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
-test: export WEBCOLLECT_AXE = $(CURDIR)/$(dir $(AZURITE))node_modules/axe-core/axe.min.js
-test coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
-test coverage test-histories: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
-test: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS) ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
+test test-night coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test test-night: export WEBCOLLECT_AXE = $(CURDIR)/$(dir $(AZURITE))node_modules/axe-core/axe.min.js
+test test-night coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
+test test-night coverage: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
+test-night: export WEBCOLLECT_ALL_HISTORIES = 1
+test-night: BY_DAY =
+test: ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
+test-night: ## all of it: each interleaving, history and kill of which `make test` has a sample, and what explores
+test test-night: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS)
 	$(NODE) --test tests/page/*.test.mjs
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
@@ -71,9 +71,6 @@ test-2.11: SUITE = tests/airflow tests/real_airflow tests/test_packaging.py \
 test-2.11: $(READY_2_11) ## the tests of what knows Airflow, on Airflow 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
-test-airflow: $(READY) $(CHROMIUM) ## the tests of a whole Airflow that `make test` leaves out: its commands, questions, connection form
-	.venv/bin/python -m pytest tests/real_airflow -n 1 --dist loadgroup --no-loadscope-reorder -m at_night
-
 test-slice test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
 test-slice: $(READY_SYSTEM) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
 	.venv-system/bin/python -m pytest tests/system -m system_slice
@@ -85,12 +82,8 @@ test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for eac
 	for each in single-flight conditional-commit baseline; do \
 		.venv-system/bin/python -m pytest tests/system --without $$each || exit 1; done
 
-test-histories: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
-test-histories: $(READY) $(AZURITE) $(SERVERS) ## all interleavings of two landings and all random histories, of which `make test` has a sample
-	WEBCOLLECT_ALL_HISTORIES=1 .venv/bin/python -m pytest -n 2 --dist worksteal tests/landing tests/service/tokens \
-		tests/waiting/test_poll_failures.py tests/contract/test_sandbox_keeps_the_contract.py tests/airflow/test_end_of_waits.py
-
-nightly: coverage test-airflow test-system test-safeguards test-histories test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
+nightly: coverage test-night test-system test-safeguards test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
+	$(MAKE) test-2.11 BY_DAY=
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3
 MATRIX_PYTHONS ?= python3.11 python3.12 python3.13
