@@ -16,6 +16,7 @@ from airflow_provider_webcollect.sensors.webcollect import (
     WebCollectTaskStatusSensor,
 )
 from tests.airflow.dag_runs import make_dag
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def start(
     from airflow.serialization.serialized_objects import DagSerialization
 
     # the result is stored by Airflow's triggerer, which is not here
-    usual = {"poke_interval": 0.2, "timeout": 60, "do_xcom_push": False, "start_from_trigger": True}
+    usual = {"poke_interval": 0.2, "timeout": PATIENCE, "do_xcom_push": False, "start_from_trigger": True}
     with dag or make_dag() as dag:
         then(SENSORS[kind](task_id="wait", collection_task_id=collection_task_id, **{**usual, **arguments}))
     task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("wait")
@@ -86,7 +87,7 @@ def render(trigger: Any, results: dict[str, Any] | None = None, **params: Any) -
 
 async def ending(trigger: Any) -> TriggerEvent:
     """Run a trigger as the triggerer does, and return its one event."""
-    async with asyncio.timeout(30), aclosing(trigger.run()) as events:
+    async with asyncio.timeout(PATIENCE), aclosing(trigger.run()) as events:
         (event,) = [event async for event in events]
     return event
 
