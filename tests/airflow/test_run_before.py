@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
+from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.executions import execute
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +23,13 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(
-        enforce_limits=False, stale_seconds=0.3, wait_seconds=0.4, run_seconds=0.25, subtasks=2
+        # by itself, its time does not pass
+        speed=1e-9,
+        enforce_limits=False,
+        stale_seconds=3,
+        wait_seconds=4,
+        run_seconds=2.5,
+        subtasks=2,
     ),
 ]
 
@@ -42,7 +50,27 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 #: The service on which all ways to wait are tried; on the others, one way.
 USUAL = "counts a run at once"
-each_service = pytest.mark.parametrize("service", SERVICES)
+
+
+def each_service(*by_day: str) -> pytest.MarkDecorator:
+    """Try all services; by day, those that are named."""
+    services = [
+        pytest.param(service, marks=() if service in by_day else pytest.mark.at_night) for service in SERVICES
+    ]
+    return pytest.mark.parametrize("service", services)
+
+
+@pytest.fixture(autouse=True)
+def passing_time(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the service's time pass with each status query, so that however few there are, all states show."""
+    add = RequestLog.add
+
+    def add_and_pass(log: RequestLog, entry: Entry) -> None:
+        add(log, entry)
+        if entry.endpoint == STATUS:
+            sandbox._state.clock.advance(seconds=1)
+
+    monkeypatch.setattr(RequestLog, "add", add_and_pass)
 
 
 @pytest.fixture
@@ -59,30 +87,31 @@ def start(task_id: str, **arguments: Any) -> WebCollectStartSubTasksOperator:
 
 def wait(task_id: str, after: Any, **arguments: Any) -> WebCollectTaskStatusSensor:
     """Return a sensor that waits for a run of a task."""
-    usual = {"poke_interval": 0.05, "timeout": 110, "deferrable": False}
+    usual = {"poke_interval": 0.02, "timeout": PATIENCE, "deferrable": False}
     return WebCollectTaskStatusSensor(
         task_id="wait", collection_task_id=task_id, after=after, **{**usual, **arguments}
     )
 
 
-@each_service
+@each_service(*SERVICES)
 def test_a_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
-    result = execute(start(task_id, wait_for_completion=True, poll_interval=0.05, deferrable=False))
+    result = execute(start(task_id, wait_for_completion=True, poll_interval=0.02, deferrable=False))
 
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert result["status"]["current_total_extract_count"] >= 20
 
 
+@pytest.mark.at_night
 @pytest.mark.parametrize("service", [USUAL])
 def test_a_deferred_start_ends_with_its_own_run(task_id: str, sandbox: Sandbox) -> None:
-    run = run_tasks(lambda: start(task_id, wait_for_completion=True, poll_interval=0.05, deferrable=True))
+    run = run_tasks(lambda: start(task_id, wait_for_completion=True, poll_interval=0.02, deferrable=True))
 
     assert run.states == {"start": "success"}
     assert sandbox.control.task(task_id)["state"] == "Finished"
     assert run.xcoms["start"]["status"]["current_total_extract_count"] >= 20
 
 
-@each_service
+@each_service("counts ended runs", "shows no ends")
 def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox: Sandbox) -> None:
     record = execute(wait(task_id, execute(start(task_id))))
 
@@ -92,13 +121,21 @@ def test_a_poking_sensor_after_a_start_ends_with_that_run(task_id: str, sandbox:
 
 @pytest.mark.parametrize(
     ("service", "way"),
-    [(USUAL, "deferrable"), (USUAL, "reschedule"), ("shows no ends", "reschedule")],
+    [
+        (USUAL, "deferrable"),
+        pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night),
+        pytest.param("shows no ends", "reschedule", marks=pytest.mark.at_night),
+    ],
 )
 def test_a_sensor_after_a_start_ends_with_that_run(
     way: str, service: str, task_id: str, sandbox: Sandbox
 ) -> None:
-    # a rescheduled sensor does not know its earlier pokes: without ends, only `settle` is evidence
-    settle = 1.5 if (service, way) == ("shows no ends", "reschedule") else 90.0
+    settle = 90.0
+    if (service, way) == ("shows no ends", "reschedule"):
+        # a rescheduled sensor does not know its earlier pokes: without ends, only `settle` is evidence; by
+        # then the service has shown the run, by the same clock
+        settle = 1.5
+        sandbox.control.configure(speed=10)
     with make_dag() as dag:
         wait(task_id, start(task_id).output, settle=settle, **WAYS[way])
     run = run_dag(dag)
@@ -109,7 +146,10 @@ def test_a_sensor_after_a_start_ends_with_that_run(
     assert run.xcoms["wait"]["current_total_extract_count"] >= 20
 
 
-@pytest.mark.parametrize(("service", "offset"), [(name, 0) for name in SERVICES] + [(USUAL, -1)])
+@pytest.mark.parametrize(
+    ("service", "offset"),
+    [*(pytest.param(name, 0, marks=pytest.mark.at_night) for name in SERVICES), (USUAL, -1)],
+)
 def test_a_sensor_after_now_ends_with_the_next_run(
     offset: int, task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
 ) -> None:
@@ -125,6 +165,7 @@ def test_a_sensor_after_now_ends_with_the_next_run(
     assert record["current_total_extract_count"] >= 20
 
 
+@pytest.mark.at_night
 @pytest.mark.parametrize("service", [USUAL])
 def test_a_deferred_sensor_after_now_ends_with_the_next_run(
     task_id: str, sandbox: Sandbox, after_requests: Callable[..., None]
@@ -137,23 +178,23 @@ def test_a_deferred_sensor_after_now_ends_with_the_next_run(
     assert run.xcoms["wait"]["current_total_extract_count"] >= 20
 
 
-@each_service
+@each_service(USUAL, "shows no ends")
 async def test_a_finished_run_is_reported_once_and_not_before_its_end(task_id: str, sandbox: Sandbox) -> None:
     reported: list[tuple[dict[str, Any], str]] = []
 
     async def watch() -> None:
-        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.05)
+        trigger = WebCollectTaskFinishedTrigger(collection_task_id=task_id, poke_interval=0.02)
         async for event in trigger.run():
             reported.append((event.payload, sandbox.control.task(task_id)["state"]))
 
     watching = asyncio.create_task(watch())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         for number in (2, 3):
             while len(sandbox.control.requests(STATUS)) < 3 * number:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
             sandbox.control.start_task(task_id)
             while len(reported) < number - 1:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
