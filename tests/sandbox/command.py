@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
+
+from tests.interruption import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +28,8 @@ class Running:
             self.process = subprocess.Popen(
                 [*COMMAND, "--port", "0", "--ready-file", str(ready), *options], stdout=output
             )
-        until = time.monotonic() + 20
-        while not ready.exists():
-            assert self.process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: ready.exists() or self.process.poll() is not None)
+        assert self.process.poll() is None
         self.url = ready.read_text()
 
     def kill(self) -> None:

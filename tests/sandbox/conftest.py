@@ -1,18 +1,47 @@
-"""Sandboxes for the tests, each with a client to talk to it."""
+"""Sandboxes for the tests, each with a client to talk to it, and the time that passes in them."""
 
 from __future__ import annotations
 
+import functools
+import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox import Sandbox, state, world
 from airflow_provider_webcollect.sandbox.settings import make_settings
 from tests.sandbox.plain_client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+class RealTime:
+    """What sandboxes of this process take for real time: it passes while a test sleeps.
+
+    No two looks at it see the same moment, as is so of the machine's.
+    """
+
+    def __init__(self) -> None:
+        self._moment = time.time()
+
+    def now(self) -> float:
+        self._moment += 1e-6
+        return self._moment
+
+    def sleep(self, seconds: float) -> None:
+        self._moment += seconds
+
+
+@pytest.fixture(autouse=True)
+def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
+    """The time of the test's sandboxes: no test knows how fast the machine is."""
+    real_time = RealTime()
+    monkeypatch.setattr(world, "time", SimpleNamespace(time=real_time.now))
+    monkeypatch.setattr(state, "Limits", functools.partial(state.Limits, real_time.now))
+    return real_time
 
 
 @pytest.fixture

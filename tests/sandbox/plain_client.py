@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
+from tests.interruption import PATIENCE
+
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Control, Sandbox
 
@@ -22,14 +24,14 @@ class Client:
 
     def get(self, path: str, headers: dict[str, str] | None = None, **params: Any) -> requests.Response:
         return self.session.get(
-            self.sandbox.url + path, params=params, headers=self._headers(headers), timeout=10
+            self.sandbox.url + path, params=params, headers=self._headers(headers), timeout=PATIENCE
         )
 
     def post(
         self, path: str, json: Any = None, headers: dict[str, str] | None = None, **more: Any
     ) -> requests.Response:
         return self.session.post(
-            self.sandbox.url + path, json=json, headers=self._headers(headers), timeout=10, **more
+            self.sandbox.url + path, json=json, headers=self._headers(headers), timeout=PATIENCE, **more
         )
 
     def token(self, **body: Any) -> requests.Response:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
+from tests.interruption import PATIENCE
 from tests.sandbox.plain_client import Client, data
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def deprecate(client: Client, app_id: str, key: str | None = demo.DATAHUB_API_KE
     return client.session.post(
         f"{client.sandbox.datahub_url}/v1/data-apps/{quote(app_id, safe='')}/deprecate",
         headers=headers,
-        timeout=10,
+        timeout=PATIENCE,
     )
 
 
@@ -74,8 +75,8 @@ def test_the_main_services_credentials_are_no_good_here(client: Client, key: str
 
 
 def test_wrong_paths_and_methods_answer_in_this_services_form(client: Client) -> None:
-    get = client.session.get(f"{client.sandbox.datahub_url}/v1/data-apps/x/deprecate", timeout=10)
-    nowhere = client.session.post(f"{client.sandbox.datahub_url}/v1/data-apps//deprecate", timeout=10)
+    get = client.session.get(f"{client.sandbox.datahub_url}/v1/data-apps/x/deprecate", timeout=PATIENCE)
+    nowhere = client.session.post(f"{client.sandbox.datahub_url}/v1/data-apps//deprecate", timeout=PATIENCE)
 
     assert (error(get)["status"], error(nowhere)["status"]) == (405, 404)
     assert get.headers["Allow"] == "POST"

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from airflow_provider_webcollect.sandbox import SandboxError, demo
+from tests.interruption import PATIENCE
 from tests.sandbox.plain_client import Client, data, refusal
 
 STATS = "/cloudextraction/task/stats"
@@ -127,7 +128,7 @@ def test_a_wrong_answer_can_come_after_the_deed(client: Client, kind: str, done:
         params={"taskId": demo.TASK_ID},
         headers=client.bearer,
         allow_redirects=False,
-        timeout=10,
+        timeout=PATIENCE,
     )
 
     assert '"data"' not in answer.text
@@ -189,7 +190,9 @@ def test_an_answer_can_come_drop_by_drop(client: Client) -> None:
 def test_a_client_need_not_wait_for_the_last_drop(client: Client) -> None:
     client.control.fail(STATS, kind="drip", seconds=3600)
 
-    with requests.get(client.sandbox.url + STATS, headers=client.bearer, stream=True, timeout=10) as answer:
+    with requests.get(
+        client.sandbox.url + STATS, headers=client.bearer, stream=True, timeout=PATIENCE
+    ) as answer:
         assert answer.raw.read(1) == b"{"
 
     assert client.get(STATS).status_code == 200
@@ -206,7 +209,7 @@ def test_every_answer_can_be_late(client: Client) -> None:
 def test_a_redirect_leads_elsewhere(client: Client) -> None:
     client.control.fail(STATS, kind="redirect", to="https://elsewhere.example/")
 
-    answer = client.session.get(client.sandbox.url + STATS, allow_redirects=False, timeout=10)
+    answer = client.session.get(client.sandbox.url + STATS, allow_redirects=False, timeout=PATIENCE)
 
     assert (answer.status_code, answer.headers["Location"]) == (307, "https://elsewhere.example/")
 

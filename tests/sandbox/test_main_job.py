@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import requests
 
 from airflow_provider_webcollect.sandbox import demo
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.sandbox.conftest import RealTime
     from tests.sandbox.plain_client import Client
 
 
@@ -23,17 +24,21 @@ class Service:
         answer = requests.post(
             f"{base_url}/token",
             json={"refresh_token": refresh_token, "grant_type": "refresh_token"},
-            timeout=10,
+            timeout=PATIENCE,
         )
         self.headers = {"Authorization": f"Bearer {answer.json()['data']['access_token']}"}
 
     def call(self, method: str, path: str, **request: Any) -> Any:
-        answer = requests.request(method, self.base_url + path, headers=self.headers, timeout=10, **request)
+        answer = requests.request(
+            method, self.base_url + path, headers=self.headers, timeout=PATIENCE, **request
+        )
         answer.raise_for_status()
         return answer.json()["data"]
 
 
-def test_rows_are_collected_read_and_confirmed(start_sandbox: Callable[..., Client]) -> None:
+def test_rows_are_collected_read_and_confirmed(
+    start_sandbox: Callable[..., Client], real_time: RealTime
+) -> None:
     sandbox = start_sandbox(speed=300).sandbox
     service = Service(sandbox.url, demo.REFRESH_TOKEN)
     task_id = service.call("POST", "/task/copy", params={"taskId": demo.TASK_ID})["taskId"]
@@ -57,7 +62,7 @@ def test_rows_are_collected_read_and_confirmed(start_sandbox: Callable[..., Clie
 
     seen = []
     while "Finished" not in seen:
-        time.sleep(0.21)  # status version 2 is let in five times a second
+        real_time.sleep(0.21)  # status version 2 is let in five times a second
         [status] = service.call("POST", "/cloudextraction/statuses/v2", json={"taskIds": [task_id]})
         seen.append(status["status"])
 

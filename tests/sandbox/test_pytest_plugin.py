@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# what a run within this process imports first is imported again by the next one
+import airflow_provider_webcollect.sandbox.server  # noqa: F401
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,7 +28,7 @@ def elsewhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Cal
     monkeypatch.setenv(
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
     )  # loading those of this environment takes seconds
-    return partial(pytester.runpytest_subprocess, "--strict-markers", "-p", "no:cacheprovider")
+    return partial(pytester.runpytest_inprocess, "--strict-markers", "-p", "no:cacheprovider")
 
 
 @pytest.fixture
@@ -46,9 +49,8 @@ def test_who_does_not_ask_for_the_plugin_does_not_get_it(
     result.stdout.no_fnmatch_line("*webcollect*")
 
 
-def test_a_test_gets_a_running_sandbox_of_its_own(
-    pytester: pytest.Pytester, run: Callable[..., pytest.RunResult]
-) -> None:
+@pytest.mark.usefixtures("run")
+def test_a_test_gets_a_running_sandbox_of_its_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -60,7 +62,7 @@ def test_a_test_gets_a_running_sandbox_of_its_own(
         """
     )
 
-    result = run()
+    result = pytester.runpytest_subprocess()
 
     result.assert_outcomes(passed=2)
 

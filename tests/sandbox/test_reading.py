@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sandbox.data import position, row_at
+from tests.interruption import PATIENCE
 from tests.sandbox.plain_client import Client, data, refusal
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def test_a_small_page_is_cut_at_4_megabytes(start_sandbox: Callable[..., Client]
         client.sandbox.url + "/data/all",
         params={"taskId": task_id, "offset": 0, "size": 200},
         headers=client.bearer,
-        timeout=10,
+        timeout=PATIENCE,
     )
 
     assert 3_900_000 < len(page.content) < 4_000_300
