@@ -9,6 +9,7 @@ import requests
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from tests.contract.client_requests import RequestContract
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ def send(
     sandbox: Sandbox, method: str, path: str, agent: str = "airflow-provider-webcollect/1.0", **request: Any
 ) -> None:
     headers = {"User-Agent": agent, **request.pop("headers", {})}
-    requests.request(method, sandbox.url + path, headers=headers, timeout=10, **request)
+    requests.request(method, sandbox.url + path, headers=headers, timeout=PATIENCE, **request)
 
 
 @pytest.mark.parametrize(

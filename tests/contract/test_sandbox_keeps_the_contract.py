@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,7 +19,8 @@ from schemathesis.core.failures import Failure
 
 import airflow_provider_webcollect.sandbox
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
-from tests.conftest import ALL_HISTORIES
+from tests.conftest import ALL_HISTORIES, SEED
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,13 +69,14 @@ EXCLUDED_CHECKS = [CHECKS.get_one("positive_data_acceptance")]
 
 #: Random requests of each operation, beside those that its schema makes one think of.
 EXAMPLES = 50 if ALL_HISTORIES else 4
+#: The operations that get them.
+PATHS = list(SPEC["paths"]) if ALL_HISTORIES else random.Random(SEED).sample(list(SPEC["paths"]), 4)
 
 # Headers of HTTP itself: a server refuses wrong ones before the sandbox sees the request.
 HTTP_HEADERS = ("connection", "content-length", "expect", "host", "transfer-encoding", "upgrade")
 
-# Nearly the same examples in every run: hypothesis adds words of the modules that a process has loaded.
-repeatable = partial(
-    settings, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+any_request = settings(
+    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -168,7 +170,7 @@ def exercised(sandbox: Sandbox) -> Iterator[Sandbox]:
 
 
 # Making the requests takes seconds: as fixtures, they are not made in each process that collects these tests.
-@pytest.fixture(params=SPEC["paths"])
+@pytest.fixture(params=PATHS)
 def an_operation(request: pytest.FixtureRequest) -> Any:
     """The part of the contract on one operation."""
     return schemathesis.openapi.from_dict({**SPEC, "paths": {request.param: SPEC["paths"][request.param]}})
@@ -182,7 +184,7 @@ def an_operation_used_right(an_operation: Any) -> Any:
 
 
 @schemathesis.pytest.from_fixture("an_operation").parametrize()
-@repeatable(max_examples=EXAMPLES)
+@any_request
 def test_any_request_is_answered_as_the_contract_says(case: Case, exercised: Sandbox) -> None:
     headers = credentials(exercised, case.path)
     for name in HTTP_HEADERS:
@@ -192,7 +194,7 @@ def test_any_request_is_answered_as_the_contract_says(case: Case, exercised: San
 
 
 @schemathesis.pytest.from_fixture("an_operation_used_right").parametrize()
-@repeatable(max_examples=EXAMPLES)
+@any_request
 def test_any_valid_request_about_real_things_is_answered_as_the_contract_says(
     case: Case, sandbox: Sandbox
 ) -> None:
@@ -217,7 +219,7 @@ def call(sandbox: Sandbox, operation: Any, **changes: Any) -> requests.Response:
     for name, value in changes.items():
         request[name] = {**request[name], **value} if name in ("headers", "params") else value
     request["headers"] = {**credentials(sandbox, path), **request["headers"]}
-    response = requests.request(operation.method, sandbox.url + path, timeout=10, **request)
+    response = requests.request(operation.method, sandbox.url + path, timeout=PATIENCE, **request)
     operation.validate_response(response)
     return response
 
@@ -279,7 +281,7 @@ def test_an_answer_of_another_shape_is_noticed(sandbox: Sandbox) -> None:
         f"{sandbox.url}/data/all",
         params={"taskId": demo.FINISHED_TASK_ID, "offset": 0, "size": 1},
         headers=credentials(sandbox, "/data/all"),
-        timeout=10,
+        timeout=PATIENCE,
     )
 
     SCHEMA["/data/all"]["GET"].validate_response(answer)
