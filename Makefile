@@ -253,7 +253,7 @@ define install
 	@echo 'Installing into $(@D) what $(1) pins'
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
-	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --compile-bytecode \
+	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python \
 		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt]' --group dev $(2) || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
