@@ -208,6 +208,32 @@ def test_log_lines_and_errors_that_the_docs_explain_are_in_the_code() -> None:
                 assert any(words.strip() in text for text in code), line
 
 
+def run_by_day(selected: str) -> bool:
+    """Return whether `make test` runs any of the tests that a cell of the page on reliability selects."""
+    file, _, word = selected.partition(" -k ")
+    if file.startswith("tests/system"):
+        return False
+    return any(word in name for name in tests_by_day(ast.parse((ROOT / file).read_text())))
+
+
+def tests_by_day(node: ast.AST) -> Iterator[str]:
+    """Yield the name of each test of a module or class that is not left to the night."""
+    marks = [node for node in getattr(node, "body", []) if isinstance(node, ast.Assign)]
+    if any("mark.at_night" in ast.unparse(each) for each in [*marks, *getattr(node, "decorator_list", [])]):
+        return
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for each in node.body:
+            yield from tests_by_day(each)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+
+
+def test_every_promise_has_a_test_that_make_test_runs_or_says_that_it_is_run_at_night() -> None:
+    for row in re.findall(r"^\| .*`tests/.*$", RELIABILITY.read_text(), re.MULTILINE):
+        is_by_day = any(run_by_day(each) for each in re.findall(r"`(tests/[^`]+)`", row))
+        assert is_by_day is not ("at night" in row), row
+
+
 def test_the_page_on_reliability_names_tests_and_targets_that_exist() -> None:
     page = RELIABILITY.read_text()
     shown = re.findall(r"`(tests/[^`]+)`", page)
