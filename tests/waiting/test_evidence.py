@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,7 +15,11 @@ from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.arguments import task_states
 from airflow_provider_webcollect.waiting.conditions import Baseline, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
+from tests.conftest import ALL_HISTORIES, SEED
 from tests.waiting.statuses import Clock, Log, PolledWait, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"
 ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"
@@ -29,7 +34,7 @@ ROWS = {
 SETTLE, LONGEST = 90, 600
 UNCHANGED_FOR = (0, SETTLE - 1, SETTLE, LONGEST - 1, LONGEST)
 #: The count is a hint alone: services may count a run when it starts or when it ends.
-COUNTS = (3, 4, None)
+COUNTS = {3: "same", 4: "counted", None: "none"}
 
 
 def table() -> dict[str, dict[str, int]]:
@@ -44,13 +49,27 @@ def table() -> dict[str, dict[str, int]]:
     }
 
 
-each_cell = pytest.mark.parametrize(
-    ("row", "column"), [*itertools.product(ROWS, (ACTIVE_COLUMN, UNCHANGED_COLUMN))]
-)
-each_count = pytest.mark.parametrize("count", COUNTS)
-each_state = pytest.mark.parametrize(
-    ("state", "outcome"), [("Finished", Outcome.DONE), ("Stopped", Outcome.FAILED)]
-)
+STATES = {"Finished": Outcome.DONE, "Stopped": Outcome.FAILED}
+each_state = pytest.mark.parametrize(("state", "outcome"), STATES.items())
+
+
+def each_cell(counts: Mapping[Any, str]) -> pytest.MarkDecorator:
+    """Parametrize with each cell of the table and each time; by day with one state and one of the counts."""
+    chance = random.Random(SEED)
+    cases = [
+        pytest.param(
+            row, column, unchanged_for, state, count, id=f"{row}-{column}-{unchanged_for}-{state}-{name}"
+        )
+        for row, column, unchanged_for in itertools.product(
+            ROWS, (ACTIVE_COLUMN, UNCHANGED_COLUMN), UNCHANGED_FOR
+        )
+        for state, (count, name) in drawn([*itertools.product(STATES, counts.items())], chance)
+    ]
+    return pytest.mark.parametrize(("row", "column", "unchanged_for", "state", "count"), cases)
+
+
+def drawn(cases: list[Any], chance: random.Random) -> list[Any]:
+    return cases if ALL_HISTORIES else [chance.choice(cases)]
 
 
 def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
@@ -70,12 +89,9 @@ def test_the_docs_have_a_line_for_each_kind_of_evidence() -> None:
     assert set(table()) == set(ROWS)
 
 
-@each_cell
-@each_count
-@each_state
-@pytest.mark.parametrize("unchanged_for", UNCHANGED_FOR)
+@each_cell(COUNTS)
 def test_a_wait_after_a_start_ends_as_the_table_says(
-    clock: Clock, row: str, column: str, count: int | None, state: str, outcome: Outcome, unchanged_for: int
+    clock: Clock, row: str, column: str, unchanged_for: int, state: str, count: int | None
 ) -> None:
     wait = PolledWait(clock, after_start(BEFORE))
     started = 0.0
@@ -85,20 +101,16 @@ def test_a_wait_after_a_start_ends_as_the_table_says(
     counts = unchanged_for >= table()[row][column]
 
     assert wait.outcome(started + unchanged_for, shown(state, executed_times=count, **ROWS[row])) == (
-        outcome if counts else None
+        STATES[state] if counts else None
     )
 
 
-@each_cell
-@pytest.mark.parametrize(
-    ("active_count", "count"), [(4, 4), (3, 3), (3, 4), (None, None)], ids=["starts", "lags", "ends", "none"]
-)
-@pytest.mark.parametrize("state", ["Finished", "Stopped"])
-@pytest.mark.parametrize("unchanged_for", UNCHANGED_FOR)
+@each_cell({(4, 4): "starts", (3, 3): "lags", (3, 4): "ends", (None, None): "none"})
 def test_the_event_of_a_finished_run_comes_as_the_table_says(
-    row: str, column: str, active_count: int | None, count: int | None, state: str, unchanged_for: int
+    row: str, column: str, unchanged_for: int, state: str, count: tuple[int | None, int | None]
 ) -> None:
-    last = shown(state, executed_times=count, **ROWS[row])
+    active_count, last_count = count
+    last = shown(state, executed_times=last_count, **ROWS[row])
     last_run, _ = follow(None, "a", BEFORE, ["Finished", "Stopped"])
     if column == ACTIVE_COLUMN:
         active = shown("Extracting", began=30, executed_times=active_count)
@@ -106,7 +118,7 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
         assert ended is None
     # another end of the same run is a sign of a run too, unless the answer lacks the count
     is_sign = (
-        column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and count)
+        column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and last_count)
     )
     _, ended = follow(last_run, "a", last, ["Finished", "Stopped"], unchanged_for)
 

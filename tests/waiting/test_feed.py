@@ -15,11 +15,15 @@ from airflow_provider_webcollect.service.errors import PermissionDenied, WebColl
 from airflow_provider_webcollect.service.settings import Retries
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, TASK_STATUSES
 from airflow_provider_webcollect.waiting.poll import StatusFeed, Timing
+from tests.interruption import Pauses
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.models import TaskStatus
+
+# where pauses take no time, limits cannot be kept
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 V2 = "/cloudextraction/statuses/v2"
 SUBTASKS_PATH = "/cloudextraction/task/subtasks"
@@ -28,13 +32,13 @@ Feeds = Callable[..., Any]
 
 @pytest.fixture
 def feed_of(connect: Callable[..., Client]) -> Feeds:
-    """Opens feeds on the sandbox that try each call twice and back off for moments only."""
+    """Opens feeds on the sandbox that try each call twice, back off for moments and pause for no time."""
     timing = Timing(first_backoff=0.02, spacing=0.0, gathering=0.02)
-    context = connect(retries=Retries(attempts=2, first_wait=0.01, longest_wait=0.05)).context
+    context = connect(retries=Retries(attempts=2)).context
 
     @asynccontextmanager
     async def opened(batch_size: int = 100) -> AsyncIterator[StatusFeed]:
-        feed = StatusFeed(AsyncClient(context), batch_size, timing)
+        feed = StatusFeed(AsyncClient(context, stop=Pauses()), batch_size, timing)
         yield feed
         await feed.aclose()
 

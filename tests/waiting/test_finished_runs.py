@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pendulum
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
 from airflow_provider_webcollect.waiting.finished_runs import EndedRun, LastRun, follow
+from tests.conftest import ALL_HISTORIES
 
 TASK = "a task"
 #: What a poll may show of a run that is over.
@@ -208,7 +209,12 @@ def test_the_zone_of_the_connection_does_not_make_another_run() -> None:
     assert runs(shown("Finished"), elsewhere) == []
 
 
-@settings(deadline=None, derandomize=True, database=None)
+@settings(
+    max_examples=100 if ALL_HISTORIES else 25,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(
     ends=st.lists(OVER, min_size=1, max_size=12),
     polls=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=40),

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.models import FINAL_STATES, TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Baseline, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.finished_runs import LastRun, follow
+from tests.conftest import ALL_HISTORIES
 from tests.waiting.statuses import EPOCH, Clock, Log, by_id
 
 #: Seconds for which an answer may be older than it is.
@@ -69,10 +70,16 @@ class Service:
 
 
 counts = pytest.mark.parametrize("counts", ["starts", "ends", None])
+any_history = settings(
+    max_examples=100 if ALL_HISTORIES else 12,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 @counts
-@settings(deadline=None, derandomize=True, database=None)
+@any_history
 @given(seed=SEEDS)
 def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, seed: int) -> None:
     chance = random.Random(seed)
@@ -106,7 +113,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(counts: str | None, 
 
 
 @counts
-@settings(deadline=None, derandomize=True, database=None)
+@any_history
 @given(seed=SEEDS)
 def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | None, seed: int) -> None:
     chance = random.Random(seed)

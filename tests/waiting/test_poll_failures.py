@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service.errors import (
@@ -511,10 +511,10 @@ class TestSpacing:
             one.begin(keys(5000))
             await asyncio.sleep(0.2)
             other.begin(keys(5000))
-            await asyncio.sleep(300)
+            await asyncio.sleep(120)
             moments = [moment for moment, _ in service.queries]
             assert all(later - earlier > 1 for earlier, later in zip(moments, moments[4:], strict=False))
-            assert len(moments) == 2 * 50 * 5
+            assert len(moments) == 2 * 50 * 2
             assert max(one.longest_gap(keys(5000)), other.longest_gap(keys(5000))) < 61
 
     @simulated
@@ -522,9 +522,9 @@ class TestSpacing:
         service = Service()
         async with polling(service) as waits:
             waits.begin(keys(10_000))
-            await asyncio.sleep(300)
+            await asyncio.sleep(120)
             assert waits.longest_gap(keys(10_000)) < 61
-            assert len(service.queries) == 5 * 100
+            assert len(service.queries) == 2 * 100
 
     @simulated
     async def test_a_short_interval_is_kept(self) -> None:
@@ -551,7 +551,12 @@ async def test_a_key_is_in_one_question_at_a_time() -> None:
         assert len(waits.seen["a"]) == 1 + 2
 
 
-@settings(max_examples=100 if ALL_HISTORIES else 12, deadline=None, derandomize=True, database=None)
+@settings(
+    max_examples=100 if ALL_HISTORIES else 6,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(seed=st.integers(0, 2**32))
 def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
     """Waits come and go while questions fail, take long, or answer in part."""
