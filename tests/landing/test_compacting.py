@@ -98,6 +98,9 @@ def parts_of(shop: Shop) -> tuple[Part, ...]:
     return shop.landed.manifest.parts
 
 
+pytestmark = pytest.mark.at_night
+
+
 class TestRows:
     @settings(max_examples=2000 if ALL_HISTORIES else 5, deadline=None)
     @given(

@@ -31,6 +31,8 @@ from tests.landing.pages import PAGE, Rows, job
 from tests.landing.storages import local
 from tests.landing.tables import Table, same
 
+pytestmark = [pytest.mark.at_night, pytest.mark.timeout(900)]
+
 #: Rows that have landed, two pages by each of three runs.
 OLD = 6 * PAGE
 ALL = OLD + PAGE + 2
@@ -127,7 +129,6 @@ def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Sites:
     return Sites(request.param, tmp_path)
 
 
-@pytest.mark.timeout(900)
 class TestAtEveryOperation:
     def test_beside_a_landing_and_readers(self, sites: Sites) -> None:
         done = 0
