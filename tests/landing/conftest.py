@@ -6,8 +6,12 @@ import dataclasses
 import gc
 import hashlib
 import json
+import random
+import re
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +33,63 @@ from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
+from tests.conftest import SEED
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
 from tests.landing.pages import Fetch, make_job
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
 
+#: The kinds of filesystems that landings are tested on, and where they stand in a test's name.
+FILESYSTEMS = ["local", "memory", "store"]
+_FILESYSTEM = re.compile(rf"(?<=[\[-])({'|'.join(FILESYSTEMS)})(?=[\]-])")
+
+#: The kinds of storages that have a server.
+SERVERS = ("s3", "azure", "gcs")
+
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers", "by_day(count): of the test's cases only so many by day, drawn with SEED."
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the night what by day is tried in a sample.
+
+    A landing does not know the kind of its filesystem, only its storage does (test_storage.py): by day each
+    case is tried on one of them. Tests of one server stay in one process.
+    """
+    kinds, samples = defaultdict(list), defaultdict(list)
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in here:
+        if callspec := getattr(item, "callspec", None):
+            if (server := callspec.params.get("storage")) in SERVERS:
+                item.add_marker(pytest.mark.xdist_group(server))
+            if callspec.params.get("folder") in FILESYSTEMS:
+                kinds[_FILESYSTEM.sub("", item.nodeid)].append(item)
+    for case, each in kinds.items():
+        _leave_to_the_night(case, each, 1)
+    for item in here:
+        if (marker := item.get_closest_marker("by_day")) and not item.get_closest_marker("at_night"):
+            samples[item.nodeid.partition("[")[0], marker.args[0]].append(item)
+    for (test, count), each in samples.items():
+        _leave_to_the_night(test, each, count)
+
+
+def _leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
+    """Mark all cases but so many."""
+    kept = random.Random(f"{SEED} {name}").sample(cases, min(count, len(cases)))
+    for case in cases:
+        if case not in kept:
+            case.add_marker(pytest.mark.at_night)
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +248,7 @@ class Folder:
         return found
 
 
-@pytest.fixture(params=["local", "memory", "store"])
+@pytest.fixture(params=FILESYSTEMS)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     """A folder that is not there yet, on each kind of filesystem."""
     if request.param == "local":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.storage import Changed
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from tests.interruption import PATIENCE
 from tests.landing.conftest import Crash
 
 if TYPE_CHECKING:
@@ -152,21 +153,21 @@ class Held:
         self.met: tuple[str, str] | None = None
         self._thread = threading.Thread(target=self._run, args=(land, folder, ignored), daemon=True)
         self._thread.start()
-        assert self._stopped.wait(60)
+        assert self._stopped.wait(PATIENCE)
 
     def go_on(self, at: int) -> None:
         """Let it go on to the operation of that number, counted from where it is, or to its end."""
         self._at, self._count, self.met = at, 0, None
         self._stopped.clear()
         self._going_on.set()
-        assert self._stopped.wait(60)
+        assert self._stopped.wait(PATIENCE)
 
     def end(self, *, kill: bool = False) -> Outcome:
         """Let it go on to its end, or end in the place of the operation; return how it has ended."""
         self._killed = kill
         self._at = None
         self._going_on.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE)
         return self._outcome[0]
 
     def _run(self, land: Land, folder: Folder, ignored: Collection[tuple[str, str]]) -> None:
@@ -183,7 +184,7 @@ class Held:
             self._at = None
             self.met = (operation, path)
             self._stopped.set()
-            assert self._going_on.wait(60)
+            assert self._going_on.wait(PATIENCE)
             if self._killed:
                 raise Crash
 

@@ -20,7 +20,7 @@ from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.service.errors import ServiceFailure
 from airflow_provider_webcollect.service.models import DataPage
-from tests.conftest import ALL_HISTORIES
+from tests.conftest import SEED
 from tests.landing.all_formats import read
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, in_order, listed
 from tests.landing.pages import rows_of, widening
@@ -85,6 +85,7 @@ class LandingsOnAnObjectStore(_Tasks):
         gc.collect()
         assert folder.names() == set()
 
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_columns_that_appear_late_are_in_every_part(
         self, landing: Landed, folder: Folder, file_format: str
@@ -117,6 +118,7 @@ class LandingsOnAnObjectStore(_Tasks):
         assert folder.rows() == sandbox.control.true_rows(task)
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
     def test_it_can_be_read_back_and_its_leftovers_removed(
         self, landing: Landed, folder: Folder, file_format: str
@@ -155,13 +157,13 @@ class LandingsThatGetKilled(_Tasks):
         with running_lander(cls.module) as process:
             yield process
 
-    @pytest.mark.timeout(300)
+    @pytest.mark.at_night
     def test_every_row_lands_once_wherever_the_process_is_killed(
         self, lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage, task: str
     ) -> None:
-        chance = random.Random(6)
+        chance = random.Random(f"{SEED} {self.module}")
         kills = 0
-        while kills < (6 if ALL_HISTORIES else 2):
+        while kills < 6:
             victim = Victim(lander, sandbox, storage, task)
             while not victim.land(kill_at=chance.randint(5, 50)):
                 check(victim, sandbox)

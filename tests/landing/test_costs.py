@@ -12,8 +12,10 @@ from tests.conftest import ALL_HISTORIES
 from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
 from tests.landing.storages import Storage
 
+pytestmark = pytest.mark.xdist_group("s3")
+
 #: Runs that have landed before: enough to show a cost that grows with them.
-MANY = 1000 if ALL_HISTORIES else 100
+MANY = 1000 if ALL_HISTORIES else 50
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +38,14 @@ def grown(storage_of: Callable[[str], Storage]) -> Callable[[int, str], Landing]
     return grown
 
 
-@pytest.fixture(params=[10, MANY], ids="{} runs".format)
+@pytest.fixture(params=[pytest.param(10, marks=pytest.mark.at_night), MANY], ids="{} runs".format)
 def runs(request: pytest.FixtureRequest) -> int:
     """How many runs have landed before."""
     count: int = request.param
     return count
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
 class TestOneMoreRun:
     def test_it_sends_the_part_once_and_little_more_than_the_manifest_in_eleven_requests(
@@ -68,6 +71,7 @@ class TestOneMoreRun:
         assert bill.bytes == 0
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
 def test_what_a_run_leaves_is_a_whole_landing(storage_of: Callable[[str], Storage], file_format: str) -> None:
     """The proof that what is measured here is what landings write."""
@@ -101,6 +105,7 @@ def test_a_column_that_is_new_costs_no_more_and_old_parts_are_not_touched(
 ENTRY = {"jsonl": 505, "csv": 515}
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ENTRY)
 def test_the_manifest_of_a_thousand_runs_is_small(file_format: str) -> None:
     content = encode(Runs(1000, file_format).manifest())

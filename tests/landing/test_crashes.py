@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ALL_HISTORIES
+from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.storages import Storage
 from tests.landing.victim import Victim, check, running_lander
 
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = [
-    pytest.mark.webcollect_sandbox(enforce_limits=False),
-    pytest.mark.timeout(300),
-]
+pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-KILLS = 15 if ALL_HISTORIES else 3
-#: Of this many operations one is tried.
-STRIDE = 1 if ALL_HISTORIES else 8
+KILLS = 15 if ALL_HISTORIES else 2
 ROWS = 600
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.at_night)])
 def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
     """A real storage of each kind."""
     return storage_of(request.param)
@@ -47,7 +42,7 @@ def test_every_row_lands_once_wherever_the_process_is_killed(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
 ) -> None:
     """Kills in the place of random requests, uploads, renames, listings and removals; then retries."""
-    chance = random.Random(6)
+    chance = random.Random(f"{SEED} operations")
     kills = 0
     while kills < KILLS:
         task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
@@ -60,12 +55,13 @@ def test_every_row_lands_once_wherever_the_process_is_killed(
         kills += victim.kills
 
 
+@pytest.mark.at_night
 def test_every_row_lands_once_whenever_the_process_is_killed(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
 ) -> None:
     """Kills after random times."""
     sandbox.control.configure(latency=0.02)
-    chance = random.Random(7)
+    chance = random.Random(f"{SEED} times")
     kills = 0
     while kills < KILLS:
         task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
@@ -77,13 +73,14 @@ def test_every_row_lands_once_whenever_the_process_is_killed(
         kills += victim.kills
 
 
+@pytest.mark.at_night
 @pytest.mark.parametrize("storage", ["disk"], indirect=True)
 def test_every_row_lands_once_after_a_kill_at_each_single_operation(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage: Storage
 ) -> None:
     """Requests and changes of the storage in turn, mark and cleaning included."""
     task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
-    for operation in itertools.count(random.Random(8).randint(1, STRIDE), STRIDE):
+    for operation in itertools.count(1):
         victim = Victim(lander, sandbox, storage, task)
         if victim.land(kill_at=operation):
             break

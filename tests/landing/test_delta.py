@@ -6,7 +6,6 @@ import datetime
 import functools
 import itertools
 import json
-import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,7 +37,6 @@ from airflow_provider_webcollect.landing.tables import landing_folder
 from airflow_provider_webcollect.landing.tables import table as table_module
 from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.conftest import ALL_HISTORIES
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.pages import Rows, job, make_job, serving
 from tests.landing.storages import Storage
@@ -533,6 +531,7 @@ class TestReview:
         assert disk.table().to_pyarrow_dataset().to_table().num_rows == (30 if decide is accept else 20)
 
 
+@pytest.mark.xdist_group("s3")
 def test_a_storage_that_is_down_is_said_without_secrets(storage_of: Callable[[str], Storage]) -> None:
     found = storage_of("s3")
     table = Table(found.fs, found.new_folder())
@@ -546,10 +545,6 @@ def test_a_storage_that_is_down_is_said_without_secrets(storage_of: Callable[[st
     assert raised.value.__cause__ is None
 
 
-#: Of this many operations one is tried.
-STRIDE = 1 if ALL_HISTORIES else 20
-
-
 @pytest.fixture(scope="module")
 def lander() -> Iterator[subprocess.Popen[str]]:
     """What lands in forks of itself."""
@@ -558,13 +553,14 @@ def lander() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.webcollect_sandbox(enforce_limits=False)
-@pytest.mark.timeout(600)
+@pytest.mark.at_night
+@pytest.mark.timeout(1800)
 def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage_of: Callable[[str], Storage]
 ) -> None:
     storage = storage_of("disk")
     task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
-    for operation in itertools.count(random.Random(9).randint(1, STRIDE), STRIDE):
+    for operation in itertools.count(1):
         victim = Victim(lander, sandbox, storage, task, table_format="delta")
         table = Table(storage.fs, victim.folder.root)
         if victim.land(kill_at=operation):

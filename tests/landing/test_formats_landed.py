@@ -52,6 +52,7 @@ class TestEveryFormat:
         assert read(folder) == [{**whole, **row} for row in rows_of(pages)]
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
 
+    @pytest.mark.by_day(8)
     @pytest.mark.parametrize("crash_at", range(1, 22, 2))
     def test_a_crash_while_columns_are_added_loses_nothing(
         self,

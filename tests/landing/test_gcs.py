@@ -9,7 +9,7 @@ import pytest
 from tests.landing.object_store import LandingsOnAnObjectStore, LandingsThatGetKilled
 from tests.landing.storages import Storage
 
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.xdist_group("gcs")]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.review import accept, discard
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.tables.iceberg import load_table, made_table
-from tests.conftest import ALL_HISTORIES
+from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.checked_runs import Runs, goods
 from tests.landing.interleaving import Held, outcome_of
 from tests.landing.pages import Rows, job, make_job, serving
@@ -219,9 +219,10 @@ def test_of_two_attempts_of_a_run_that_commit_at_once_one_counts(
 ) -> None:
     """The library would repeat the commit of the second one by itself."""
     catalog = sql_catalog(tmp_path)
-    everywhere = itertools.count(1, 1 if ALL_HISTORIES else 4)
-    for number, operation in enumerate(itertools.chain([("commit", "table")], everywhere)):
-        table = IcebergTable(catalog, f"shop.t{number}")
+    stride = 1 if ALL_HISTORIES else 12
+    everywhere = itertools.count(random.Random(f"{SEED} {mark is None}").randint(1, stride), stride)
+    for operation in itertools.chain([("commit", "table")], everywhere):
+        table = IcebergTable(catalog, f"shop.t{uuid.uuid4().hex}")
         land(table, 5, "r0", mark=mark)
         late = Held(
             lambda place: run_job(landing(place, count=12, run="r1", attempt=1, mark=mark)),
@@ -238,9 +239,10 @@ def test_of_two_attempts_of_a_run_that_commit_at_once_one_counts(
         late.end()
         assert numbers(table) == list(range(12)), operation
         assert table.landed().manifest.rows == 12
-    assert number > (15 if ALL_HISTORIES else 4)
+    assert operation > 15
 
 
+@pytest.mark.xdist_group("s3")
 class TestGlue:
     """Another catalog, whose tables are on S3."""
 
@@ -248,6 +250,7 @@ class TestGlue:
     def table(self, storage_of: Callable[[str], Storage]) -> IcebergTable:
         return IcebergTable(glue_catalog(storage_of("s3")), f"shop.t{uuid.uuid4().hex}")
 
+    @pytest.mark.at_night
     def test_every_row_is_there_once_though_two_runs_commit_at_once(self, table: IcebergTable) -> None:
         land(table, 7)
         late = Held(
@@ -301,10 +304,6 @@ def folder(table: IcebergTable) -> IcebergTable:
     return table
 
 
-#: Of this many operations one is tried.
-STRIDE = 1 if ALL_HISTORIES else 30
-
-
 @pytest.fixture(scope="module")
 def lander() -> Iterator[subprocess.Popen[str]]:
     """What lands in forks of itself."""
@@ -313,7 +312,8 @@ def lander() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.webcollect_sandbox(enforce_limits=False)
-@pytest.mark.timeout(600)
+@pytest.mark.at_night
+@pytest.mark.timeout(1800)
 def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
     lander: subprocess.Popen[str],
     sandbox: Sandbox,
@@ -323,7 +323,7 @@ def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
     catalog = sql_catalog(tmp_path)
     task = sandbox.control.add_task(rows=300, lots=2)["task_id"]
     rows = as_texts(sandbox.control.true_rows(task))
-    for operation in itertools.count(random.Random(10).randint(1, STRIDE), STRIDE):
+    for operation in itertools.count(1):
         table = IcebergTable(catalog, f"shop.t{operation}")
         victim = Victim(lander, sandbox, storage_of("disk"), task, table_format="iceberg")
         victim.order["table"] = [str(tmp_path), table.name]

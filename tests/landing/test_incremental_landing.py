@@ -120,6 +120,7 @@ class TestGrowth:
         growing(run=OTHER_RUN)
         assert folder.rows() == sandbox.control.true_rows(task)
 
+    @pytest.mark.by_day(4)
     @pytest.mark.parametrize("crash_at", range(1, 14))
     def test_a_crash_loses_and_repeats_nothing_and_the_old_rows_stay_readable(
         self, growing: Landed, folder: Folder, sandbox: Sandbox, task: str, crash_at: int

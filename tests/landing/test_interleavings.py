@@ -26,10 +26,10 @@ from airflow_provider_webcollect.landing.storage.folder import Folder as Destina
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.settings import Timing
-from tests.conftest import ALL_HISTORIES
-from tests.interruption import Pauses
+from tests.conftest import ALL_HISTORIES, SEED
+from tests.interruption import PATIENCE, Pauses
 from tests.landing.cases import ALL, HALF, KINDS, STATES, Case, landing_of
-from tests.landing.conftest import Crash, Folder, listed
+from tests.landing.conftest import SERVERS, Crash, Folder, listed
 from tests.landing.interleaving import Held, outcome_of
 from tests.landing.pages import PAGE, Rows, changed, job, true_rows
 from tests.landing.storages import Storage, local
@@ -44,7 +44,7 @@ EVERY = [(operation, name) for operation in ("replace", "remove") for name in (M
 STRIDE = 1 if ALL_HISTORIES else 20
 
 
-@pytest.fixture(params=["disk", "s3", "azure", "gcs"])
+@pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
 def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
     """A real storage of each kind."""
     return storage_of(request.param)
@@ -54,12 +54,13 @@ PAIRS = list(itertools.product(KINDS, repeat=2))
 #: Storages and states: a server takes too long for all of them.
 PLACES = [("disk", state) for state in STATES]
 if ALL_HISTORIES:
-    PLACES += [(kind, "a commit") for kind in ("s3", "azure", "gcs")]
+    PLACES += [(kind, "a commit") for kind in SERVERS]
 
 
+@pytest.mark.by_day(16)
 @pytest.mark.parametrize(("storage", "state"), PLACES, indirect=["storage"])
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_two_landings_that_meet_do_each_other_no_harm(
     request: pytest.FixtureRequest,
     storage: Storage,
@@ -79,16 +80,16 @@ def test_two_landings_that_meet_do_each_other_no_harm(
 
 def operations(state: str, first: str, second: str) -> Iterator[tuple[int, bool]]:
     """Yield the operations to hold a landing at, and whether it is killed there."""
-    chance = random.Random(f"{state} {first} {second}")
+    chance = random.Random(f"{SEED} {state} {first} {second}")
     for operation in itertools.count(chance.randint(1, STRIDE), STRIDE):
         for kill in (False, True) if ALL_HISTORIES else (chance.random() < 0.5,):
             yield operation, kill
 
 
-@pytest.mark.parametrize("seed", range(10 if ALL_HISTORIES else 2))
-def test_landings_that_meet_anywhere_do_each_other_no_harm(storage: Storage, seed: int) -> None:
+@pytest.mark.parametrize("number", range(10 if ALL_HISTORIES else 2))
+def test_landings_that_meet_anywhere_do_each_other_no_harm(storage: Storage, number: int) -> None:
     """Two and three of them, of any kinds in any state, held at any operation."""
-    chance = random.Random(seed)
+    chance = random.Random(f"{SEED} {number}")
     case = Case(storage, STATES[chance.choice(list(STATES))])
     case.interleave(*chance.choice(PAIRS), chance.randint(5, 20), kill=chance.random() < 0.5)
     folder = case.new_folder()
@@ -214,7 +215,7 @@ class TestRunsThatMeet:
                 ("replace", "_progress.json"),
             )
             assert held.met
-            assert ahead.wait(60)
+            assert ahead.wait(PATIENCE)
             # the page that this run lands last is the one that the other has prefetched
             rows.count = HALF + PAGE
             run_job(job(rows, folder.destination, "r2", mode="incremental"))
@@ -264,6 +265,7 @@ class TestRunsThatMeet:
         assert run_job(after).new == run_job(after).manifest.parts
         assert [sum(part.rows for part in landed.committed) for landed in committed] == [1, 1]
 
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
     def test_rows_count_once_whenever_a_retry_takes_over(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.errors import ExtraMissing
@@ -332,7 +332,9 @@ def landings(draw: st.DrawFn) -> tuple[Shop, int]:
     return shop, len(columns)
 
 
-@settings(max_examples=1000 if ALL_HISTORIES else 20, deadline=None, derandomize=not ALL_HISTORIES)
+@settings(
+    max_examples=1000 if ALL_HISTORIES else 6, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(landings(), st.data())
 def test_they_return_what_plain_python_finds(landing: tuple[Shop, int], data: st.DataObject) -> None:
     shop, columns = landing

@@ -194,6 +194,7 @@ def test_csv_that_is_made_safe_for_spreadsheets_has_the_columns_of_the_manifest(
     assert list(opened(folder).iter_rows()) == [{"=a": "x", "b\nc": "'+1"}]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
 # the other kinds of storage keep the files themselves in memory
 @pytest.mark.parametrize("folder", ["local"], indirect=True)

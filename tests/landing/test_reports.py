@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
-from tests.conftest import ALL_HISTORIES
+from tests.conftest import ALL_HISTORIES, SEED
 from tests.landing.conftest import Crash, Folder
 from tests.landing.interleaving import Held
 from tests.landing.pages import Rows, job, true_rows
@@ -225,12 +225,13 @@ class TestKilled:
         assert reported(folder, "r2") == true_rows(rows)
         assert folder.names() == {MANIFEST, *(part.name for part in second.new)}
 
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("rows", [10, 15], ids=["nothing new", "more rows"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
     def test_wherever_a_run_is_killed_that_takes_over_a_report_the_third_reports_all(
         self, source: Source, folder: Folder, rows: int, options: dict[str, Any]
     ) -> None:
-        first = random.Random(f"{rows} {[*options]}").randint(1, STRIDE)
+        first = random.Random(f"{SEED} {rows} {[*options]}").randint(1, STRIDE)
         for operation in itertools.count(first, STRIDE):
             within = Folder(folder.fs, f"{folder.root}-{operation}")
             each = Source(within)

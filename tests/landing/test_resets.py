@@ -546,6 +546,7 @@ class TestRunsAfterRestore:
         assert source.folder.rows() == source.rows
 
     # on a storage without conditions, nobody may land meanwhile
+    @pytest.mark.by_day(2)
     @pytest.mark.parametrize("folder", ["local", "memory"], indirect=True)
     @pytest.mark.parametrize(
         "options",

@@ -12,7 +12,6 @@ import pytest
 from airflow_provider_webcollect.landing.lease import Lease
 from airflow_provider_webcollect.service.errors import RequestRejected, ServiceFailure
 from airflow_provider_webcollect.service.models import DataPage
-from tests.conftest import ALL_HISTORIES
 from tests.landing.conftest import (
     OTHER_RUN,
     Crash,
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
-
-#: Of this many pages or changes, a landing crashes at one.
-STRIDE = 1 if ALL_HISTORIES else 3
 
 
 @pytest.fixture
@@ -61,7 +57,8 @@ class TestResuming:
         assert folder.names() == {"_manifest.json", *(part.name for part in manifest.parts)}
         assert manifest.started_at == progress["started_at"]
 
-    @pytest.mark.parametrize("number", range(0, 14, STRIDE))
+    @pytest.mark.by_day(3)
+    @pytest.mark.parametrize("number", range(14))
     def test_it_survives_a_crash_at_every_page(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, task: str, number: int
     ) -> None:
@@ -72,7 +69,8 @@ class TestResuming:
         landing(task, size=90, max_part_bytes=30_000)
         assert folder.rows() == sandbox.control.true_rows(task)
 
-    @pytest.mark.parametrize("step", range(0, 30, STRIDE))
+    @pytest.mark.by_day(5)
+    @pytest.mark.parametrize("step", range(30))
     def test_it_survives_a_crash_at_every_change_of_the_destination(
         self,
         landing: Landed,

@@ -28,10 +28,10 @@ from airflow_provider_webcollect.landing.job import Landed
 from airflow_provider_webcollect.landing.manifest import Progress, Run, decode_manifest, encode
 from airflow_provider_webcollect.landing.reader import LandedData, read_landing
 from airflow_provider_webcollect.landing.review import Review, accept, discard, in_review
-from tests.conftest import ALL_HISTORIES
+from tests.conftest import ALL_HISTORIES, SEED
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs, goods
-from tests.landing.conftest import Crash, Folder, crashing_at
+from tests.landing.conftest import SERVERS, Crash, Folder, crashing_at
 from tests.landing.interleaving import Held, Stepping, with_storage
 from tests.landing.pages import AT_ONCE
 from tests.landing.storages import Storage, local
@@ -568,6 +568,7 @@ class TestSitesThatChange:
             self.land(land_job, task, number)
         return task
 
+    @pytest.mark.by_day(4)
     @pytest.mark.parametrize("change", [*CHANGES, "the count falls"])
     @pytest.mark.parametrize("way", ["fail", "quarantine"])
     def test_nothing_is_published_and_accepted_it_is_all_there_once(
@@ -595,7 +596,7 @@ class TestSitesThatChange:
 class TestKilled:
     """Whoever is killed at any operation leaves each row landed, quarantined, discarded or staged, once."""
 
-    @pytest.fixture(params=["disk", *(("s3", "azure", "gcs") if ALL_HISTORIES else ())])
+    @pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
     def storage(self, request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
         return storage_of(request.param)
 
@@ -623,7 +624,7 @@ class TestKilled:
 
         return made
 
-    @pytest.mark.timeout(600)
+    @pytest.mark.by_day(2)
     @pytest.mark.parametrize(
         ("state", "kind"),
         [
@@ -642,7 +643,7 @@ class TestKilled:
             return getattr(Review(place, None, stop=Pauses(), timing=AT_ONCE), kind)()
 
         stride = 1 if ALL_HISTORIES else 3
-        for operation in itertools.count(random.Random(f"{state} {kind}").randint(1, stride), stride):
+        for operation in itertools.count(random.Random(f"{SEED} {state} {kind}").randint(1, stride), stride):
             runs = made(state)
             held = Held(act, runs.folder.destination, operation)
             if not held.met:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.models import DataPage
     from tests.landing.conftest import Folder, Landed
 
-pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
+pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.xdist_group("s3")]
 
 
 @pytest.fixture

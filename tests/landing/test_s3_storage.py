@@ -17,6 +17,8 @@ from airflow_provider_webcollect.landing.storage.object_stores import S3, SMALL_
 from tests.landing.relay import relayed
 from tests.landing.storages import Storage
 
+pytestmark = pytest.mark.xdist_group("s3")
+
 MANIFEST = "_manifest.json"
 PART = "part-00001-0123abcd.jsonl"
 

@@ -130,6 +130,7 @@ class TestSmallFiles:
         assert content_of(folder) == winner
         assert folder.files() == {MANIFEST: len(winner)}
 
+    @pytest.mark.by_day(2)
     @pytest.mark.usefixtures("quick_switches")
     def test_no_increment_of_many_is_lost(self, storage: Storage, folder: Folder) -> None:
         folder.replace(MANIFEST, b"0", None)

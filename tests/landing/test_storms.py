@@ -37,6 +37,7 @@ PAGES = 500 if ALL_HISTORIES else 100
 TWO_ROWS = [{"a": 1}, {"a": 2}]
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("folder", ["local"], indirect=True)
 def test_faults_at_a_twentieth_of_the_pages_change_nothing(

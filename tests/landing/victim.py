@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def running_lander(storage_module: str | None = None) -> Iterator[subprocess.Pop
         text=True,
     )
     yield process
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
 
 
 class Victim:

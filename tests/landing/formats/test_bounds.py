@@ -14,11 +14,9 @@ import pytest
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.formats import parquet as parquet_format
 from airflow_provider_webcollect.landing.formats.base import RowWriter
-from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import land, page
 
 ALL = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
-EACH = [("jsonl", "gzip"), ("csv", "zstd"), ("parquet", "snappy")]
 
 #: The most MiB that a format may take; Parquet holds a row group.
 BOUNDS = {"jsonl": 15, "csv": 30, "parquet": 120}
@@ -74,7 +72,8 @@ for rows_per_page, row_bytes, pages in json.loads(sys.argv[3]):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("file_format", "compression"), ALL if ALL_HISTORIES else EACH)
+@pytest.mark.by_day(1)
+@pytest.mark.parametrize(("file_format", "compression"), ALL)
 def test_memory_is_bounded_whatever_the_rows(file_format: str, compression: str | None) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, file_format, compression or "", json.dumps(shapes(file_format))],

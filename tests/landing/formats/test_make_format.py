@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.service.errors import InvalidArgument
+from tests.interruption import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_wrong_argument_is_named_with_its_value_and_its_rule(
 
 
 def run(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.landing.formats import FileFormat, make_format
@@ -20,7 +20,9 @@ from airflow_provider_webcollect.landing.profile import MAX_COLUMNS, ColumnProfi
 from tests.conftest import ALL_HISTORIES
 from tests.landing.formats.parts import page
 
-quickly = settings(max_examples=300 if ALL_HISTORIES else 20, deadline=None, derandomize=not ALL_HISTORIES)
+quickly = settings(
+    max_examples=300 if ALL_HISTORIES else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 FORMATS = {name: make_format(name) for name in ("jsonl", "csv", "parquet")}
 #: All that is white space in Unicode, for DuckDB's regular expressions.
 BLANK = r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
