@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
+    pytest.mark.at_night,
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(stale_seconds=0, run_seconds=10_000, enforce_limits=False),
     pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow before 3.3 cannot start such a wait"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.sandbox import Sandbox
 
-pytestmark = pytest.mark.usefixtures("airflow_database", "connected")
+pytestmark = [pytest.mark.at_night, pytest.mark.usefixtures("airflow_database", "connected")]
 
 each_sensor = pytest.mark.parametrize("kind", SENSORS)
 
