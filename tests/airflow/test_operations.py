@@ -35,7 +35,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import execute
 from tests.airflow.proxy import proxy
-from tests.interruption import signalled_when
+from tests.interruption import PATIENCE, signalled_when
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def execute_interrupted(
         for name, (acted, ended) in tuple(held.items()):
             if path.startswith(PATHS[name]):
                 acted.set()
-                ended.wait(10)
+                ended.wait(PATIENCE)
         return status, body
 
     def execute_interrupted(name: str, operator: Any) -> None:

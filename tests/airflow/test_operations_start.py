@@ -19,11 +19,13 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.waiting.conditions import SETTLE, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_tasks
 from tests.airflow.executions import Store, execute
+from tests.airflow.passing_timeouts import passing_timeout
 from tests.airflow.proxy import proxy
-from tests.interruption import signalled_when
+from tests.interruption import PATIENCE, signalled_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,11 +142,11 @@ def once(happened: Callable[[], bool], action: Callable[..., Any], *arguments: A
     person.start()
     yield
     ended.set()
-    person.join(10)
+    person.join(PATIENCE)
 
 
 class TestWaiting:
-    @pytest.mark.parametrize("deferrable", [False, True])
+    @pytest.mark.parametrize("deferrable", [pytest.param(False, marks=pytest.mark.at_night), True])
     def test_it_ends_with_the_run_that_it_started(
         self, sandbox: Sandbox, task: dict[str, Any], deferrable: bool
     ) -> None:
@@ -175,6 +177,7 @@ class TestWaiting:
 
         assert store == {}
 
+    @pytest.mark.at_night
     def test_a_run_that_is_stopped_fails_it_without_retries_in_the_triggerer_too(
         self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
     ) -> None:
@@ -375,20 +378,23 @@ class TestCrashes:
 
     @pytest.mark.parametrize("interrupted", [False, True])
     def test_somebody_elses_start_is_not_taken_for_one_that_had_no_effect(
-        self, sandbox: Sandbox, task: dict[str, Any], interrupted: bool
+        self, sandbox: Sandbox, task: dict[str, Any], interrupted: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sandbox.control.configure(run_seconds=10_000)
         first, *others = [subtask["subtask_id"] for subtask in task["subtasks"]]
         operator, store = make_start(task, wait_for_completion=False, retry_unknown_outcome=True), Store()
-
-        def is_refused() -> bool:
-            # the client waits to send it again, once it has read the response
-            return bool(starts(sandbox)) and not time.sleep(0.5)
-
         if interrupted:
-            sandbox.control.fail(START, status=429, headers={"Retry-After": "2"})
-            with signalled_when(is_refused, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
+            sandbox.control.fail(START, status=429, headers={"Retry-After": "1"})
+            paused, sleep = threading.Event(), Stop.sleep
+
+            def sleep_until_the_end(stop: Stop, seconds: float) -> None:
+                paused.set()
+                sleep(stop, PATIENCE)
+
+            monkeypatch.setattr(Stop, "sleep", sleep_until_the_end)
+            with signalled_when(paused.is_set, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
                 execute(operator, task_state_store=store)
+            monkeypatch.setattr(Stop, "sleep", sleep)
         else:
             sandbox.control.fail(START, status=400, code="TaskExecuting")
             with pytest.raises(WebCollectError):
@@ -402,10 +408,15 @@ class TestCrashes:
         assert store == {}
 
     def test_a_timeout_during_the_start_leaves_its_outcome_unknown(
-        self, sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
+        self,
+        sandbox: Sandbox,
+        task: dict[str, Any],
+        set_connection: Callable[..., None],
+        said: Callable[[], str],
     ) -> None:
-        sandbox.control.fail(START, kind="slow", seconds=4)
-        run = start_in_dag(task, execution_timeout=timedelta(seconds=2))
+        with passing_timeout(sandbox.url, START) as url:
+            set_connection(host=url)
+            run = start_in_dag(task, execution_timeout=timedelta(seconds=PATIENCE))
 
         assert (run.states, run.tries) == ({"start": "failed"}, {"start": 1})
         assert remembered(run) == 0
@@ -554,6 +565,7 @@ def test_wrong_arguments_fail_while_the_dag_is_parsed(arguments: dict[str, Any],
         WebCollectStartSubTasksOperator(task_id="wrong", collection_task_id="t", **arguments)
 
 
+@pytest.mark.at_night
 def test_what_the_service_asks_for_is_how_long_a_retry_waits(
     sandbox: Sandbox, task: dict[str, Any], said: Callable[[], str]
 ) -> None:

@@ -25,8 +25,10 @@ from airflow_provider_webcollect.questions import Answer, UnusableAnswer, answer
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
 from tests.airflow.executions import Store, execute
+from tests.airflow.passing_timeouts import passing_timeout
 from tests.airflow.people import Person, asks, waits
 from tests.airflow.proxy import proxy
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
 
 pytestmark = [
+    pytest.mark.at_night,
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(
         speed=200, wait_seconds=0, run_seconds=2, stale_seconds=0, enforce_limits=False
@@ -144,10 +147,13 @@ class TestStart:
         assert f"The status of task {task['task_id']} shows whether its sub-tasks run." in body
         assert "- **it runs**: the start took effect" in body
 
-    def test_a_timeout_of_the_start_is_asked_about(self, sandbox: Sandbox, task: dict[str, Any]) -> None:
-        sandbox.control.fail(START, kind="slow", seconds=4)
+    def test_a_timeout_of_the_start_is_asked_about(
+        self, sandbox: Sandbox, task: dict[str, Any], set_connection: Callable[..., None]
+    ) -> None:
         person = Person("it runs")
-        run = run_tasks(start(task, execution_timeout=timedelta(seconds=2)), when_idle=person)
+        with passing_timeout(sandbox.url, START) as url:
+            set_connection(host=url)
+            run = run_tasks(start(task, execution_timeout=timedelta(seconds=PATIENCE)), when_idle=person)
 
         assert run_once(run) == "success"
         assert "interrupted before it answered (AirflowTaskTimeout)" in person.bodies[0]
