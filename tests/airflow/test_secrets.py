@@ -19,6 +19,7 @@ from airflow.settings import Session
 from cryptography.fernet import Fernet
 from sqlalchemy import delete, select
 
+from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectMarkExportedOperator,
@@ -27,9 +28,11 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable
+from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.service.tokens import StoredToken
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import execute
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,15 +49,16 @@ RENEWAL = "webcollect_renewal__webcollect_default"
 
 
 @pytest.fixture
-def token_in_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def token_in_variable(no_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has tokens shared as an Airflow installation shares them by default."""
     monkeypatch.delenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE")
     with Session() as session:
         # of another test's sandbox, which began with the same refresh token
         session.execute(delete(Variable).where(Variable.key.in_([VARIABLE, RENEWAL])))
         session.commit()
-    # who renews waits for one and a half times as long
-    monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "0.7")
+    # however slow the machine; who renews waits for one and a half times as long, which takes no time here
+    monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "60")
+    monkeypatch.setattr(connection, "TIMING", Timing(store_patience=0))
 
 
 @pytest.fixture
@@ -165,7 +169,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
         await client.send(endpoints.get_running_counts())
         token = client.context.tokens.current()
     assert token
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while redact(token) != "***":  # a thread does it
             await asyncio.sleep(0.01)
 
@@ -199,10 +203,13 @@ print("worked")
 """
 
 
+@pytest.mark.at_night
 def test_a_script_shares_its_token_with_the_tasks(
-    connected: None, sandbox: Sandbox, task: dict[str, Any]
+    connected: None, sandbox: Sandbox, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", OUTSIDE_A_TASK], capture_output=True, text=True, timeout=60)
+    monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "5")
+    command = [sys.executable, "-c", OUTSIDE_A_TASK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert "worked" in done.stdout, done.stderr
     run = run_tasks(
         lambda: WebCollectMarkExportedOperator(task_id="confirm", collection_task_id=task["task_id"])
