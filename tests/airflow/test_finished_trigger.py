@@ -8,9 +8,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
 from tests.airflow.event_triggers import Store, triggerer
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -21,9 +23,7 @@ pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(stale_seconds=0, wait_seconds=10, run_seconds=90, enforce_limits=False),
 ]
-from_3_3 = pytest.mark.skipif(
-    tuple(map(int, version("apache-airflow").split(".")[:2])) < (3, 3), reason="Airflow 3.3 has a state store"
-)
+from_3_3 = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow 3.3 has a state store")
 
 STATUS = "/cloudextraction/statuses/v2"
 
@@ -46,7 +46,7 @@ async def polls(sandbox: Sandbox, count: int) -> None:
         return sum(sandbox.control.counters().get(STATUS, {}).values())
 
     enough = requests() + count
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while requests() < enough:
             await asyncio.sleep(0.01)
 
@@ -62,7 +62,7 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     """At the end of every test no poll goes on."""
     before = asyncio.all_tasks()
     yield
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while asyncio.all_tasks() - before - {asyncio.current_task()}:
             await asyncio.sleep(0.01)
 
@@ -113,12 +113,18 @@ class TestTheTrigger:
             WebCollectTaskFinishedTrigger(**arguments)
 
 
-@pytest.fixture(params=["remembering", pytest.param("forgetting", id="before 3.3")])
+#: By day as the version does that is here.
+forgetting = pytest.param(
+    "forgetting", id="before 3.3", marks=pytest.mark.at_night if AIRFLOW_V_3_3_PLUS else ()
+)
+
+
+@pytest.fixture(params=["remembering", forgetting])
 def store(request: pytest.FixtureRequest) -> Store | None:
     """A state store, or none as in Airflow before 3.3."""
     if request.param == "forgetting":
         return None
-    if version("apache-airflow").startswith(("2.", "3.0", "3.1", "3.2")):
+    if not AIRFLOW_V_3_3_PLUS:
         pytest.skip("Airflow 3.3 has a state store")
     return Store()
 
@@ -178,13 +184,13 @@ class TestTheWatch:
     ) -> None:
         set_connection(extra={"access_token": "a-wrong-token"})
         async with triggerer(watching(task_id), store) as running:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while "cannot be watched" not in caplog.text:
                     await asyncio.sleep(0.01)
             assert "a-wrong-token" not in caplog.text
             set_connection()
             sandbox.control.clear_requests()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while not sandbox.control.counters().get(STATUS, {}).get(200):
                     await asyncio.sleep(0.01)
             run_to_the_end(sandbox, task_id)
@@ -201,7 +207,7 @@ class TestTheWatch:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         async with triggerer(watching(task_id, webcollect_conn_id="not_there"), store):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while caplog.text.count("cannot be watched") < 2:
                     await asyncio.sleep(0.01)
 
@@ -240,7 +246,7 @@ class TestOverARestart:
         run_to_the_end(sandbox, task_id)
         async with triggerer(watching(task_id), store, stores=False) as killed:
             await killed.reported(1)
-            await asyncio.wait_for(killed.over.wait(), 60)
+            await asyncio.wait_for(killed.over.wait(), PATIENCE)
         async with triggerer(watching(task_id), store) as running:
             await running.reported(1)
 

@@ -17,6 +17,7 @@ from airflow_provider_webcollect.triggers.webcollect import (
     WebCollectSubTaskStatusTrigger,
     WebCollectTaskStatusTrigger,
 )
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -77,9 +78,14 @@ def running(sandbox: Sandbox) -> dict[str, Any]:
 async def nothing_is_left_behind(sandbox: Sandbox) -> AsyncIterator[None]:
     """At the end of every test no poll goes on and no connection is open."""
     before = asyncio.all_tasks()
-    port = int(sandbox.url.rpartition(":")[2])
     yield
-    async with asyncio.timeout(5):
+    await until_nothing_goes_on(sandbox, before)
+
+
+async def until_nothing_goes_on(sandbox: Sandbox, before: set[asyncio.Task[Any]]) -> None:
+    """Wait until no tasks of the event loop are left but those from before, and no connection is open."""
+    port = int(sandbox.url.rpartition(":")[2])
+    async with asyncio.timeout(PATIENCE):
         while asyncio.all_tasks() - before - {asyncio.current_task()} or connections_to(port):
             await asyncio.sleep(0.01)
 
@@ -139,7 +145,7 @@ class TestBothTriggers:
     async def test_what_is_missing_for_too_long_is_a_failure(
         self, make: Callable[..., Trigger], sandbox: Sandbox
     ) -> None:
-        wait = {"missing_timeout": 0.5} | ({"subtask_ids": ["none"]} if make is for_subtasks else {})
+        wait = {"missing_timeout": 0.2} | ({"subtask_ids": ["none"]} if make is for_subtasks else {})
         event = await outcome(make(sandbox.control.add_task(), **wait))
 
         assert event["outcome"] == "failed"
@@ -182,13 +188,16 @@ class TestBothTriggers:
     async def test_a_cancelled_trigger_leaves_nothing_behind(
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
-        waiting = asyncio.create_task(outcome(make(running)))
+        before = asyncio.all_tasks()
+        waiting = asyncio.create_task(outcome(make(running, poke_interval=0.1)))
         await polls(sandbox, 2)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        await until_nothing_goes_on(sandbox, before)
         sandbox.control.clear_requests()
-        await asyncio.sleep(0.6)
+        # in which it would have polled again
+        await asyncio.sleep(0.3)
 
         assert sandbox.control.requests() == []
 
