@@ -22,6 +22,7 @@ from airflow_provider_webcollect.triggers.webcollect import (
 )
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.proxy import proxy
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseSensorOperator
@@ -36,6 +37,20 @@ pytestmark = [
 STATUS = "/cloudextraction/statuses/v2"
 SUBTASKS = "/cloudextraction/task/subtasks"
 LONG_AGO = 7200.0
+WAYS: dict[str, dict[str, Any]] = {
+    "poke": {"mode": "poke"},
+    "reschedule": {"mode": "reschedule"},
+    "deferrable": {"deferrable": True},
+}
+
+
+def each_way(by_day: str) -> pytest.MarkDecorator:
+    """Wait in all ways; by day, in one."""
+    ways = [
+        pytest.param(way, id=name, marks=() if name == by_day else pytest.mark.at_night)
+        for name, way in WAYS.items()
+    ]
+    return pytest.mark.parametrize("way", ways)
 
 
 class Oddities:
@@ -77,7 +92,7 @@ async def outcome(trigger: Any) -> dict[str, Any]:
 def for_task(task: dict[str, Any], began: float | None = None) -> WebCollectTaskStatusTrigger:
     return WebCollectTaskStatusTrigger(
         condition={"task_ids": [task["task_id"]]},
-        poke_interval=0.2,
+        poke_interval=0.05,
         began=began,
         webcollect_conn_id=CONNECTION,
     )
@@ -85,7 +100,7 @@ def for_task(task: dict[str, Any], began: float | None = None) -> WebCollectTask
 
 def for_subtasks(task: dict[str, Any], began: float | None = None) -> WebCollectSubTaskStatusTrigger:
     return WebCollectSubTaskStatusTrigger(
-        condition={"task_id": task["task_id"]}, poke_interval=0.2, began=began, webcollect_conn_id=CONNECTION
+        condition={"task_id": task["task_id"]}, poke_interval=0.05, began=began, webcollect_conn_id=CONNECTION
     )
 
 
@@ -110,7 +125,7 @@ class TestOthersGoOn:
     async def others_end(self, make: Callable[..., Any], bad: dict[str, Any], sandbox: Sandbox) -> None:
         finished = [sandbox.control.add_task(lots=[1]) for _ in range(3)]
         trouble = asyncio.create_task(outcome(make(bad)))
-        events = await asyncio.wait_for(asyncio.gather(*(outcome(make(task)) for task in finished)), 30)
+        events = await asyncio.wait_for(asyncio.gather(*(outcome(make(task)) for task in finished)), PATIENCE)
 
         assert {event["outcome"] for event in events} == {"done"}
         assert not trouble.done()
@@ -129,7 +144,6 @@ class TestOthersGoOn:
         await self.others_end(for_subtasks, bad, sandbox)
 
 
-@pytest.mark.parametrize("way", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=str)
 class TestSeveralTasks:
     """A wait for several tasks, of which one has a record that cannot be read."""
 
@@ -139,11 +153,12 @@ class TestSeveralTasks:
                 task_id="wait",
                 collection_task_ids=[task["task_id"] for task in tasks],
                 poke_interval=0.1,
-                timeout=60,
+                timeout=PATIENCE,
                 **options,
             )
         )
 
+    @each_way("poke")
     def test_one_that_has_finished_is_enough_if_any_is_waited_for(
         self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
     ) -> None:
@@ -154,6 +169,7 @@ class TestSeveralTasks:
         assert run.states == {"wait": "success"}
         assert [record["task_id"] for record in run.xcoms["wait"]] == [finished["task_id"]]
 
+    @each_way("reschedule")
     def test_one_that_was_stopped_fails_the_wait_for_all(
         self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
     ) -> None:
@@ -162,6 +178,7 @@ class TestSeveralTasks:
 
         assert self.wait_for([bad, stopped], **way).states == {"wait": "failed"}
 
+    @each_way("deferrable")
     def test_the_result_has_what_was_read_before(
         self, way: dict[str, Any], sandbox: Sandbox, odd: Oddities
     ) -> None:
@@ -170,7 +187,7 @@ class TestSeveralTasks:
         def unreadable_later(target: str, status: int, body: Any) -> tuple[int, Any]:
             if odd.answers == 2:
                 sandbox.control.mark_state(running["task_id"], "Finished")
-            lasts = 6 if way == {"mode": "reschedule"} else 1000  # its pokes keep nothing
+            lasts = 6 if way == WAYS["reschedule"] else 1000  # its pokes keep nothing
             return unreadable(bad)(target, status, body) if 2 <= odd.answers < lasts else (status, body)
 
         odd.edit = unreadable_later
@@ -179,8 +196,14 @@ class TestSeveralTasks:
         assert [record["status"] for record in run.xcoms["wait"]] == ["Finished", "Finished"]
 
 
-@pytest.mark.parametrize("way", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}], ids=str)
-@pytest.mark.parametrize("sensor", [WebCollectTaskStatusSensor, WebCollectSubTaskStatusSensor])
+@each_way("deferrable")
+@pytest.mark.parametrize(
+    "sensor",
+    [
+        WebCollectTaskStatusSensor,
+        pytest.param(WebCollectSubTaskStatusSensor, marks=pytest.mark.at_night),
+    ],
+)
 def test_a_state_in_other_letters_ends_a_wait(
     way: dict[str, Any], sensor: type[BaseSensorOperator], sandbox: Sandbox, odd: Oddities
 ) -> None:
@@ -193,7 +216,7 @@ def test_a_state_in_other_letters_ends_a_wait(
     odd.edit = in_capitals
     run = run_tasks(
         lambda: sensor(
-            task_id="wait", collection_task_id=finished["task_id"], poke_interval=0.1, timeout=10, **way
+            task_id="wait", collection_task_id=finished["task_id"], poke_interval=0.1, timeout=PATIENCE, **way
         )
     )
 
@@ -212,14 +235,20 @@ class TestMissing:
         # the first, one in between, and several in a row
         odd.leave_all_out(1, 4, 6, 7, 8)
         waiting = asyncio.create_task(outcome(make(running, began=time.time() - LONG_AGO)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while odd.answers < 10 and not waiting.done():
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
         sandbox.control.advance(100_000)
 
         assert (await waiting)["outcome"] == "done"
 
-    @pytest.mark.parametrize("sensor", [WebCollectTaskStatusSensor, WebCollectSubTaskStatusSensor])
+    @pytest.mark.parametrize(
+        "sensor",
+        [
+            WebCollectTaskStatusSensor,
+            pytest.param(WebCollectSubTaskStatusSensor, marks=pytest.mark.at_night),
+        ],
+    )
     def test_what_one_answer_leaves_out_does_not_fail_a_rescheduled_sensor(
         self, sandbox: Sandbox, odd: Oddities, sensor: type[BaseSensorOperator]
     ) -> None:
@@ -259,14 +288,14 @@ class TestMissing:
                 reported.append(event.payload["run"])
 
         watching = asyncio.create_task(watch())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while odd.answers < 4:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
             assert reported == []
             sandbox.control.start_task(task["task_id"])
             sandbox.control.advance(100_000)
             while not reported:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.landings import make_transfer
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -503,7 +504,9 @@ class TestChecks:
         events.add(0)
         assert events.one()["marks"] == ["empty"]
 
-    @pytest.mark.parametrize("way", ["warn", "quarantine", "fail"])
+    @pytest.mark.parametrize(
+        "way", [*(pytest.param(way, marks=pytest.mark.at_night) for way in ("warn", "fail")), "quarantine"]
+    )
     def test_a_real_landing_that_fails_its_checks_is_shown(
         self,
         connected: None,
@@ -738,16 +741,19 @@ class TestActivity:
         with create_session() as session:
             assert read_activity(session, {"another"}, NOW)["running"] == []
 
-    def test_a_sensor_that_reschedules_waits_since_its_first_poke(self, connected: None) -> None:
+    @pytest.mark.webcollect_sandbox(enforce_limits=False)
+    def test_a_sensor_that_reschedules_waits_since_its_first_poke(
+        self, connected: None, sandbox: Sandbox, after_requests: Callable[..., None]
+    ) -> None:
+        task = sandbox.control.add_task(state="Extracting")["task_id"]
+        after_requests(3, "/cloudextraction/statuses/v2", sandbox.control.advance, 10_000)
         with make_dag() as dag:
-            # it gives up after some pokes
             WebCollectTaskStatusSensor(
                 task_id="mark",
-                collection_task_id="not there",
+                collection_task_id=task,
                 mode="reschedule",
-                poke_interval=0.2,
-                timeout=5,
-                missing_timeout=600,
+                poke_interval=0.1,
+                timeout=PATIENCE,
                 deferrable=False,
             )
         run_dag(dag)
@@ -759,8 +765,8 @@ class TestActivity:
         columns = {"operator": "WebCollectTaskStatusSensor", "start_date": NOW}
         (shown,) = self.read(dag.dag_id, NOW, state="up_for_reschedule", **columns)["running"]
         assert shown["since"] == began.isoformat()
-        assert shown["timeout_at"] == (began + datetime.timedelta(seconds=5)).isoformat()
-        assert shown["collection_task_ids"] == ["not there"]
+        assert shown["timeout_at"] == (began + datetime.timedelta(seconds=PATIENCE)).isoformat()
+        assert shown["collection_task_ids"] == [task]
 
     def test_a_wait_without_a_worker_is_shown_by_the_arguments_of_its_trigger(self, dag_id: str) -> None:
         set_arguments(dag_id, {})
@@ -791,7 +797,7 @@ class TestService:
     def view(self, hook: WebCollectHook) -> ServiceView:
         hook.refresh_token()  # as the first task does
         # the sandbox answers in any case, however slow the machine
-        return ServiceView("webcollect_default", patience=60)
+        return ServiceView("webcollect_default", patience=PATIENCE)
 
     def test_it_equals_what_the_service_says(
         self, view: ServiceView, hook: WebCollectHook, sandbox: Sandbox, events: Events
@@ -889,7 +895,7 @@ class TestService:
         self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answered = threading.Event()
-        monkeypatch.setattr(ServiceView, "_capacity", lambda view: answered.wait(60))
+        monkeypatch.setattr(ServiceView, "_capacity", lambda view: answered.wait(PATIENCE))
         view = ServiceView("webcollect_default", patience=0.1)
         found = view.read(EVERYTHING)["capacity"]
         assert (found["value"], found["read_at"], found["problem"]) == (None, None, None)
@@ -946,7 +952,7 @@ class TestService:
         self, set_connection: Callable[..., None]
     ) -> None:
         set_connection(extra={"read_timeout": "soon"})
-        found = ServiceView("webcollect_default", patience=60).read(EVERYTHING)
+        found = ServiceView("webcollect_default", patience=PATIENCE).read(EVERYTHING)
         assert all("read_timeout" in found[name]["problem"] for name in PARTS)
 
     def test_the_connections_of_landings_are_known(self, events: Events) -> None:

@@ -29,6 +29,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument, WebColle
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
 from tests.airflow.end_triggers import SENSORS
 from tests.airflow.executions import execute
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,13 +50,18 @@ MODES: dict[str, dict[str, Any]] = {
 }
 STATUS_PATHS = {"task": "/cloudextraction/statuses/v2", "subtask": "/cloudextraction/task/subtasks"}
 
-each_mode = pytest.mark.parametrize("mode", MODES)
 each_sensor = pytest.mark.parametrize("kind", SENSORS)
+
+
+def each_mode(by_day: str) -> pytest.MarkDecorator:
+    """Wait in all modes; by day, in one."""
+    modes = [pytest.param(mode, marks=() if mode == by_day else pytest.mark.at_night) for mode in MODES]
+    return pytest.mark.parametrize("mode", modes)
 
 
 def sensor(kind: str, task: dict[str, Any] | None = None, **arguments: Any) -> Any:
     """Return a sensor of a kind; ``task`` is what it waits for."""
-    usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": 60, "deferrable": False}
+    usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE, "deferrable": False}
     waits_for = {"collection_task_id": task["task_id"]} if task else {}
     return SENSORS[kind](**{**usual, **waits_for, **arguments})
 
@@ -90,7 +96,12 @@ class TestInDagRuns:
     """What ends a wait, in each mode and with each lenience, is in ``test_end_of_waits.py``."""
 
     @pytest.mark.parametrize(
-        ("mode", "kind"), [("poke", "task"), ("reschedule", "subtask"), ("deferrable", "task")]
+        ("mode", "kind"),
+        [
+            pytest.param("poke", "task", marks=pytest.mark.at_night),
+            ("reschedule", "subtask"),
+            pytest.param("deferrable", "task", marks=pytest.mark.at_night),
+        ],
     )
     def test_a_run_that_ends_well_ends_the_wait_well(
         self, kind: str, mode: str, endless: dict[str, Any], sandbox: Sandbox, after_requests: Any
@@ -102,7 +113,7 @@ class TestInDagRuns:
         assert sandbox.control.task(endless["task_id"])["state"] == "Finished"
         assert len(sandbox.control.requests(STATUS_PATHS[kind])) >= 2
 
-    @each_mode
+    @each_mode("deferrable")
     def test_the_last_records_are_given_to_xcom(self, mode: str, sandbox: Sandbox) -> None:
         one, two = sandbox.control.add_task(lots=[40]), sandbox.control.add_task(lots=[1], subtasks=25)
         never = sandbox.control.add_task()
@@ -125,7 +136,7 @@ class TestInDagRuns:
             {"sub_task_id": subtask["subtask_id"], "status": "Finished"} for subtask in two["subtasks"]
         ]
 
-    @each_mode
+    @each_mode("poke")
     def test_a_sensor_can_be_mapped_and_templated(self, mode: str, sandbox: Sandbox) -> None:
         ids = [sandbox.control.add_task(lots=[1])["task_id"] for _ in range(2)]
         run = run_tasks(
@@ -163,6 +174,7 @@ class TestInDagRuns:
 
         assert run.states == {"start": "success", "wait": "failed"}
 
+    @pytest.mark.at_night
     def test_what_airflow_cannot_start_in_the_triggerer_is_deferred(
         self, sandbox: Sandbox, endless: dict[str, Any], after_requests: Any
     ) -> None:
@@ -254,7 +266,7 @@ class TestPoking:
 
     @each_sensor
     def test_failure_states_from_a_generator_fail_it(self, kind: str, stopped: dict[str, Any]) -> None:
-        waiting = sensor(kind, stopped, failure_states=iter(["Stopped"]), timeout=1)
+        waiting = sensor(kind, stopped, failure_states=iter(["Stopped"]))
         with pytest.raises(AirflowFailException, match="Stopped"):
             execute(waiting)
 
@@ -448,7 +460,7 @@ class TestAfterNow:
         self, finished: dict[str, Any]
     ) -> None:
         trigger = defer(sensor("task", finished, after="now", deferrable=True)).trigger
-        trigger.began -= 61  # the triggerer was down for a while
+        trigger.began -= PATIENCE + 1  # the triggerer was down for a while
 
         async def event() -> Any:
             return await anext(trigger.run())
@@ -512,7 +524,7 @@ class TestAfterNow:
         sandbox.control.fail(STATUS_PATHS["task"], times=8, status=502)
         waiting = sensor("task", finished, after="now", poke_interval=0.5, deferrable=True)
 
-        assert defer(waiting).trigger.timeout <= 59.5
+        assert defer(waiting).trigger.timeout <= PATIENCE - 0.5
 
     def test_rescheduled_it_cannot_be(self) -> None:
         with make_dag(), pytest.raises(InvalidArgument, match=r"after.*now.*use deferrable=True"):
