@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,6 @@ from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.limits import (
     RateLimiter,
     RateLimiters,
-    shared_rate_limiters,
     status_rate_limiters,
 )
 from airflow_provider_webcollect.service.pauses import Stop
@@ -44,6 +45,35 @@ class Clock(Stop):
         self.time += seconds
 
 
+class Crowd(Clock):
+    """Time that passes once all of a number of threads sleep or have left, until the next of them wakes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._awake, self._due, self._changed = size, list[float](), threading.Condition()
+
+    def sleep(self, seconds: float) -> None:
+        with self._changed:
+            due = self.time + seconds
+            heapq.heappush(self._due, due)
+            self._one_less()
+            self._changed.wait_for(lambda: self.time >= due)
+
+    def leave(self) -> None:
+        """Say that a thread sleeps no more."""
+        with self._changed:
+            self._one_less()
+
+    def _one_less(self) -> None:
+        self._awake -= 1
+        if self._due and not self._awake:
+            self.time = self._due[0]
+            while self._due and self._due[0] <= self.time:
+                heapq.heappop(self._due)
+                self._awake += 1
+            self._changed.notify_all()
+
+
 @pytest.fixture
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy and no certificate authorities in the environment."""
@@ -61,13 +91,15 @@ def clock() -> Clock:
 def connect_on_clock(
     request: pytest.FixtureRequest, sandbox: Sandbox, clock: Clock
 ) -> Iterator[Callable[..., Client]]:
-    """Makes clients, for the sandbox by default, whose pauses only move the clock.
+    """Makes clients, for the sandbox by default, whose pauses only move the clock; limits know no other time.
 
-    With ``real_time=True`` they take as long as they say.
+    Each client has limits of its own.
     """
     made: list[Client] = []
+    usual = clock
 
-    def make(*, credentials: Credentials | None = None, real_time: bool = False, **given: Any) -> Client:
+    def make(*, credentials: Credentials | None = None, clock: Clock = usual, **given: Any) -> Client:
+        sandbox._state.limits._now = clock.now
         settings = Settings(
             **{
                 "base_url": sandbox.url,
@@ -77,19 +109,15 @@ def connect_on_clock(
                 **given,
             }
         )
-        if real_time:
-            rate_limiters = shared_rate_limiters(settings.base_url, settings.requests_per_second)
-        else:
-            rate = settings.requests_per_second
-            rate_limiters = RateLimiters(
-                RateLimiter(1 / rate if rate else 0, clock.now), status_rate_limiters(clock.now)
-            )
+        rate = settings.requests_per_second
+        rate_limiters = RateLimiters(
+            RateLimiter(1 / rate if rate else 0, clock.now), status_rate_limiters(clock.now)
+        )
         credentials = credentials or all_credentials(sandbox)
         name = f"{request.node.name}:{settings.base_url}"
-        time_passes = {} if real_time else {"clock": clock.now}
-        tokens = Tokens(credentials, name, MemoryTokenStore(name), **time_passes)
+        tokens = Tokens(credentials, name, MemoryTokenStore(name), clock=clock.now)
         context = ClientContext(settings, credentials, rate_limiters, tokens)
-        made.append(Client(context, stop=None if real_time else clock))
+        made.append(Client(context, stop=clock))
         return made[-1]
 
     yield make
@@ -103,10 +131,18 @@ def client(connect_on_clock: Callable[..., Client]) -> Client:
     return connect_on_clock()
 
 
-async def send_together(client: Client, calls: list[Call[Any]]) -> list[Any]:
+async def send_together(client: Client, calls: list[Call[Any]], crowd: Crowd | None = None) -> list[Any]:
     """Send from one event loop at once, under the client's settings; return the results."""
-    async with AsyncClient(client.context) as together:
-        return await asyncio.gather(*map(together.send, calls))
+
+    async def send(call: Call[Any]) -> Any:
+        try:
+            return await together.send(call)
+        finally:
+            if crowd:
+                crowd.leave()
+
+    async with AsyncClient(client.context, stop=crowd) as together:
+        return await asyncio.gather(*map(send, calls))
 
 
 def all_credentials(sandbox: Sandbox) -> Credentials:

@@ -17,6 +17,7 @@ from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Settings, Timing
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,7 +80,7 @@ class Server:
         with contextlib.suppress(OSError):
             if self.context:
                 connection = self.context.wrap_socket(connection, server_side=True)
-            connection.settimeout(10)
+            connection.settimeout(PATIENCE)
             if self.tunnel:
                 self._request(connection)
                 connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -119,7 +120,7 @@ def serving(
         thread.start()
         yield server
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(PATIENCE)
 
 
 def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSLContext]:

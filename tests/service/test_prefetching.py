@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import math
+import random
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ from airflow_provider_webcollect.service.responses import offset_before_rows
 from airflow_provider_webcollect.service.settings import Credentials, Settings, Timing
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
-from tests.interruption import Signalled, signalled_when
+from tests.conftest import ALL_HISTORIES, SEED
+from tests.interruption import PATIENCE, Signalled, signalled_when
 from tests.service.conftest import Clock
 from tests.service.servers import answer, client_of, query_number, refusal, serving
 
@@ -44,6 +46,26 @@ STANDS_STILL = base64.b64encode(
 ).decode()
 
 
+FAULTS: list[dict[str, Any]] = [
+    {"kind": "cut_body"},
+    {"kind": "broken_json"},
+    {"kind": "drop"},
+    {"kind": "no_answer"},
+    {"kind": "html", "status": 502},
+    {"kind": "html", "status": 413},
+    {"status": 429, "code": "TooManyRequests"},
+    {"status": 500, "code": "ServerError"},
+    {"kind": "raw", "body": STANDS_STILL},
+]
+#: After how many good pages; by day, each fault after one of the numbers.
+GOOD = [0, 1, 2, 4]
+FAULTS_AFTER = (
+    [*itertools.product(FAULTS, GOOD)]
+    if ALL_HISTORIES
+    else [*zip(FAULTS, itertools.cycle(random.Random(SEED).sample(GOOD, 4)), strict=False)]
+)
+
+
 #: Answers take long, however quick the machine is.
 SLOW = Timing(slow_response=0.0, stuck_wait=0.0)
 
@@ -51,6 +73,18 @@ SLOW = Timing(slow_response=0.0, stuck_wait=0.0)
 @pytest.fixture
 def client(connect: Callable[..., Client]) -> Client:
     return connect(timing=SLOW)
+
+
+class Ticking(Clock):
+    """Time that passes whenever somebody looks at it, too: now a little, now more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chance = random.Random(SEED)
+
+    def now(self) -> float:
+        self.time += self._chance.uniform(0, 0.04)
+        return self.time
 
 
 class Reader(PageReader):
@@ -96,7 +130,7 @@ class TestTheNextPage:
             said = answer(page)
             yield said[:-1000]
             if page["restTotal"]:
-                in_time.append(arrived[page["offset"]].wait(5))
+                in_time.append(arrived[page["offset"]].wait(PATIENCE))
             yield said[-1000:]
 
         with serving(respond) as server, client_of(server, SLOW) as client:
@@ -159,11 +193,21 @@ class TestTheNextPage:
         assert clock.slept == []
 
     @pytest.mark.webcollect_sandbox(enforce_limits=True)
-    def test_is_within_the_rate_limit(self, connect: Callable[..., Client], sandbox: Sandbox) -> None:
+    def test_is_within_the_rate_limit(
+        self, connect_on_clock: Callable[..., Client], sandbox: Sandbox
+    ) -> None:
         task = sandbox.control.add_task(rows=300, state="Finished")["task_id"]
-        rows = rows_of(Reader(connect(requests_per_second=20, timing=SLOW), task, size=10).pages())
-        assert rows == sandbox.control.true_rows(task)
+        clock = Ticking()
+        client = connect_on_clock(requests_per_second=18, timing=SLOW, clock=clock)
+        reader = Reader(client, task, size=10)
+        pages, ahead = [], []
+        for page in reader.pages():
+            pages.append(page)
+            ahead.append(reader.sent - len(pages))
+        assert rows_of(iter(pages)) == sandbox.control.true_rows(task)
         assert {request["status"] for request in sandbox.control.requests()} == {200}
+        assert clock.slept
+        assert set(ahead) == {0, 1}
 
 
 class TestAPageThatWasAskedForInVain:
@@ -203,21 +247,10 @@ class TestAPageThatWasAskedForInVain:
         assert reader.sent == 2
 
     @pytest.mark.parametrize(
-        "fault",
-        [
-            {"kind": "cut_body"},
-            {"kind": "broken_json"},
-            {"kind": "drop"},
-            {"kind": "no_answer"},
-            {"kind": "html", "status": 502},
-            {"kind": "html", "status": 413},
-            {"status": 429, "code": "TooManyRequests"},
-            {"status": 500, "code": "ServerError"},
-            {"kind": "raw", "body": STANDS_STILL},
-        ],
-        ids=lambda fault: " ".join(str(value) for value in fault.values())[:20],
+        ("fault", "good"),
+        FAULTS_AFTER,
+        ids=lambda value: " ".join(map(str, value.values()))[:20] if isinstance(value, dict) else value,
     )
-    @pytest.mark.parametrize("good", [0, 1, 2, 4])
     def test_does_not_cost_or_repeat_a_row(
         self,
         client: Client,

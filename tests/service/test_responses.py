@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_webcollect.service import endpoints, errors
@@ -26,6 +26,7 @@ from airflow_provider_webcollect.service.models import (
     read_record,
 )
 from airflow_provider_webcollect.service.responses import Response, read_response
+from tests.conftest import ALL_HISTORIES
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -54,7 +55,12 @@ layouts: Any = st.fixed_dictionaries(
     }
 )
 
-repeatable = settings(deadline=None, derandomize=True, database=None)
+any_rows = settings(
+    max_examples=100 if ALL_HISTORIES else 20,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 COPY = endpoints.copy_task("t")
@@ -245,7 +251,7 @@ class TestEnvelope:
 
 
 class TestRows:
-    @repeatable
+    @any_rows
     @given(rows, layouts, st.sampled_from(["", "\n", "\r\n"]))
     def test_rows_of_any_layout_are_single_lines_with_the_values_as_they_were(
         self, written: list[dict[str, Any]], layout: dict[str, Any], end: str
@@ -255,7 +261,7 @@ class TestRows:
         assert all(len(bytes(row).splitlines()) == 1 for row in got.rows)
         assert [json.loads(bytes(row)) for row in got.rows] == written
 
-    @repeatable
+    @any_rows
     @given(rows, st.sampled_from([b"", b"\n"]))
     def test_rows_on_single_lines_are_kept_byte_by_byte(
         self, written: list[dict[str, Any]], end: bytes

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import demo
+from airflow_provider_webcollect.service import client as client_module
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.client import AsyncClient, Client
 from airflow_provider_webcollect.service.endpoints import Retry
 from airflow_provider_webcollect.service.settings import Credentials, Retries
 from airflow_provider_webcollect.service.url_file import url_list
-from tests.interruption import Pauses, Signalled, signalled_when
+from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
 from tests.service.servers import answer, serving
 
 if TYPE_CHECKING:
@@ -344,12 +345,12 @@ class TestInterruptions:
 
         def pause(_: float) -> None:
             pauses.set()
-            goes_on.wait(10)
+            goes_on.wait(PATIENCE)
 
         sandbox.control.fail(STATS, times=None, status=503)
         client = AsyncClient(connect().context, stop=Pauses(pause))
         sending = asyncio.create_task(client.send(endpoints.get_running_counts()))
-        await asyncio.to_thread(pauses.wait)
+        await asyncio.to_thread(pauses.wait, PATIENCE)
         sending.cancel()
         await asyncio.wait([sending])
         goes_on.set()
@@ -367,12 +368,18 @@ class TestInterruptions:
         ids=["safe", "unsent"],
     )
     def test_nothing_is_unknown_of_a_call_that_may_be_repeated(
-        self, connect: Callable[..., Client], call: Call[Any], credentials: Credentials
+        self,
+        connect: Callable[..., Client],
+        monkeypatch: pytest.MonkeyPatch,
+        call: Call[Any],
+        credentials: Credentials,
     ) -> None:
+        monkeypatch.setattr(client_module, "INTERRUPTED_RENEWAL", 0.0)
         with serving(lambda _: None) as server:
-            client = connect(base_url=server.url, credentials=credentials, total_timeout=2.0)
+            client = connect(base_url=server.url, credentials=credentials)
             with signalled_when(lambda: server.received), pytest.raises(Signalled) as interruption:
                 client.send(call)
+        client.close()
         assert len(server.received) == 1
         assert errors.unknown_outcome(interruption.value) is None
 
@@ -398,6 +405,7 @@ class TestTimeouts:
             with pytest.raises(errors.NoResponse, match="read_timeout") as failure:
                 client.send(endpoints.get_running_counts())
             assert not failure.value.unsent
+            until(lambda: server.connections >= 2)
             assert server.connections == 2
 
     def test_a_copy_without_an_answer_in_time_has_an_unknown_outcome(
@@ -407,6 +415,7 @@ class TestTimeouts:
             client = connect_on_clock(base_url=server.url, read_timeout=0.1)
             with pytest.raises(errors.OutcomeUnknown):
                 client.send(endpoints.copy_task("t"))
+            until(lambda: server.connections)
             assert server.connections == 1
 
     def test_a_service_that_takes_no_connection_is_unreachable(

@@ -17,7 +17,7 @@ from airflow_provider_webcollect.service.pages import PageReader
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Timing
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
-from tests.interruption import Pauses, ended_by
+from tests.interruption import PATIENCE, Pauses, ended_by
 from tests.service.servers import answer, make_authority, query_number, refusal, serving
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_nothing_is_sent_over_a_connection_that_took_long(
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with stoppable(base_url=url, ca_file=str(authority)) as client, pytest.raises(Stopped):
             client.send(CALL)
-        thread.join(10)
+        thread.join(PATIENCE)
     assert received == [b""]
 
 

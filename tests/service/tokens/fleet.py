@@ -14,6 +14,7 @@ from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings, Timing
 from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.store import FileTokenStore, Register
+from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, with_refresh_token
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Fleet:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(100)
+            process.join(PATIENCE)
 
     def call(self) -> list[str]:
         """Have every process make a call, and return what each says of it."""
@@ -82,7 +83,7 @@ class Fleet:
         """Have every process make a call and die of it; return how each has ended."""
         self._begin()
         for process in self._processes:
-            process.join(60)
+            process.join(PATIENCE)
         return [process.exitcode for process in self._processes]
 
     def _begin(self) -> None:
