@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import ALL_HISTORIES
+from tests.interruption import PATIENCE
 from tests.landing.loading.databases import Database, Landing, products
 from tests.landing.loading.loader import FAILED
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HISTORIES, LONGEST = (50, 8) if ALL_HISTORIES else (1, 2)
-#: What is tried for every commit.
-SAMPLE = {("postgres", "append")}
 #: More than the statements and commits of most loads.
 STATEMENTS = 60
 KEYS = 9
@@ -49,7 +48,7 @@ def running_loader() -> Iterator[subprocess.Popen[str]]:
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     yield process
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
 
 
 class History:
@@ -129,12 +128,19 @@ class History:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("disposition", ["append", "merge"])
+@pytest.mark.parametrize(
+    ("database", "disposition"),
+    [
+        ("postgres", "append"),
+        pytest.param("postgres", "merge", marks=pytest.mark.at_night),
+        pytest.param("duckdb", "append", marks=pytest.mark.at_night),
+        pytest.param("duckdb", "merge", marks=pytest.mark.at_night),
+    ],
+    indirect=["database"],
+)
 def test_the_table_has_what_plain_python_makes_of_the_rows(
     database: Database, tmp_path: Path, loader: subprocess.Popen[str], disposition: str
 ) -> None:
-    if not ALL_HISTORIES and (database.kind, disposition) not in SAMPLE:
-        pytest.skip("is left to the night")
     ended: Counter[int] = Counter()
     for seed in range(HISTORIES):
         own = Database(database.kind, database.address)
@@ -145,7 +151,7 @@ def test_the_table_has_what_plain_python_makes_of_the_rows(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not ALL_HISTORIES, reason="takes minutes")
+@pytest.mark.at_night
 @pytest.mark.parametrize(
     ("disposition", "is_reset"),
     [("append", False), ("append", True), ("merge", False)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -29,15 +30,25 @@ from airflow_provider_webcollect.landing.errors import (
 from airflow_provider_webcollect.landing.formats import make_format
 from airflow_provider_webcollect.landing.options import check_table, make_load_options
 from airflow_provider_webcollect.service.errors import InvalidArgument
-from tests.conftest import ALL_HISTORIES
 from tests.landing.loading.databases import Database, Landing, product, products
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.postgresql import PostgreSQL
 
 
-#: The repeated loads that are tried for every commit.
-SAMPLE = {("duckdb", "append"), ("postgres", "merge")}
+DUCKDB_BY_DAY, POSTGRES_BY_DAY = (
+    pytest.mark.parametrize(
+        "database",
+        [
+            pytest.param(kind, marks=() if kind == by_day else pytest.mark.at_night)
+            for kind in ("duckdb", "postgres")
+        ],
+        indirect=True,
+    )
+    for by_day in ("duckdb", "postgres")
+)
 
 
 def as_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -119,6 +130,7 @@ class TestEveryDatabase:
         # nothing of the work is left beside the dataset
         assert database.schemas() == {database.table.partition(".")[0]}
 
+    @POSTGRES_BY_DAY
     def test_merge_keeps_the_latest_row_of_each_key(self, landing: Landing, database: Database) -> None:
         landing.land(*products(0, 12, keys=7))
         landing.load(database, "merge", "url")
@@ -127,12 +139,19 @@ class TestEveryDatabase:
         assert landing.load(database, "merge", "url") == 2
         assert sorted(database.rows("url", "n")) == latest(landing.source)
 
-    @pytest.mark.parametrize(("disposition", "key"), [("append", None), ("merge", "url")])
+    @pytest.mark.parametrize(
+        ("database", "disposition", "key"),
+        [
+            ("duckdb", "append", None),
+            ("postgres", "merge", "url"),
+            pytest.param("duckdb", "merge", "url", marks=pytest.mark.at_night),
+            pytest.param("postgres", "append", None, marks=pytest.mark.at_night),
+        ],
+        indirect=["database"],
+    )
     def test_a_load_that_ended_before_it_was_recorded_is_repeated(
         self, landing: Landing, database: Database, disposition: str, key: str | None
     ) -> None:
-        if not ALL_HISTORIES and (database.kind, disposition) not in SAMPLE:
-            pytest.skip("is left to the night")
         landing.land(*products(0, 7, keys=5))
         landing.load(database, disposition, key)
         # what a kill right before leaves
@@ -143,6 +162,7 @@ class TestEveryDatabase:
         whole = as_rows(landing.source) if key is None else latest(landing.source)
         assert sorted(database.rows("url", "n")) == sorted(whole)
 
+    @DUCKDB_BY_DAY
     def test_replace_leaves_the_rows_of_the_landing(self, landing: Landing, database: Database) -> None:
         landing.land(*products(0, 7))
         landing.load(database, "replace")
@@ -165,6 +185,7 @@ class TestAppend:
 
         assert in_duckdb.rows("url", "n") == as_rows(products(50, 3))
 
+    @POSTGRES_BY_DAY
     def test_rows_of_a_load_that_was_not_recorded_leave_the_table_too(
         self, landing: Landing, database: Database
     ) -> None:
@@ -177,17 +198,6 @@ class TestAppend:
         landing.load(database)
 
         assert database.rows("url", "n") == as_rows(products(50, 3))
-
-    def test_rows_that_a_merge_has_kept_leave_the_table(self, landing: Landing, in_duckdb: Database) -> None:
-        landing.land(*products(0, 3))
-        landing.load(in_duckdb, "merge", "url")
-        landing.source.clear()
-        landing.land(*products(50, 2), on_reset="full")
-        landing.load(in_duckdb, "merge", "url")
-        assert sorted(in_duckdb.rows("n")) == [("0",), ("1",), ("2",), ("50",), ("51",)]
-        landing.load(in_duckdb)
-
-        assert in_duckdb.rows("url", "n") == as_rows(products(50, 2))
 
     def test_other_landings_keep_their_rows(
         self, landing: Landing, in_duckdb: Database, tmp_path: Path
@@ -210,12 +220,18 @@ class TestAppend:
         assert landing.load(in_duckdb) == 2
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
-    def test_after_merges_it_has_all_rows_again(self, landing: Landing, in_duckdb: Database) -> None:
+    def test_after_merges_it_has_all_rows_again_and_none_that_they_have_kept(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
         landing.land(*products(0, 7, keys=2))
         landing.load(in_duckdb)
         landing.load(in_duckdb, "merge", ["url"])
         assert sorted(in_duckdb.rows("url", "n")) == latest(landing.source)
-        landing.land(*products(7, 2, keys=2))
+        landing.source.clear()
+        landing.land(product(50, 0), product(51), on_reset="full")
+        landing.load(in_duckdb, "merge", ["url"])
+        assert sorted(in_duckdb.rows("url", "n")) == [("/0", "50"), ("/1", "5"), ("/51", "51")]
+        landing.land(product(52, 0))
         landing.load(in_duckdb)
 
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
@@ -263,11 +279,18 @@ class TestColumns:
         assert in_duckdb.columns() == ["价格", "名称"]
 
     @pytest.mark.parametrize(
-        ("first", "second"), [("Price", "price"), ("价格", "名称"), ("a", "_webcollect_row")]
+        ("is_loaded_between", "first", "second"),
+        [
+            (False, "Price", "price"),
+            (False, "价格", "名称"),
+            (False, "a", "_webcollect_row"),
+            (True, "Price", "price"),
+            pytest.param(True, "价格", "名称", marks=pytest.mark.at_night),
+            pytest.param(True, "a", "_webcollect_row", marks=pytest.mark.at_night),
+        ],
     )
-    @pytest.mark.parametrize("is_loaded_between", [False, True])
     def test_names_that_would_be_one_are_an_error_wherever_they_are(
-        self, landing: Landing, in_duckdb: Database, first: str, second: str, is_loaded_between: bool
+        self, landing: Landing, in_duckdb: Database, is_loaded_between: bool, first: str, second: str
     ) -> None:
         landing.land({"url": "/0", first: "5.00"})
         if is_loaded_between:
@@ -284,61 +307,62 @@ class TestColumns:
 class TestTypes:
     """Parquet has types: a table must be able to hold them."""
 
-    def land(self, landing: Landing, price: str, kind: str | None, **options: Any) -> None:
-        types = {"price": kind} if kind else {}
-        file_format = make_format("parquet", column_types=types)
+    def land(self, landing: Landing, prices: list[str], kinds: Sequence[str | None], **options: Any) -> None:
+        """Land a row with a price of each type; None for what the format makes of it."""
+        row = {f"price_{number}": price for number, price in enumerate(prices)}
+        types = {f"price_{number}": kind for number, kind in enumerate(kinds) if kind}
         landing.source.clear()
-        landing.land({"url": "/0", "price": price}, file_format=file_format, **options)
+        landing.land({"url": "/0", **row}, file_format=make_format("parquet", column_types=types), **options)
 
-    def land_again(self, landing: Landing, price: str, kind: str | None) -> None:
-        self.land(landing, price, kind, mode="full", if_exists="overwrite")
+    def land_again(self, landing: Landing, prices: list[str], kinds: Sequence[str | None]) -> None:
+        self.land(landing, prices, kinds, mode="full", if_exists="overwrite")
 
-    @pytest.mark.parametrize("disposition", ["append", "replace"])
-    @pytest.mark.parametrize(
-        ("first", "then", "price"),
-        [
+    def test_values_are_not_cut_to_the_type_that_the_table_has(
+        self, landing: Landing, in_duckdb: Database
+    ) -> None:
+        cases = [
             ("int64", "decimal(12,2)", "7.49"),
             ("int64", "float64", "0.5"),
             ("int64", None, "7.5"),
             ("decimal(12,2)", "decimal(12,4)", "1.2345"),
             ("decimal(12,2)", "float64", "1.2345"),
             ("date32", "timestamp", "2026-01-01 10:30:00"),
-        ],
-    )
-    def test_values_are_not_cut_to_the_type_that_the_table_has(
-        self,
-        landing: Landing,
-        in_duckdb: Database,
-        first: str,
-        then: str | None,
-        price: str,
-        disposition: str,
-    ) -> None:
-        self.land_again(landing, "2026-01-01" if first == "date32" else "5", first)
+        ]
+        types = [first for first, *_ in cases]
+        before = ["2026-01-01" if first == "date32" else "5" for first in types]
+        self.land_again(landing, before, types)
         landing.load(in_duckdb)
-        before = in_duckdb.rows("price")
-        self.land_again(landing, price, then)
-        with pytest.raises(
-            TypesDiffer, match=rf"`price` of {in_duckdb.table} is of the type .*; drop the table"
-        ):
-            landing.load(in_duckdb, disposition)
-        assert in_duckdb.rows("price") == before
+        held = in_duckdb.rows()
+        dispositions = itertools.cycle(["append", "replace"])
+        for number, (_, then, price) in enumerate(cases):
+            prices, other = before.copy(), [*types]
+            prices[number], other[number] = price, then
+            self.land_again(landing, prices, other)
+            with pytest.raises(
+                TypesDiffer,
+                match=rf"`price_{number}` of {in_duckdb.table} is of the type .*; drop the table",
+            ):
+                landing.load(in_duckdb, next(dispositions))
+        assert in_duckdb.rows() == held
 
         in_duckdb.query(f"drop table {in_duckdb.table}")
-        landing.load(in_duckdb, disposition)
-        ((held,),) = in_duckdb.rows("price")
-        assert str(held).startswith(price)
+        self.land_again(landing, [price for *_, price in cases], [then for _, then, _ in cases])
+        landing.load(in_duckdb, next(dispositions))
+        (row,) = in_duckdb.rows(*(f"price_{number}" for number in range(len(cases))))
+        for value, (*_, price) in zip(row, cases, strict=True):
+            assert str(value).startswith(price)
 
+    @POSTGRES_BY_DAY
     def test_nor_to_that_which_another_landing_has_given_it(
         self, landing: Landing, database: Database, tmp_path: Path
     ) -> None:
-        self.land(landing, "5", "int64")
+        self.land(landing, ["5"], ["int64"])
         landing.load(database)
         other = Landing(tmp_path)
-        self.land(other, "7.49", "decimal(12,2)")
+        self.land(other, ["7.49"], ["decimal(12,2)"])
         with pytest.raises(TypesDiffer, match="bigint"):
             other.load(database)
-        assert [int(price) for (price,) in database.rows("price")] == [5]
+        assert [int(price) for (price,) in database.rows("price_0")] == [5]
 
     def test_landings_with_the_same_types_share_a_table(
         self, landing: Landing, database: Database, tmp_path: Path
@@ -363,25 +387,21 @@ class TestTypes:
         first, second = database.rows()
         assert first == second
 
-    @pytest.mark.parametrize(
-        ("first", "then", "price"),
-        [
+    def test_a_type_that_holds_all_values_takes_them(self, landing: Landing, in_duckdb: Database) -> None:
+        cases = [
             (None, "decimal(12,2)", "7.49"),
             ("decimal(12,2)", "int64", "7"),
             ("decimal(12,4)", "decimal(12,2)", "7.49"),
             ("int64", "int32", "7"),
             ("float64", "float32", "0.5"),
-        ],
-    )
-    def test_a_type_that_holds_all_values_takes_them(
-        self, landing: Landing, in_duckdb: Database, first: str | None, then: str, price: str
-    ) -> None:
-        self.land_again(landing, "5", first)
+        ]
+        self.land_again(landing, ["5"] * len(cases), [first for first, *_ in cases])
         landing.load(in_duckdb)
-        self.land_again(landing, price, then)
+        self.land_again(landing, [price for *_, price in cases], [then for _, then, _ in cases])
         landing.load(in_duckdb)
-        ((held,),) = in_duckdb.rows("price")
-        assert Decimal(str(held)) == Decimal(price)
+        (row,) = in_duckdb.rows(*(f"price_{number}" for number in range(len(cases))))
+        for value, (*_, price) in zip(row, cases, strict=True):
+            assert Decimal(str(value)) == Decimal(price)
 
 
 class TestKeys:
@@ -494,7 +514,7 @@ assert anon_tracker._ANON_TRACKER_ENDPOINT is None
         place.mkdir()
     environment = {**os.environ, "HOME": str(places["home"]), "TMPDIR": str(places["tmp"])}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    subprocess.run([sys.executable, "-c", code], env=environment, cwd=places["work"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=places["work"], check=True)
 
     assert in_duckdb.rows("n") == [("0",)]
     assert [[*place.iterdir()] for place in places.values()] == [[], [], []]
