@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.service.call import make_context
 from airflow_provider_webcollect.service.client import Client
-from airflow_provider_webcollect.service.errors import WebCollectError
+from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, WebCollectError
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings, Timing
 from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.store import FileTokenStore, Register
@@ -102,11 +102,21 @@ def _serve(url: str, refresh_token: str, store: SlowFileTokenStore, rounds: Conn
     client = Client(make_context(settings, Credentials(refresh_token=refresh_token), "fleet", store))
     with contextlib.suppress(EOFError):
         while rounds.recv():
-            try:
-                client.send(CALL)
-                rounds.send("ok")
-            except WebCollectError as error:
-                rounds.send(str(error))
+            rounds.send(_call(client))
+
+
+def _call(client: Client) -> str:
+    """Make a call, and say how it went. Where the machine stalls, no process may claim the renewal."""
+    for _ in range(20):
+        try:
+            client.send(CALL)
+        except TokenStoreUnavailable as error:
+            said = str(error)
+        except WebCollectError as error:
+            return str(error)
+        else:
+            return "ok"
+    return said
 
 
 def store_expired(sandbox: Sandbox, path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_renewal_whose_answer_was_lost_is_repeated_when_little_can_be_lost_by_
     store = MemoryTokenStore(f"late:{sandbox.url}")
     keeper = connect(store=store)
     first = keeper.renew_token()
-    store.save(changed(first, obtained_at=time.time() - 91, expires_at=time.time() + 9))
+    store.save(changed(first, obtained_at=time.time() - 91_000, expires_at=time.time() + 9_000))
     store.save_note(note(first, RenewalState.DOUBTFUL))
     keeper = connect(store=store)
     assert keeper.renew_token(0.5).access_token != first.access_token

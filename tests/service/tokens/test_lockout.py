@@ -182,7 +182,7 @@ def test_a_lost_answer_to_an_early_renewal_does_not_end_the_token_that_still_wor
 ) -> None:
     store = MemoryTokenStore(f"lost:{sandbox.url}")
     connect(store=store).send(CALL)
-    store.save(changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60))
+    store.save(changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 6000))
     sandbox.control.fail("/token", kind="no_answer")
     for _ in range(3):
         client = connect(store=store)
@@ -195,7 +195,7 @@ def test_a_token_whose_renewal_another_process_began_and_never_ended_is_used_to_
 ) -> None:
     store = MemoryTokenStore(f"begun:{sandbox.url}")
     connect(store=store).send(CALL)
-    due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60)
+    due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 6000)
     store.save(due)
     store.save_note(note(due, RenewalState.CLAIMED))
     client = connect(store=store)

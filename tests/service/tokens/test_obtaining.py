@@ -12,6 +12,7 @@ from airflow_provider_webcollect.service.errors import GrantRejected, TokenRejec
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
+from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore
 
@@ -32,7 +33,7 @@ def test_the_connections_refresh_token_gives_the_first_access_token_and_its_succ
     assert stored is not None
     assert stored.access_token not in {None, sandbox.access_token}
     assert stored.refresh_token not in {None, sandbox.refresh_token}
-    assert stored.expires_at == pytest.approx(time.time() + 86399, abs=30)
+    assert stored.expires_at == pytest.approx(time.time() + 86399, abs=PATIENCE)
 
 
 def test_a_stored_token_is_used_without_asking_the_token_endpoint(

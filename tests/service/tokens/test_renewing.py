@@ -14,6 +14,7 @@ from airflow_provider_webcollect.service.settings import Credentials, Settings
 from airflow_provider_webcollect.service.tokens import StoredToken
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL, changed, refreshes, with_refresh_token
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_an_early_renewal_that_fails_leaves_the_token_in_use_and_is_not_tried_at
 ) -> None:
     store = MemoryTokenStore(f"early:{sandbox.url}")
     connect(store=store).send(CALL)
-    due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 60)
+    due = changed(store.load(), obtained_at=time.time() - 1e6, expires_at=time.time() + 6000)
     store.save(due)
     sandbox.control.clear_requests()
     sandbox.control.fail("/token", times=None, status=500)
@@ -95,7 +96,7 @@ def test_a_renewal_on_demand_replaces_a_token_that_is_still_good(
     client = connect()
     client.send(CALL)
     record = client.renew_token().record(time.time())
-    assert record.expires_in == pytest.approx(86399, abs=30)
+    assert record.expires_in == pytest.approx(86399, abs=PATIENCE)
     assert refreshes(sandbox) == [200, 200]
     assert client.context.tokens.current() == record.access_token
 

@@ -7,21 +7,21 @@ import contextlib
 import itertools
 import math
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from airflow_provider_webcollect.service.client import AsyncClient
+from airflow_provider_webcollect.service import client as client_module
+from airflow_provider_webcollect.service.client import THREADS, AsyncClient
 from airflow_provider_webcollect.service.errors import TokenStoreUnavailable, TokenUnavailable
-from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Credentials, Timing
 from airflow_provider_webcollect.service.tokens import RenewalNote, RenewalState
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore, Register
-from tests.interruption import Pauses, Signalled, signalled_when
+from tests.conftest import ALL_HISTORIES
+from tests.interruption import PATIENCE, Pauses, Signalled, signalled_when, until
 from tests.service.tokens.cases import CALL, Unreachable, refreshes
 from tests.service.tokens.fleet import SlowFileTokenStore, store_expired
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.call import ClientContext
     from airflow_provider_webcollect.service.client import Client
     from tests.service.conftest import Clock
+
+
+WAITERS = 1000 if ALL_HISTORIES else 100
 
 
 class Alone:
@@ -215,13 +218,13 @@ def test_thirty_two_threads_renew_an_expired_token_once(
     assert refreshes(sandbox) == [200]
 
 
-def test_a_thousand_waiters_of_an_event_loop_renew_an_expired_token_once(
+def test_waiters_of_an_event_loop_renew_an_expired_token_once(
     connect: Callable[..., Client], sandbox: Sandbox, clock: Clock, tmp_path: Path
 ) -> None:
     store_expired(sandbox, tmp_path / "token")
     sandbox.control.configure(enforce_limits=False)
     context = connect(store=SlowFileTokenStore(tmp_path / "token")).context
-    assert not [came for came in sent_together(context, clock, 1000) if isinstance(came, Exception)]
+    assert not [came for came in sent_together(context, clock, WAITERS) if isinstance(came, Exception)]
     assert refreshes(sandbox) == [200]
 
 
@@ -254,29 +257,30 @@ def test_a_call_that_begins_after_a_failure_tries_again(
 async def test_a_waiter_that_is_cancelled_loses_no_refresh_token(
     connect: Callable[..., Client], sandbox: Sandbox
 ) -> None:
-    sandbox.control.fail("/token", kind="slow", seconds=0.3)
-    store = MemoryTokenStore(f"cancelled:{sandbox.url}")
+    store = SlowToStore(f"cancelled:{sandbox.url}")
     async with AsyncClient(connect(store=store).context) as waiting:
         call = asyncio.create_task(waiting.send(CALL))
-        while store.load_note() is None:
+        while not store.storing.is_set():
             await asyncio.sleep(0.01)
         call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        store.goes_on.set()
+    until(store.load)
     assert refreshes(sandbox) == [200]
-    assert store.load() is not None
 
 
 class SlowToStore(MemoryTokenStore):
-    """Takes a while to store a token, and says when it begins."""
+    """Says when it begins to store a token, and does so once it may go on."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.storing = threading.Event()
+        self.storing, self.goes_on = threading.Event(), threading.Event()
 
     def write(self, register: Register, text: str) -> None:
         if register is Register.TOKEN:
             self.storing.set()
-            time.sleep(0.3)
+            assert self.goes_on.wait(PATIENCE)
         super().write(register, text)
 
 
@@ -284,7 +288,13 @@ def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(
     connect: Callable[..., Client], sandbox: Sandbox
 ) -> None:
     store = SlowToStore(f"signalled:{sandbox.url}")
-    with pytest.raises(Signalled), signalled_when(store.storing.is_set):
+
+    class Interruption(Signalled):
+        def __init__(self) -> None:
+            super().__init__()
+            store.goes_on.set()
+
+    with pytest.raises(Interruption), signalled_when(store.storing.is_set, Interruption):
         connect(store=store).send(CALL)
     assert store.load() is not None
     assert connect(store=store).send(CALL)
@@ -292,12 +302,16 @@ def test_a_signal_while_a_new_token_is_stored_does_not_lose_it(
 
 
 def test_a_signal_before_the_refresh_token_is_sent_leaves_it_unsent(
-    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path
+    connect: Callable[..., Client], sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_module, "INTERRUPTED_RENEWAL", 0.0)
     store = SlowFileTokenStore(tmp_path / "token")
-    client = connect(store=store, stop=Stop(), clock=time.monotonic)
+    goes_on = threading.Event()
+    client = connect(store=store, stop=Pauses(lambda seconds: goes_on.wait(PATIENCE)))
     with pytest.raises(Signalled), signalled_when(store.load_note):
         client.send(CALL)
+    goes_on.set()
+    client.close()  # which waits for the thread of the renewal
     assert refreshes(sandbox) == []
     assert connect(store=store).send(CALL)
 
@@ -305,20 +319,36 @@ def test_a_signal_before_the_refresh_token_is_sent_leaves_it_unsent(
 def test_an_event_loop_that_ends_in_the_middle_of_a_renewal_loses_no_refresh_token(
     connect: Callable[..., Client], sandbox: Sandbox
 ) -> None:
-    sandbox.control.fail("/token", kind="slow", seconds=0.3)
-    store = MemoryTokenStore(f"loop ends:{sandbox.url}")
+    store = SlowToStore(f"loop ends:{sandbox.url}")
     context = connect(store=store).context
 
     async def begin_and_end() -> None:
         call = asyncio.create_task(AsyncClient(context).send(CALL))
-        while store.load_note() is None:
+        while not store.storing.is_set():
             await asyncio.sleep(0.01)
         assert not call.done()
 
     asyncio.run(begin_and_end())
-    while store.load() is None:  # the thread goes on without the event loop
-        time.sleep(0.01)
+    store.goes_on.set()
+    until(store.load)  # the thread goes on without the event loop
     assert refreshes(sandbox) == [200]
+
+
+class WatchedTokens(Tokens):
+    """Tells how many have begun to wait for a token."""
+
+    @property
+    def begun(self) -> list[int]:
+        return self.__dict__.setdefault("begun", [])
+
+    @property  # type: ignore[override]
+    def failures(self) -> int:
+        self.begun.append(1)
+        return self.__dict__["failures"]
+
+    @failures.setter
+    def failures(self, failures: int) -> None:
+        self.__dict__["failures"] = failures
 
 
 def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]:
@@ -326,7 +356,11 @@ def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]
 
     def pause(seconds: float) -> None:
         clock.sleep(seconds)
-        time.sleep(0.02)  # all others begin to wait meanwhile
+        # all others begin to wait meanwhile
+        until(lambda: len(tokens.begun) >= min(count, THREADS))
+
+    tokens: Any = context.tokens
+    tokens.__class__ = WatchedTokens
 
     async def all_at_once() -> list[Any]:
         async with AsyncClient(context, stop=Pauses(pause)) as client:
