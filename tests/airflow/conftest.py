@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import logging
 import os
@@ -129,18 +130,25 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return set_connection
 
 
-@pytest.fixture(scope="module")
-def s3_storage() -> Iterator[Storage]:
+@pytest.fixture(scope="session")
+def s3_storage(storage_of: Callable[[str], Storage]) -> Storage:
     """An S3 server on loopback."""
-    from tests.landing.storages import s3_server
+    return storage_of("s3")
 
-    with s3_server() as storage:
-        yield storage
+
+@functools.cache
+def read_models_once() -> None:
+    """Have botocore read its description of S3, a megabyte of JSON, once rather than for each session."""
+    from botocore.loaders import JSONFileLoader
+
+    read = functools.cache(JSONFileLoader().load_file)
+    JSONFileLoader.load_file = lambda loader, path: read(path)
 
 
 @pytest.fixture
 def s3(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     """The server with an empty bucket `my-bucket`, reached by whoever uses the environment."""
+    read_models_once()
     variables = {
         "AWS_ENDPOINT_URL": s3_storage.options["endpoint_url"],
         "AWS_ACCESS_KEY_ID": s3_storage.options["key"],

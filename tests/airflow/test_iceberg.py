@@ -118,6 +118,7 @@ def test_quarantined_rows_are_accepted_into_the_table(
     assert catalog.load_table("shop.prices").scan().to_arrow().num_rows == 400
 
 
+@pytest.mark.at_night
 def test_the_message_of_failed_checks_has_a_command_that_reaches_the_table(
     source: dict[str, Any], catalog: Catalog
 ) -> None:
