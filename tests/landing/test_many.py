@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.job import Landed, Timing
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS, decode_manifest
 from airflow_provider_webcollect.landing.run import Unreported, land_all, run_job
 from airflow_provider_webcollect.service.errors import Stopped
-from tests.interruption import Signalled, ended_by, signalled_when, until, until_no_thread
+from tests.interruption import PATIENCE, Signalled, ended_by, signalled_when, until, until_no_thread
 from tests.landing.conftest import Folder
 from tests.landing.pages import Rows, changed, job
 
@@ -33,7 +33,7 @@ def test_results_come_in_the_order_of_the_jobs() -> None:
     first_may_end = threading.Event()
 
     def wait() -> str:
-        assert first_may_end.wait(10)
+        assert first_may_end.wait(PATIENCE)
         return "one"
 
     def go_on() -> str:
@@ -66,7 +66,7 @@ def test_after_an_interruption_no_other_begins() -> None:
 
     def work(name: str) -> None:
         begun.append(name)
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE)
 
     with signalled_when(lambda: begun), pytest.raises(Signalled):
         land_all({name: partial(work, name) for name in ("a", "b", "c")}, 1)
@@ -83,11 +83,13 @@ def test_after_an_interruption_no_other_begins() -> None:
 )
 def test_a_process_that_is_interrupted_ends_though_a_landing_hangs(interrupt: str) -> None:
     script = f"""
-import os, signal, threading, time
+import os, signal, sys, threading, time
 from airflow_provider_webcollect.landing.run import land_all
 
 def hang():
-    time.sleep(0.2)  # until the main thread waits
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code.co_filename != threading.__file__:
+        time.sleep(0.01)  # until the main thread waits
     {interrupt}
     threading.Event().wait()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -21,11 +23,13 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.pages import GOOD_PAGES, PageReader, PageSize
 from airflow_provider_webcollect.service.settings import TIMING, Credentials, Retries, Settings, Timing
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
+from tests.interruption import PATIENCE
 from tests.service.servers import Server, answer, refusal, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_webcollect.service.call import Request, Response
     from airflow_provider_webcollect.service.models import DataPage
 
 ROWS = 300
@@ -52,18 +56,35 @@ def limited(most: int, refusal: bytes | None, recovers_at: int = ROWS) -> Callab
     return respond
 
 
+def unanswered(client: Client, most: int, seconds: float) -> list[int]:
+    """Have a client wait only some seconds for pages of more than ``most`` rows, which are not answered.
+
+    :return: how many rows it asks for, in order.
+    """
+    requested: list[int] = []
+    transmit = client.transmit
+
+    def waiting(request: Request, *arguments: Any) -> Response:
+        requested.append(int(parse_qs(urlsplit(request.url).query)["size"][0]))
+        if requested[-1] > most:
+            request = dataclasses.replace(request, total_timeout=seconds)
+        return transmit(request, *arguments)
+
+    client.transmit = waiting  # type: ignore[method-assign]
+    return requested
+
+
 def pages_of(client: Client, size: int) -> list[DataPage]:
     return list(PageReader(client, "t", size=size).pages())
 
 
-def client_of(
-    server: Server, *, read_timeout: float = 60.0, timing: Timing = TIMING, **retries: float
-) -> Client:
+def client_of(server: Server, *, timing: Timing = TIMING, **retries: float) -> Client:
     quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
     settings = Settings(
         base_url=server.url,
         requests_per_second=0,
-        read_timeout=read_timeout,
+        read_timeout=PATIENCE,
+        total_timeout=PATIENCE,
         max_response_bytes=100_000,
         retries=quick,
         timing=timing,
@@ -147,11 +168,12 @@ def test_a_page_that_is_not_answered_in_time_is_halved_at_once() -> None:
     slow = limited(30, None)
     with (
         serving(slow) as server,
-        client_of(server, read_timeout=0.2, timing=Timing(long_failure=0.1), deadline=0.5) as client,
+        client_of(server, timing=Timing(long_failure=0.1), deadline=0.5) as client,
     ):
+        requested = unanswered(client, 30, 0.2)
         pages = pages_of(client, 1000)
         assert [row["n"] for page in pages for row in page.records()] == list(range(ROWS))
-        assert sizes(server)[:7] == [1000, 500, 250, 125, 62, 31, 15]
+        assert requested[:7] == [1000, 500, 250, 125, 62, 31, 15]
 
 
 def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once() -> None:
@@ -172,13 +194,14 @@ def test_a_gateway_that_gives_up_late_is_asked_for_half_at_once() -> None:
 def test_a_service_that_never_answers_is_asked_for_one_row_in_the_end() -> None:
     with (
         serving(limited(0, None)) as server,
-        client_of(server, read_timeout=0.1, timing=Timing(long_failure=0.05), deadline=0.25) as client,
-        pytest.raises(NoResponse),
+        client_of(server, timing=Timing(long_failure=0.05), deadline=0.25) as client,
     ):
-        pages_of(client, 100)
+        requested = unanswered(client, 0, 0.1)
+        with pytest.raises(NoResponse):
+            pages_of(client, 100)
     # how often one row is asked for depends on the deadline
-    assert sizes(server)[:7] == [100, 50, 25, 12, 6, 3, 1]
-    assert set(sizes(server)[7:]) <= {1}
+    assert requested[:7] == [100, 50, 25, 12, 6, 3, 1]
+    assert set(requested[7:]) <= {1}
 
 
 def test_the_larger_a_size_has_failed_before_the_later_it_is_tried_again() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ import pytest
 from airflow_provider_webcollect.landing.errors import DestinationBusy, LeaseLost
 from airflow_provider_webcollect.landing.job import Timing
 from airflow_provider_webcollect.service.models import DataPage
-from tests.interruption import until_no_thread
+from tests.interruption import PATIENCE, until_no_thread
 from tests.landing.conftest import (
     OTHER_RUN,
     Crash,
@@ -29,6 +31,30 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 #: Heartbeats in quick succession.
 QUICK = Timing(heartbeat_interval=0.001, progress_interval=0)
+
+
+class Heart:
+    """The timing of a landing whose heartbeats come in quick succession, unless they are held back."""
+
+    progress_interval = 0.0
+    watch_interval = Timing.watch_interval
+    abandoned_after = Timing.abandoned_after
+
+    def __init__(self) -> None:
+        self._beating = threading.Event()
+        self._beating.set()
+
+    @property
+    def heartbeat_interval(self) -> float:
+        assert self._beating.wait(PATIENCE)
+        return 0.001
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no heartbeat come while the block runs, but for one that is on its way."""
+        self._beating.clear()
+        yield
+        self._beating.set()
 
 
 @pytest.fixture
@@ -78,19 +104,13 @@ class TestTwoAtOnce:
                 if number == 1:
                     with pytest.raises(DestinationBusy, match=r"attempt 2 of run r1 .* is landing there"):
                         landing(task, attempt=1, sleep=until_the_next_heartbeat(folder))
-                    landing(task, attempt=3)
+                    with heart.held():
+                        landing(task, attempt=3)
                 yield each
 
+        heart = Heart()
         with pytest.raises(LeaseLost, match="taken over from this landing"):
-            # attempt 3 takes over between two heartbeats
-            landing(
-                task,
-                size=50,
-                read=crowded,
-                attempt=2,
-                max_part_bytes=1,
-                timing=Timing(heartbeat_interval=0.3, progress_interval=0),
-            )
+            landing(task, size=50, read=crowded, attempt=2, max_part_bytes=1, timing=heart)
         assert folder.rows() == sandbox.control.true_rows(task)
 
     # the same file in memory cannot be read by two threads at once
@@ -116,14 +136,15 @@ class TestTwoAtOnce:
         def endless() -> Iterator[DataPage]:
             for number in itertools.count(1):
                 if number == 2:
-                    landing(task, run=OTHER_RUN, timing=Timing(abandoned_after=0))
+                    with heart.held():
+                        landing(task, run=OTHER_RUN, timing=Timing(abandoned_after=0))
                 yield DataPage(
                     offset=number, total=10**9, rest_total=10**9 - number, rows=[msgspec.Raw(b"{}")]
                 )
 
+        heart = Heart()
         with pytest.raises(LeaseLost):
-            # the other takes over in less
-            landing(task, fetch=in_order(endless()), timing=Timing(heartbeat_interval=1))
+            landing(task, fetch=in_order(endless()), timing=heart)
         assert folder.manifest()["run"]["run_id"] == "r2"
         assert folder.rows() == sandbox.control.true_rows(task)
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_webcollect.landing.copy import BATCH_BYTES, write_behind
 from airflow_provider_webcollect.landing.storage.folder import Folder
 from airflow_provider_webcollect.service import pauses
-from tests.interruption import ended_by, until_no_thread
+from tests.interruption import PATIENCE, ended_by, until_no_thread
 from tests.landing.conftest import Store, StoreFile
 
 BATCH = b"x" * BATCH_BYTES
@@ -31,7 +31,7 @@ class Sink:
     def write(self, data: bytes) -> None:
         self.threads.add(threading.current_thread())
         self.waited_for.set()
-        assert self.let.wait(60)
+        assert self.let.wait(PATIENCE)
         self.pieces.append(data)
 
 
@@ -66,7 +66,7 @@ def test_the_caller_goes_on_while_a_batch_is_written_but_not_for_long() -> None:
         full.start()
         assert full.is_alive()
         sink.let.set()
-        full.join(60)
+        full.join(PATIENCE)
         assert not full.is_alive()
         assert sink.pieces[0] is BATCH
     assert sink.pieces == [BATCH, b"more" + BATCH]
@@ -100,7 +100,7 @@ def test_who_breaks_off_waits_for_the_write_at_work_and_drops_what_was_not_hande
     sink = Sink(open_=False)
 
     def let_in_a_moment() -> None:
-        assert sink.waited_for.wait(60)
+        assert sink.waited_for.wait(PATIENCE)
         sink.let.set()
 
     threading.Thread(target=let_in_a_moment).start()
@@ -151,13 +151,13 @@ def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_publi
         def _upload_chunk(self, final: bool = False) -> bool:
             if hangs == "write":
                 hanging.set()
-                assert let.wait(60)
+                assert let.wait(PATIENCE)
             return super()._upload_chunk(final)
 
         def discard(self) -> None:
             if hangs == "discard":
                 hanging.set()
-                assert let.wait(60)
+                assert let.wait(PATIENCE)
             super().discard()
             discarded.set()
 
@@ -168,7 +168,7 @@ def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_publi
     def interrupted() -> None:
         with folder.part("part-00001-0123abcd.jsonl") as part, write_behind(part) as behind:
             behind.write(BATCH)
-            assert hangs == "discard" or hanging.wait(60)
+            assert hangs == "discard" or hanging.wait(PATIENCE)
             raise KeyboardInterrupt
 
     discarded = threading.Event()
@@ -176,9 +176,9 @@ def test_an_interrupted_part_is_left_though_the_storage_hangs_and_is_never_publi
     folder = Folder(store, "bucket/prices")
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert hanging.is_set()
+    assert hanging.wait(PATIENCE)
     let.set()
-    assert discarded.wait(60)
+    assert discarded.wait(PATIENCE)
     for name in ("webcollect-write", "webcollect-drop"):
         until_no_thread(name)
     gc.collect()
