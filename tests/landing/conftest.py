@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
 
-#: The kinds of filesystems that landings are tested on, and where they stand in a test's name.
-FILESYSTEMS = ["local", "memory", "store"]
-_FILESYSTEM = re.compile(rf"(?<=[\[-])({'|'.join(FILESYSTEMS)})(?=[\]-])")
-
+#: Fixtures with kinds of which by day each case is tried on one: a landing does not know the kind of its
+#: filesystem, only its storage does (test_storage.py); nor do the queries on a shop's rows know their format.
+ONE_OF = {"folder", "shop"}
 #: The kinds of storages that have a server.
 SERVERS = ("s3", "azure", "gcs")
 
@@ -62,19 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the night what by day is tried in a sample.
-
-    A landing does not know the kind of its filesystem, only its storage does (test_storage.py): by day each
-    case is tried on one of them. Tests of one server stay in one process.
-    """
+    """Leave to the night what by day is tried in a sample; keep the tests of one server in one process."""
     kinds, samples = defaultdict(list), defaultdict(list)
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
     for item in here:
         if callspec := getattr(item, "callspec", None):
             if (server := callspec.params.get("storage")) in SERVERS:
                 item.add_marker(pytest.mark.xdist_group(server))
-            if callspec.params.get("folder") in FILESYSTEMS:
-                kinds[_FILESYSTEM.sub("", item.nodeid)].append(item)
+            for kind in ONE_OF & callspec.params.keys():
+                own_id = rf"(?<=[\[-]){callspec.params[kind]}(?=[\]-])"
+                kinds[re.sub(own_id, "", item.nodeid, count=1)].append(item)
     for case, each in kinds.items():
         _leave_to_the_night(case, each, 1)
     for item in here:
@@ -248,7 +244,7 @@ class Folder:
         return found
 
 
-@pytest.fixture(params=FILESYSTEMS)
+@pytest.fixture(params=["local", "memory", "store"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     """A folder that is not there yet, on each kind of filesystem."""
     if request.param == "local":

@@ -186,6 +186,7 @@ ODD_NAMES = ["", "a b", 'say "x"', "it's", "select", "place", "c1", "x;--", "ü"
 
 class TestColumns:
     @pytest.mark.parametrize("file_format", FORMATS)
+    @pytest.mark.by_day(1)
     def test_they_may_have_any_name(self, file_format: str) -> None:
         shop = Shop(file_format=file_format)
         xs, ys = dict.fromkeys(ODD_NAMES, "x"), dict.fromkeys(ODD_NAMES, "y")

@@ -73,6 +73,7 @@ class TestS3:
             assert relay.lose == []
             assert folder.files() == {}
 
+    @pytest.mark.by_day(3)
     @pytest.mark.parametrize("so", ["removed", "refused"])
     @pytest.mark.parametrize(
         "headers", [["if-match", "if-none-match"], ["if-match"], ["if-none-match"]], ids="+".join
