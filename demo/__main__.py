@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from airflow_provider_webcollect.sandbox.demo import TASK_ID
 from demo import main_job
-from demo.airflow_api import AirflowProblem
+from demo.airflow_api import PATIENCE_SECONDS, AirflowProblem
 from demo.browser import VARIABLE, find_browser
 from demo.console import Console
 from demo.landing import LandingProblem
@@ -77,13 +77,20 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
         shutil.rmtree(FOLDER / name, ignore_errors=True)
     with ExitStack() as stack:
         url, control = start_sandbox(stack.enter_context(Processes()), FOLDER / "sandbox", *SANDBOX_OPTIONS)
-        console.say(f"The stand-in service listens on {url}; Airflow is starting")
-        airflow = stack.enter_context(RealAirflow(FOLDER / "airflow", dags))
+        console.say(f"The stand-in service listens on {url}")
+
+        def say(step: str) -> None:
+            console.say(f"Airflow is starting: {step}")
+
+        airflow = stack.enter_context(RealAirflow(FOLDER / "airflow", dags, say=say))
         console.say(f"Airflow is up, with version {main_job.check_provider(airflow)} of the provider")
         if pictures:
             pictures.take_page(airflow, "empty", "ol")
             pictures.take_connection_form(airflow)
         main_job.add_connection(airflow, url)
+        if keep and not pictures:
+            console.say("Thirty days of landings are put into its database, as if they had run")
+            _add_history(airflow, control)
         run_id = main_job.run(airflow, control, FOLDER / "landing", console)
         if pictures:
             pictures.take_dag_run(airflow, main_job.DAG_ID, run_id)
@@ -97,10 +104,15 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
     console.say("Airflow and the stand-in service have ended; `make ui` does this again and keeps them up")
 
 
-def _take_pages(airflow: RealAirflow, control: Control, pictures: Pictures) -> None:
-    """Take pictures of the page with weeks of landings, a wait, and a service that falls silent."""
+def _add_history(airflow: RealAirflow, control: Control) -> None:
+    """Add weeks of landings, of collection tasks that the service knows by their names."""
     tasks = [control.add_task(name=name, state="Finished") for name in (*SITES, *SHOPS, *REST)]
     airflow.add_history(*(task["task_id"] for task in tasks))
+
+
+def _take_pages(airflow: RealAirflow, control: Control, pictures: Pictures) -> None:
+    """Take pictures of the page with weeks of landings, a wait, and a service that falls silent."""
+    _add_history(airflow, control)
     main_job.start(airflow, control, FOLDER / "landing")
 
     def is_half_done() -> bool:
@@ -108,7 +120,7 @@ def _take_pages(airflow: RealAirflow, control: Control, pictures: Pictures) -> N
         states = {subtask["status"] for subtask in task["subtasks"]}
         return task["state"] == "Extracting" and "Finished" in states
 
-    airflow.wait_for(is_half_done, main_job.RUN_TIMEOUT_SECONDS, "a part of the collection task")
+    airflow.wait_for(is_half_done, PATIENCE_SECONDS, "a part of the collection task")
     # so that the run is still waited for when the last picture is taken
     control.configure(speed=1)
     at_work = f"[data-collection-task='{TASK_ID}']"

@@ -26,7 +26,7 @@ _FLAGS = (
     "--disable-sync",
 )
 HOOK_NAME = "Web Data Collection"
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 300.0
 
 
 def find_browser() -> str | None:

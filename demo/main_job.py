@@ -21,7 +21,6 @@ DISTRIBUTION = "airflow-provider-webcollect"
 LOOP_ITEMS = [
     f"{thing} {kind}" for thing in ("desk", "chair", "lamp", "shelf") for kind in ("oak", "ash", "steel")
 ]
-RUN_TIMEOUT_SECONDS = 120.0
 UNREMARKABLE_STATES = frozenset({"success", "skipped"})
 
 
@@ -91,9 +90,7 @@ def _check_page(airflow: RealAirflow, run_id: str) -> None:
 
 def _wait(airflow: RealAirflow, run_id: str, console: Console) -> None:
     try:
-        state = airflow.wait(
-            DAG_ID, run_id, RUN_TIMEOUT_SECONDS, on_change=lambda task: console.state(task.name, task.state)
-        )
+        state = airflow.wait(DAG_ID, run_id, on_change=lambda task: console.state(task.name, task.state))
     except AirflowProblem as problem:
         raise AirflowProblem(f"{problem}\n{_logs(airflow, run_id)}") from problem
     if state != "success":

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urljoin, urlsplit
 
-from demo.airflow_api import AirflowApi, AirflowProblem
+from demo.airflow_api import PATIENCE_SECONDS, AirflowApi, AirflowProblem
 from demo.ports import free_port
 from demo.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 PROJECT = Path(__file__).resolve().parent.parent
-START_TIMEOUT_SECONDS = 120.0
 EXECUTION_API = "execution-api"
+API_SERVER = "api-server"
 COMPONENTS = {
-    "api-server": ("api-server", "--workers", "1", "--apps", "core"),
+    API_SERVER: ("api-server", "--workers", "1", "--apps", "core"),
     # A separate server for tasks: Airflow logs a user's action in the event loop, and SQLite allows only one
     # writer. If a task's request were in flight on the same server, nothing could finish it, and both would
     # block until SQLite's timeout.
@@ -41,21 +41,37 @@ class RealAirflow(AirflowApi):
     :param home: folder for the configuration, the database and the logs; created if it is missing
     :param dags_folder: the folder of the DAGs
     :param environment: further variables for Airflow's processes, including options (``AIRFLOW__...``)
+    :param path: of the API server's address, such as ``/team/airflow``, as behind a proxy
+    :param person: who signs in, if not everybody may use the API, see :meth:`token`
+    :param say: called with each step while Airflow starts
     """
 
-    def __init__(self, home: Path, dags_folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        dags_folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        path: str = "",
+        person: str | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.home = home.resolve()
-        super().__init__(f"http://127.0.0.1:{free_port()}", self.home, Processes())
+        super().__init__(f"http://127.0.0.1:{free_port()}{path}", self.home, Processes())
+        self._person = person
+        self._say = say
         self._execution_url = f"http://127.0.0.1:{free_port()}/execution/"
         self._environment = {
             **base_environment(self.home, dags_folder.resolve(), self.url, self._execution_url),
             # SQLite's default of five seconds is too short if all components write at once on a busy machine.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=25",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=120",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "300",
             **(environment or {}),
         }
 
     def __enter__(self) -> Self:
         self.home.mkdir(parents=True, exist_ok=True)
+        self._say("its database is made")
         self.cli("db", "migrate")
         self._processes.__enter__()
         try:
@@ -87,38 +103,20 @@ class RealAirflow(AirflowApi):
 
     def start(self, component: str) -> None:
         """Start one of ``COMPONENTS``; entering the context has started all of them."""
-        url = self._execution_url if component == EXECUTION_API else self.url
+        url = urlsplit(self._execution_url if component == EXECUTION_API else self.url)
+        behind_proxy = ["--proxy-headers"] if component == API_SERVER and url.path else []
         self._processes.start(
             component,
-            airflow_command(*COMPONENTS[component]),
+            airflow_command(*COMPONENTS[component], *behind_proxy),
             log=self.home / "output" / f"{component}.log",
-            env={**self._environment, "AIRFLOW__API__PORT": str(urlsplit(url).port)},
-            cwd=self.home,
-        )
-
-    def serve(self, path: str, environment: Mapping[str, str]) -> str:
-        """Start another API server on the same database, and return its address.
-
-        :param path: of its address, such as ``/team/airflow``
-        :param environment: further variables for it
-        """
-        url = f"http://127.0.0.1:{free_port()}{path}"
-        self._processes.start(
-            f"api-server at {path}",
-            airflow_command("api-server", "--workers", "1", "--apps", "core", "--proxy-headers"),
-            log=self.home / "output" / "another-api-server.log",
             env={
                 **self._environment,
-                "AIRFLOW__API__BASE_URL": url,
-                "AIRFLOW__API__PORT": str(urlsplit(url).port),
-                **environment,
+                "AIRFLOW__API__PORT": str(url.port),
+                # the path would come before that of the execution API
+                **({"AIRFLOW__API__BASE_URL": f"http://{url.netloc}"} if component == EXECUTION_API else {}),
             },
             cwd=self.home,
         )
-        self.wait_for(
-            lambda: self.answers(f"{url}/api/v2/monitor/health"), START_TIMEOUT_SECONDS, "the API server"
-        )
-        return url
 
     def kill(self, component: str) -> None:
         """Kill a component with SIGKILL; the rest of Airflow continues."""
@@ -127,11 +125,25 @@ class RealAirflow(AirflowApi):
     def _start_components(self) -> None:
         for name in COMPONENTS:
             self.start(name)
-        self.wait_for(self._is_healthy, START_TIMEOUT_SECONDS, "Airflow to be healthy")
-        self.sign_in()
+        self._say(f"{', '.join(COMPONENTS)} are started")
+        up: set[str] = set()
 
-    def _is_healthy(self) -> bool:
-        return self.is_healthy() and self.answers(urljoin(self._execution_url, "health"))
+        def all_are_up() -> bool:
+            for name in sorted(self._up() - up):
+                up.add(name)
+                self._say(f"{name} is up ({len(up)} of {len(COMPONENTS)})")
+            return up >= COMPONENTS.keys()
+
+        self.wait_for(all_are_up, PATIENCE_SECONDS, "Airflow to be healthy")
+        self.sign_in(self._person)
+
+    def _up(self) -> set[str]:
+        """Return which components are up; of most of them the API server tells it."""
+        health = self.health()
+        up = {name.replace("_", "-") for name, is_healthy in health.items() if is_healthy}
+        up |= {API_SERVER} if health else set()
+        up |= {EXECUTION_API} if self.answers(urljoin(self._execution_url, "health")) else set()
+        return up & COMPONENTS.keys()
 
 
 def airflow_command(*arguments: str) -> list[str]:
@@ -174,6 +186,7 @@ def base_environment(home: Path, dags_folder: Path, url: str, execution_url: str
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__SECRET_KEY": secrets.token_hex(),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(),
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": execution_url,
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -182,6 +195,7 @@ def base_environment(home: Path, dags_folder: Path, url: str, execution_url: str
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",

@@ -8,13 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_webcollect.sandbox import Control
+from demo.airflow_api import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from demo.processes import Processes
-
-START_TIMEOUT_SECONDS = 30.0
 
 
 def start_sandbox(processes: Processes, folder: Path, *options: str) -> tuple[str, Control]:
@@ -35,11 +34,11 @@ def start_sandbox(processes: Processes, folder: Path, *options: str) -> tuple[st
         env=os.environ,
         cwd=folder,
     )
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (ready.exists() and ready.read_text()):
         processes.check()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The sandbox does not listen after {START_TIMEOUT_SECONDS:.0f} s")
+            raise TimeoutError(f"The sandbox does not listen after {PATIENCE_SECONDS:.0f} s")
         time.sleep(0.05)
     url = ready.read_text()
     return url, Control(url)

@@ -1,7 +1,8 @@
 """One Airflow for all tests of this folder: its start takes a while, and it ends with the last of them.
 
-The tests of a file bring a sandbox of their own; ``connect_to`` makes it the service behind
-``webcollect_default``.
+The tests of a file bring a sandbox of their own, which ``connect_to`` makes the service behind
+``webcollect_default``, and the DAGs whose files they name by ``DAGS``. By day it runs the main job and shows
+the page; all else is for the night.
 """
 
 from __future__ import annotations
@@ -20,28 +21,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from playwright.sync_api import Page
+
     from airflow_provider_webcollect.sandbox import Sandbox
 
 CONN_ID = "webcollect_default"
+#: Who may sign in: the roles are their names, and their passwords.
+PEOPLE = ("viewer", "admin")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out on Airflow 2 what needs ``airflow``: that starts Airflow 3's components."""
-    if version("apache-airflow").startswith("2."):
-        skip = pytest.mark.skip(reason="starts Airflow 3's components")
-        for item in items:
-            if "airflow" in getattr(item, "fixturenames", ()):
-                item.add_marker(skip)
+    """Leave out on Airflow 2 what needs ``airflow``: that starts Airflow 3's components.
+
+    Its start counts as the first test's, and takes minutes on a busy machine.
+    """
+    for item in items:
+        if "airflow" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(1200))
+            if version("apache-airflow").startswith("2."):
+                item.add_marker(pytest.mark.skip(reason="starts Airflow 3's components"))
 
 
 @pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """The folder of DAGs: the example of the main job, and those of these tests."""
-    root = pytestconfig.rootpath
-    folder = tmp_path_factory.mktemp("folder") / "dags"
-    shutil.copytree(root / "tests" / "real_airflow" / "dags", folder)
-    shutil.copy(root / "example_dags" / "webcollect_collect_and_land.py", folder)
+    """The folder of DAGs, with the example of the main job."""
+    folder = tmp_path_factory.mktemp("dags")
+    shutil.copy(pytestconfig.rootpath / "example_dags" / "webcollect_collect_and_land.py", folder)
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_dags(request: pytest.FixtureRequest) -> None:
+    """Add the DAGs that a file of tests needs: each costs time when it is read."""
+    for name in getattr(request.module, "DAGS", ()):
+        shutil.copy(request.path.parent / "dags" / name, request.getfixturevalue("dags"))
 
 
 @pytest.fixture(scope="package")
@@ -51,10 +64,23 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def airflow(dags: Path, landing: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
-    """The Airflow; no process of it is left when the tests are over."""
+def steps() -> list[str]:
+    """What the Airflow has said while it started."""
+    return []
+
+
+@pytest.fixture(scope="package")
+def airflow(
+    dags: Path, landing: Path, steps: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealAirflow]:
+    """The Airflow, below a path, where people sign in; no process of it is left when the tests are over."""
     home = tmp_path_factory.mktemp("home")
+    passwords = tmp_path_factory.mktemp("passwords") / "passwords.json"
+    passwords.write_text(json.dumps({name: name for name in PEOPLE}))
     options = {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in PEOPLE),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW_VAR_WEBCOLLECT_LANDING": landing.as_uri(),
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         # a new file is read at once; reading the others again and again only takes time
@@ -64,7 +90,7 @@ def airflow(dags: Path, landing: Path, tmp_path_factory: pytest.TempPathFactory)
         "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
     }
-    with RealAirflow(home, dags, options) as airflow:
+    with RealAirflow(home, dags, options, path="/team/airflow", person="admin", say=steps.append) as airflow:
         yield airflow
     assert [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(home)] == []
 
@@ -86,3 +112,14 @@ def connect_to(airflow: RealAirflow) -> Callable[..., None]:
         change(CONN_ID, "webcollect", **fields)
 
     return connect_to
+
+
+@pytest.fixture(scope="package")
+def sign_in(airflow: RealAirflow) -> Callable[..., None]:
+    """Gives a browser the cookie that signing in gives it."""
+    cookies = {person: airflow.token(person) for person in PEOPLE}
+
+    def sign_in(page: Page, person: str = "admin") -> None:
+        page.context.add_cookies([{"name": "_token", "value": cookies[person], "url": airflow.url}])
+
+    return sign_in

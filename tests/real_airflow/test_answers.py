@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from demo.airflow_api import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from demo.airflow_api import TaskInstance
     from demo.real_airflow import RealAirflow
 
-pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
+DAGS = ("asks.py",)
 
 START = "/cloudextraction/subtasks:start"
 COPY = "/task/copy"
@@ -64,7 +66,7 @@ class Asking:
                 return False
             return not self._api("GET", map_index)["response_received"]
 
-        self.airflow.wait_for(is_asked, 90, f"{self.run_id} of {self.dag_id} to ask")
+        self.airflow.wait_for(is_asked, PATIENCE_SECONDS, f"{self.run_id} of {self.dag_id} to ask")
         # Airflow's scheduler takes a task that is answered at once for one that was lost, and retries it
         time.sleep(2)
         asked: dict[str, Any] = self._api("GET", map_index)
@@ -77,7 +79,7 @@ class Asking:
 
     def wait(self) -> str:
         """Wait until the run is over, and return its state."""
-        return self.airflow.wait(self.dag_id, self.run_id, 120)
+        return self.airflow.wait(self.dag_id, self.run_id)
 
     def result(self, map_index: int = -1) -> Any:
         """What the task has returned."""
@@ -201,7 +203,7 @@ def test_a_task_that_is_cleared_while_it_waits_sends_nothing_again(
     def is_second_try() -> bool:
         return all(found.try_number == 2 for found in airflow.task_instances(run.dag_id, run.run_id))
 
-    airflow.wait_for(is_second_try, 60, "the second try")
+    airflow.wait_for(is_second_try, PATIENCE_SECONDS, "the second try")
     for index in (0, 1):
         run.answer("it was made", index, new_task_id="4711")
 

@@ -11,7 +11,7 @@ from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from demo import browser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Page
 
@@ -23,8 +23,8 @@ pytestmark = [
     pytest.mark.skipif(
         browser.find_browser() is None, reason=f"no Chromium: neither {browser.VARIABLE} nor on the path"
     ),
-    pytest.mark.timeout(240),
 ]
+DAGS = ("asks_the_service.py",)
 CONN_ID = "from_the_form"
 
 
@@ -41,17 +41,18 @@ def conn_id(airflow: RealAirflow) -> Iterator[str]:
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page(sign_in: Callable[..., None]) -> Iterator[Page]:
     path = browser.find_browser()
     assert path is not None
     with browser.open_page(path) as page:
+        sign_in(page)
         yield page
 
 
 def ask(airflow: RealAirflow) -> list[float]:
     """Run the DAG and return what its task returned."""
     run_id = airflow.trigger("asks_the_service")
-    state = airflow.wait("asks_the_service", run_id, 90)
+    state = airflow.wait("asks_the_service", run_id)
     (task,) = airflow.task_instances("asks_the_service", run_id)
     assert state == "success", airflow.task_log("asks_the_service", run_id, task)
     return list(airflow.xcom("asks_the_service", run_id, "ask"))

@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.at_night,
     # they need none of the processes of the other tests' Airflow
     pytest.mark.xdist_group("airflow's commands"),
-    pytest.mark.timeout(300),
 ]
 
 AIRFLOW = version("apache-airflow")

@@ -17,37 +17,55 @@ from demo import browser
 from demo.landing import prove
 from demo.main_job import DAG_ID
 from tests.contract.client_requests import RequestContract
+from tests.interruption import PATIENCE
+from tests.real_airflow.conftest import PEOPLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Page
-
+    from demo.airflow_api import TaskInstance
     from demo.real_airflow import RealAirflow
 
     Ask: TypeAlias = Callable[..., requests.Response]
 
-pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real_airflow
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
-
-#: Who may sign in to the second API server: the roles are their names, and their passwords.
-PEOPLE = ("viewer", "admin")
+#: Sandbox seconds, of which none passes unless a test advances the time, and which a run takes at most.
+STANDING, RUN = 1e-6, 300
 
 
 @pytest.fixture(scope="module")
 def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    with Sandbox(Settings(speed=60, rows_per_item=200, refresh_reuse="revoke")) as sandbox:
+    with Sandbox(Settings(speed=STANDING, rows_per_item=200, refresh_reuse="revoke")) as sandbox:
         connect_to(sandbox)
         yield sandbox
         RequestContract().check(sandbox.control.requests())
 
 
 @pytest.fixture(scope="module")
+def states() -> list[tuple[str, str | None]]:
+    """The states of the main job's tasks, as they came."""
+    return []
+
+
+@pytest.fixture(scope="module")
 def landed(
-    airflow: RealAirflow, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+    airflow: RealAirflow,
+    sandbox: Sandbox,
+    states: list[tuple[str, str | None]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, str]:
-    """Run the main job once; return the destination and the run's id."""
+    """Run the main job once; return the destination and the run's id.
+
+    The collection task is done once it is waited for.
+    """
+
+    def see(task: TaskInstance) -> None:
+        states.append((task.name, task.state))
+        if states[-1] == ("wait", "deferred"):
+            sandbox.control.advance(RUN)
+
     destination = tmp_path_factory.mktemp("landing") / "rows"
     actions = sandbox.control.task(demo.TASK_ID)["actions"]
     conf = {
@@ -57,7 +75,7 @@ def landed(
         "destination": destination.as_uri(),
     }
     run_id = airflow.trigger(DAG_ID, conf)
-    state = airflow.wait(DAG_ID, run_id, 120)
+    state = airflow.wait(DAG_ID, run_id, on_change=see)
     logs = [airflow.task_log(DAG_ID, run_id, task) for task in airflow.task_instances(DAG_ID, run_id)]
     assert state == "success", "\n".join(logs)
     return destination, run_id
@@ -69,21 +87,8 @@ def failed(airflow: RealAirflow, landed: tuple[Path, str]) -> str:
     assert landed
     conf = {"collection_task_id": "no such task", "action_id": "none", "destination": "file:///nowhere"}
     run_id = airflow.trigger(DAG_ID, conf)
-    assert airflow.wait(DAG_ID, run_id, 60) == "failed"
+    assert airflow.wait(DAG_ID, run_id) == "failed"
     return run_id
-
-
-def token(url: str, person: str) -> str:
-    """Return a token for a person who signs in."""
-    credentials = {"username": person, "password": person}
-    answer = requests.post(f"{url}/auth/token", json=credentials, timeout=60)
-    answer.raise_for_status()
-    return str(answer.json()["access_token"])
-
-
-def sign_in(page: Page, url: str, person: str) -> None:
-    """Give a browser the cookie that signing in gives it."""
-    page.context.add_cookies([{"name": "_token", "value": token(url, person), "url": url}])
 
 
 def as_told(moment: str) -> str:
@@ -92,27 +97,18 @@ def as_told(moment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def url(airflow: RealAirflow, landed: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of an API server below a path, where people sign in."""
-    assert landed
-    passwords = tmp_path_factory.mktemp("passwords") / "passwords.json"
-    passwords.write_text(json.dumps({name: name for name in PEOPLE}))
-    options = {
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in PEOPLE),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-    }
-    return airflow.serve("/team/airflow", options)
-
-
-@pytest.fixture(scope="module")
-def ask(url: str) -> Ask:
+def ask(airflow: RealAirflow, landed: tuple[Path, str]) -> Ask:
     """Asks for a route of the page as a person; as nobody for None."""
-    tokens = {person: token(url, person) for person in PEOPLE}
+    assert landed
+    tokens = {person: airflow.token(person) for person in PEOPLE}
 
     def ask(route: str, person: str | None, headers: dict[str, str] | None = None) -> requests.Response:
         signed_in = {"Authorization": f"Bearer {tokens[person]}"} if person else {}
-        return requests.get(f"{url}/webcollect/{route}", headers={**signed_in, **(headers or {})}, timeout=60)
+        return requests.get(
+            f"{airflow.url}/webcollect/{route}",
+            headers={**signed_in, **(headers or {})},
+            timeout=PATIENCE,
+        )
 
     return ask
 
@@ -132,8 +128,11 @@ def test_workers_and_triggerer_share_one_token(landed: tuple[Path, str], sandbox
     assert [request["status"] for request in sandbox.control.requests("/token")] == [200]
 
 
-def test_the_wait_asks_with_the_triggerers_poll_alone(landed: tuple[Path, str], sandbox: Sandbox) -> None:
+def test_the_wait_holds_no_worker_and_asks_with_the_triggerers_poll_alone(
+    landed: tuple[Path, str], states: list[tuple[str, str | None]], sandbox: Sandbox
+) -> None:
     assert landed
+    assert ("wait", "deferred") in states
     polls = Counter(sandbox.control.counters()["/cloudextraction/statuses/v2"])
     assert polls[429] == 0
 
@@ -221,16 +220,22 @@ class TestPage:
         shares = {column["name"]: column["shares"] for column in columns}
         assert shares == {name: [share] for name, share in event["extra"]["filled"].items()}
 
+    @pytest.mark.at_night
     @pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium")
     @pytest.mark.parametrize("person", PEOPLE)
     def test_a_browser_shows_it(
-        self, url: str, airflow: RealAirflow, landed: tuple[Path, str], failed: str, person: str
+        self,
+        airflow: RealAirflow,
+        sign_in: Callable[..., None],
+        landed: tuple[Path, str],
+        failed: str,
+        person: str,
     ) -> None:
         problems: list[str] = []
         with browser.open_page(str(browser.find_browser())) as page:
             page.on("pageerror", lambda error: problems.append(str(error)))
-            sign_in(page, url, person)
-            page.goto(url)
+            sign_in(page, person)
+            page.goto(airflow.url)
             page.get_by_role("button", name="Browse").click()
             page.get_by_role("menuitem", name="Web collection").click()
             row = page.locator("webcollect-page [data-series]").filter(has_text=DAG_ID)

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox, Settings, demo
 from demo.landing import prove
 from tests.contract.client_requests import RequestContract
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,17 +21,15 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real_airflow,
+    pytest.mark.at_night,
     pytest.mark.skipif(
         tuple(map(int, version("apache-airflow").split(".")[:2])) < (3, 3),
         reason="before Airflow 3.3 a watch forgets over a restart",
     ),
-    pytest.mark.timeout(240),
 ]
 
 ON_FINISH = "webcollect_on_finish"
 ASSET = "webcollect_finished_runs"
-#: For what waits for nothing but Airflow, on a busy machine.
-PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real_airflow,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
 ]
+DAGS = ("hello.py",)
 PAGE = "/plugin/webcollect"
 #: Where `make test` has put axe; without it, its test is left out.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
@@ -53,8 +53,9 @@ def url(airflow: RealAirflow, connect_to: Callable[..., None]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def first_page() -> Iterator[Page]:
+def first_page(sign_in: Callable[..., None]) -> Iterator[Page]:
     with browser.open_page(str(browser.find_browser()), width=1400) as page:
+        sign_in(page)
         yield page
 
 
@@ -168,11 +169,12 @@ def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page:
     failure.get_by_text("2 tasks:").wait_for()
     failure.get_by_role("link", name="Open the log").first.click()
     page.get_by_role("tab", name="Logs").or_(page.get_by_role("link", name="Logs")).first.wait_for()
-    assert "/dags/flights_daily/runs/" in page.url
+    assert page.url.startswith(f"{url}/dags/flights_daily/runs/")
     assert parse_qs(urlsplit(page.url).query)["try_number"] == ["1"]
     page.get_by_role("button", name="Clear").first.wait_for()
 
 
+@pytest.mark.at_night
 def test_a_log_without_an_error_is_no_reason(page: Page, url: str) -> None:
     page.route(
         "**/logs/1?*", lambda route: route.fulfill(json={"content": [{"event": "x", "level": "info"}]})
@@ -181,6 +183,7 @@ def test_a_log_without_an_error_is_no_reason(page: Page, url: str) -> None:
     shown.locator("[data-failure]").get_by_text("failed without an error in its log; open the log").wait_for()
 
 
+@pytest.mark.at_night
 def test_messages_of_the_service_are_texts(page: Page, url: str) -> None:
     event = {"event": "<img src=x onerror=alert(1)>", "level": "error"}
     page.route("**/logs/1?*", lambda route: route.fulfill(json={"content": [event]}))
@@ -189,6 +192,7 @@ def test_messages_of_the_service_are_texts(page: Page, url: str) -> None:
     assert shown.locator("img").count() == 0
 
 
+@pytest.mark.at_night
 def test_a_failure_that_has_recovered_is_not_open(page: Page, url: str) -> None:
     def recover(data: dict[str, Any]) -> None:
         for failure in data["failures"]:
@@ -202,6 +206,7 @@ def test_a_failure_that_has_recovered_is_not_open(page: Page, url: str) -> None:
     shown.get_by_text("recovered", exact=True).first.wait_for()
 
 
+@pytest.mark.at_night
 def test_twelve_sources_are_one_line_as_one_source_is(page: Page, url: str) -> None:
     shown = show(page, url)
     heights = {}
@@ -217,6 +222,7 @@ def test_twelve_sources_are_one_line_as_one_source_is(page: Page, url: str) -> N
     assert all(len(each) == 36 and each in shown.inner_text() for each in ids)
 
 
+@pytest.mark.at_night
 def test_a_landing_is_named_before_it_is_numbered(page: Page, url: str) -> None:
     change(
         page, "connections/webcollect_default", lambda data: data.update(names={demo.TASK_ID: "Book shops"})
@@ -228,6 +234,7 @@ def test_a_landing_is_named_before_it_is_numbered(page: Page, url: str) -> None:
     assert demo.TASK_ID not in shown.inner_text()
 
 
+@pytest.mark.at_night
 def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(page: Page, url: str) -> None:
     shown = show(page, url)
 
@@ -269,6 +276,7 @@ def in_words(moment: datetime.datetime) -> str:
     return f"{moment.day} {moment:%B}"
 
 
+@pytest.mark.at_night
 def test_a_column_that_has_become_empty_is_seen_at_once(page: Page, url: str) -> None:
     shown = show(page, url)
     columns = columns_of(shown, "reviews_daily")
@@ -299,6 +307,7 @@ def test_a_column_that_has_become_empty_is_seen_at_once(page: Page, url: str) ->
     assert heights[0] > 10 > 2 > heights[-1] > 0
 
 
+@pytest.mark.at_night
 def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(page: Page, url: str) -> None:
     shown = show(page, url)
     columns = columns_of(shown, "reviews_daily")
@@ -317,6 +326,7 @@ def test_the_runs_of_a_column_are_told_by_arrow_keys_and_the_others_are_shown(pa
     assert columns.get_by_role("button").count() == 0
 
 
+@pytest.mark.at_night
 def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_run(
     page: Page, url: str
 ) -> None:
@@ -344,6 +354,7 @@ def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_ru
     assert shown.locator("[data-column]").count() == 8
 
 
+@pytest.mark.at_night
 def test_what_is_pressed_while_news_come_is_clicked(page: Page, url: str) -> None:
     shown = show(page, url)
     button = series_of(shown, "reviews_daily").get_by_role("button")
@@ -364,6 +375,7 @@ def test_what_is_pressed_while_news_come_is_clicked(page: Page, url: str) -> Non
     assert button.get_attribute("aria-expanded") == "true"
 
 
+@pytest.mark.at_night
 def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) -> None:
     shown = show(page, url)
     shown.get_by_role("button", name="2 failed checks").click()
@@ -378,6 +390,7 @@ def test_failed_checks_need_somebody_in_their_own_words(page: Page, url: str) ->
     assert series_of(shown, "reviews_daily").locator("[data-state]").inner_text() == "failed checks"
 
 
+@pytest.mark.at_night
 def test_quarantined_rows_have_the_lines_that_decide_on_them(page: Page, url: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     shown = show(page, url)
@@ -396,6 +409,7 @@ def test_quarantined_rows_have_the_lines_that_decide_on_them(page: Page, url: st
     columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
 
 
+@pytest.mark.at_night
 def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(page: Page, url: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     folder = "s3://lake/flights"
@@ -417,6 +431,7 @@ def test_a_run_that_has_failed_its_checks_has_the_lines_that_decide_on_its_rows(
     assert failure.get_by_role("button", name="discards the rows").is_visible()
 
 
+@pytest.mark.at_night
 def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) -> None:
     shown = show(page, url)
     jobs = series_of(shown, "jobs_daily")
@@ -427,6 +442,7 @@ def test_rows_say_what_is_usual_and_no_rows_are_a_state(page: Page, url: str) ->
     assert series_of(shown, "alerts_daily").get_attribute("data-marks") == ""
 
 
+@pytest.mark.at_night
 def test_the_lines_that_read_a_landing_are_copied(page: Page, url: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     shown = show(page, url)
@@ -443,6 +459,7 @@ def test_the_lines_that_read_a_landing_are_copied(page: Page, url: str) -> None:
     assert shown.locator("[data-run]").count() == 30
 
 
+@pytest.mark.at_night
 def test_waits_tell_how_far_their_collection_tasks_are(page: Page, url: str) -> None:
     wait = {
         **TASK,
@@ -480,6 +497,7 @@ def test_waits_tell_how_far_their_collection_tasks_are(page: Page, url: str) -> 
     shown.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
 
 
+@pytest.mark.at_night
 def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(page: Page, url: str) -> None:
     shown = show(page, url)
     shown.locator("[data-sentence=capacity]").wait_for()
@@ -497,16 +515,18 @@ def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
     # what another process told before, is newer
     assert service.locator("[data-sentence=capacity]").is_visible()
     # it is asked again soon
-    with page.expect_request("**/webcollect/connections/webcollect_default", timeout=5_000):
+    with page.expect_request("**/webcollect/connections/webcollect_default"):
         pass
 
 
+@pytest.mark.at_night
 def test_who_may_not_read_all_dags_is_told_whose_tasks_are_shown(page: Page, url: str) -> None:
     change(page, "connections/webcollect_default", lambda data: data.update(sees_all=False))
     shown = show(page, url)
     shown.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
 
 
+@pytest.mark.at_night
 def test_a_service_without_a_run_has_no_empty_charts(page: Page, url: str) -> None:
     days = {"days": [], "thresholds": {}}
     change(
@@ -517,6 +537,7 @@ def test_a_service_without_a_run_has_no_empty_charts(page: Page, url: str) -> No
     assert shown.locator("[data-chart]").count() == 0
 
 
+@pytest.mark.at_night
 def test_a_day_that_is_not_over_is_not_short_of_rows(page: Page, url: str) -> None:
     def be_short(data: dict[str, Any]) -> None:
         days = [{"day": ago(days=days)[:10], "rows": 1, "succeeded": 1, "cost": 1} for days in (1, 0)]
@@ -529,6 +550,7 @@ def test_a_day_that_is_not_over_is_not_short_of_rows(page: Page, url: str) -> No
     assert [each.get_attribute("class") for each in bars.all()] == ["run odd", "run landed chosen"]
 
 
+@pytest.mark.at_night
 def test_the_days_of_a_chart_are_told_by_arrow_keys(page: Page, url: str) -> None:
     shown = show(page, url)
     chart = shown.locator('[data-chart="rows"]')
@@ -543,6 +565,7 @@ def test_the_days_of_a_chart_are_told_by_arrow_keys(page: Page, url: str) -> Non
     assert chart.locator("text.limit").all_inner_texts() != []
 
 
+@pytest.mark.at_night
 def test_figures_never_jump_back(page: Page, url: str) -> None:
     shown = show(page, url)
     count = shown.locator("[data-series]").count()
@@ -553,6 +576,7 @@ def test_figures_never_jump_back(page: Page, url: str) -> None:
     assert shown.locator("[data-series]").count() == count
 
 
+@pytest.mark.at_night
 def test_an_ended_session_is_one_banner_with_a_link(page: Page, url: str) -> None:
     shown = show(page, url)
     page.route("**/webcollect/**", lambda route: route.fulfill(status=401, json={"detail": "no"}))
@@ -561,10 +585,11 @@ def test_an_ended_session_is_one_banner_with_a_link(page: Page, url: str) -> Non
     banner.get_by_text("Your session has ended").wait_for()
     assert shown.get_by_text("session").count() == 1
     link = banner.get_by_role("link", name="Sign in again").get_attribute("href") or ""
-    assert urlsplit(link).path == "/api/v2/auth/login"
-    assert parse_qs(urlsplit(link).query)["next"] == [PAGE]
+    assert urlsplit(link).path == urlsplit(f"{url}/api/v2/auth/login").path
+    assert parse_qs(urlsplit(link).query)["next"] == [urlsplit(f"{url}{PAGE}").path]
 
 
+@pytest.mark.at_night
 @pytest.mark.parametrize(("zone", "difference"), [("Asia/Tokyo", "+09:00"), ("UTC", "+00:00")])
 def test_the_time_zone_is_that_chosen_in_airflow(
     new_page: Page, url: str, zone: str, difference: str
@@ -579,16 +604,18 @@ def test_the_time_zone_is_that_chosen_in_airflow(
     assert landed.get_attribute("title") == f"{local:%Y-%m-%d %H:%M:%S} {zone}"
 
 
+@pytest.mark.at_night
 def test_a_search_finds_names_and_asks_the_server_for_what_is_left_out(page: Page, url: str) -> None:
     change(page, "landings", lambda data: data.update(left_out=5))
     shown = show(page, url)
     shown.get_by_text("5 landings more are left out: a search finds them.").wait_for()
-    with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs"), timeout=5_000):
+    with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
         shown.get_by_role("searchbox").fill("jobs")
     assert [each.get_attribute("data-marks") for each in shown.locator("[data-series]").all()] == ["odd"]
     assert shown.get_by_text("The last 30 days").count() == 0
 
 
+@pytest.mark.at_night
 def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: Page, url: str) -> None:
     shown = show(page, url)
     button = series_of(shown, "jobs_daily").get_by_role("button")
@@ -609,6 +636,7 @@ def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(page: 
     assert focused.startswith("jobs_daily/")
 
 
+@pytest.mark.at_night
 def test_nothing_yet_is_two_steps_with_links(page: Page, url: str) -> None:
     counts = {"landings": 0, "failed": 0, "checks": 0, "late": 0, "odd": 0, "empty": 0}
     change(page, "landings", lambda data: data.update(series=[], left_out=0, counts=counts))
@@ -631,6 +659,7 @@ def be_well(page: Page) -> None:
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
+@pytest.mark.at_night
 def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None:
     be_well(page)
     shown = show(page, url)
@@ -646,6 +675,7 @@ def test_all_is_well_is_said_with_what_was_checked(page: Page, url: str) -> None
     shown.get_by_text("As far as it can be seen: no failure").wait_for()
 
 
+@pytest.mark.at_night
 def test_all_is_well_is_not_said_of_what_could_not_be_checked(page: Page, url: str) -> None:
     be_well(page)
     page.route("**/webcollect/activity", lambda route: route.fulfill(status=500, json={"detail": "broken"}))
@@ -654,6 +684,7 @@ def test_all_is_well_is_not_said_of_what_could_not_be_checked(page: Page, url: s
     assert shown.get_by_text("All is well").count() == 0
 
 
+@pytest.mark.at_night
 def test_a_page_of_any_width_does_not_scroll_sideways(page: Page, url: str) -> None:
     shown = show(page, url)
     for width in (600, 800, 1000):
@@ -661,6 +692,7 @@ def test_a_page_of_any_width_does_not_scroll_sideways(page: Page, url: str) -> N
         assert shown.evaluate("page => page.scrollWidth <= page.clientWidth"), width
 
 
+@pytest.mark.at_night
 def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: str) -> None:
     page.set_viewport_size({"width": 400, "height": 900})
     shown = show(page, url)
@@ -672,6 +704,7 @@ def test_a_narrow_page_has_cards_and_does_not_scroll_sideways(page: Page, url: s
     assert len(set(tops)) > 3
 
 
+@pytest.mark.at_night
 @pytest.mark.skipif(not AXE.is_file(), reason="axe is not installed")
 @pytest.mark.parametrize(
     ("theme", "rules"),
@@ -694,6 +727,7 @@ def test_everybody_can_use_it(new_page: Page, url: str, theme: str, rules: dict[
     assert [(each["id"], each["nodes"][0]["html"]) for each in faults] == []
 
 
+@pytest.mark.at_night
 def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(new_page: Page, url: str) -> None:
     asked: list[str] = []
     new_page.on(
@@ -709,11 +743,13 @@ def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(new_page: P
     # the dashboard itself asks every few seconds
     new_page.wait_for_timeout(4_000)
     data = [path for path in asked if "/static/" not in path]
-    assert sorted(data) == ["/webcollect/activity", "/webcollect/landings"]
+    base = urlsplit(url).path
+    assert sorted(data) == [f"{base}/webcollect/activity", f"{base}/webcollect/landings"]
     tile.get_by_role("link", name="Web collection").click()
     new_page.locator("webcollect-page").wait_for()
 
 
+@pytest.mark.at_night
 def test_the_dashboard_has_no_line_for_who_may_not_read_it(new_page: Page, url: str) -> None:
     new_page.route("**/webcollect/landings", lambda route: route.fulfill(status=403, json={"detail": "no"}))
     new_page.route("**/webcollect/activity", lambda route: route.fulfill(status=403, json={"detail": "no"}))

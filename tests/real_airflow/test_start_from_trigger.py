@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_webcollect.sandbox import Sandbox, Settings
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from demo.airflow_api import TaskInstance
     from demo.real_airflow import RealAirflow
 
-pytestmark = [pytest.mark.real_airflow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
+DAGS = ("waits.py",)
 
 STATUS = "/cloudextraction/statuses/v2"
 
@@ -51,7 +53,7 @@ class Run:
 
     def wait(self) -> Run:
         """Wait until it is over."""
-        self.airflow.wait(self.dag_id, self.run_id, 200)
+        self.airflow.wait(self.dag_id, self.run_id)
         return self
 
     def instances(self) -> dict[str, TaskInstance]:
@@ -255,7 +257,7 @@ class TestActingOnADeferredWait:
                 {task.state for task in run.instances().values()} == {"deferred"}
                 and bool(sandbox.control.requests(STATUS))
             ),
-            60,
+            PATIENCE,
             "both waits to be deferred",
         )
 
@@ -275,7 +277,7 @@ class TestActingOnADeferredWait:
             time.sleep(1.5)
             return not sandbox.control.requests(STATUS)
 
-        run.airflow.wait_for(nobody_asks, 30, "the polls to end")
+        run.airflow.wait_for(nobody_asks, PATIENCE, "the polls to end")
 
     def test_clearing_it_begins_it_again(self, run: Run, sandbox: Sandbox) -> None:
         run.airflow._api(
@@ -284,6 +286,6 @@ class TestActingOnADeferredWait:
             json={"dry_run": False, "dag_run_id": run.run_id, "only_failed": False},
         )
         run.airflow.wait_for(
-            lambda: all(task.try_number == 2 for task in run.instances().values()), 60, "the next try"
+            lambda: all(task.try_number == 2 for task in run.instances().values()), PATIENCE, "the next try"
         )
         self.wait_for_looks(run, sandbox)
