@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ import tests.airflow.conftest  # noqa: F401  # gives Airflow a home before anyth
 from airflow_provider_webcollect.cli.main import main
 from airflow_provider_webcollect.service.pauses import Stop
 from tests.cli.processes import Started
+from tests.conftest import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +52,17 @@ class Ended(NamedTuple):
 
 
 Run = Callable[..., Ended]
+#: The ways of showing a result.
+OUTPUTS = ("table", "json", "csv")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Try each way of showing a result by night, and by day one that is drawn for each test."""
+    if "output" in metafunc.fixturenames:
+        drawn = random.Random(f"{SEED} {metafunc.definition.nodeid}").choice(OUTPUTS)
+        at_night = pytest.mark.at_night
+        values = [pytest.param(each, marks=() if each == drawn else at_night) for each in OUTPUTS]
+        metafunc.parametrize("output", values)
 
 
 @pytest.fixture(autouse=True)
@@ -145,12 +158,6 @@ def start() -> Iterator[Callable[..., Started]]:
     yield start
     for process in started:
         process.kill()
-
-
-@pytest.fixture(params=["table", "json", "csv"])
-def output(request: pytest.FixtureRequest) -> str:
-    """Each way of showing a result."""
-    return str(request.param)
 
 
 def shown(ended: Ended, output: str) -> list[dict[str, str]]:

@@ -148,6 +148,7 @@ class TestService:
             assert (ended.code, ended.out) == (2, "")
             assert "apache-airflow, which cannot be imported here" in ended.err
 
+    @pytest.mark.at_night
     def test_a_configuration_that_airflow_cannot_start_with_is_said_without_its_values(
         self, start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
     ) -> None:

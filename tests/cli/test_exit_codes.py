@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_webcollect import __version__
 from airflow_provider_webcollect.service.settings import Timing
 from demo.ports import free_port
-from tests.interruption import until
+from tests.interruption import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -273,7 +273,7 @@ def test_a_service_that_fails_may_work_later(run: Run, sandbox: Sandbox, no_paus
 def test_a_command_that_is_interrupted_ends_without_a_traceback(
     start: Callable[..., Started], sandbox: Sandbox
 ) -> None:
-    sandbox.control.fail("/cloudextraction/task/stats", kind="drip", seconds=60)
+    sandbox.control.fail("/cloudextraction/task/stats", kind="drip", seconds=2 * PATIENCE)
     waiting = start("capacity")
     until(lambda: sandbox.control.counters().get("/cloudextraction/task/stats"))
 

@@ -77,17 +77,17 @@ def test_a_stopped_run_is_exit_code_1_after_the_others_have_ended(
 
 
 def test_the_run_after_the_one_that_is_shown_is_followed(
-    start: Callable[..., Started], sandbox: Sandbox
+    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
+    steps = iter((lambda: sandbox.control.start_task(task_id), lambda: sandbox.control.advance(LONG)))
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(steps)())
 
-    following = start("follow", "--next", task_id, "--every", 1, "-o", "json")
-    until(lambda: queried(sandbox, STATUSES) > 1)
-    sandbox.control.start_task(task_id)
-    until(lambda: "Extracting" in following.err)
-    sandbox.control.advance(LONG)
+    ended = run("follow", "--next", task_id, "--every", 1, "-o", "json")
 
-    assert following.end() == 0
+    assert ended.code == 0
+    assert "Extracting" in ended.err
+    assert queried(sandbox, STATUSES) == 3
     assert sandbox.control.task(task_id)["executed_times"] == 2
 
 
@@ -165,11 +165,17 @@ def test_a_task_that_is_not_known_or_not_started_is_said_and_ends_it_after_a_min
     assert waiting.format(task) not in ended.err
 
 
-def test_a_run_that_next_waits_for_is_announced(start: Callable[..., Started], sandbox: Sandbox) -> None:
-    following = start("follow", "--next", "00000000-0000-4000-8000-000000000000")
+def test_a_run_that_next_waits_for_is_announced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
 
-    until(lambda: "The service does not show task" in following.err)
-    assert "--next waits until it does" in following.err
+    monkeypatch.setattr(time, "sleep", interrupt)
+
+    ended = run("follow", "--next", "00000000-0000-4000-8000-000000000000")
+
+    assert ended.code == 130
+    assert "The service does not show task" in ended.err
+    assert "--next waits until it does" in ended.err
 
 
 def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], sandbox: Sandbox) -> None:
@@ -184,7 +190,7 @@ def test_a_terminal_shows_a_bar_for_each_task(start: Callable[..., Started], san
     assert following.out.count("Finished") == 2
 
 
-@pytest.mark.parametrize("columns", [50, 80])
+@pytest.mark.parametrize("columns", [50, pytest.param(80, marks=pytest.mark.at_night)])
 def test_a_narrow_terminal_cuts_no_id_and_no_time(
     start: Callable[..., Started], sandbox: Sandbox, columns: int
 ) -> None:

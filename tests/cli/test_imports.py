@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.cli.conftest import Run
 
 #: Runs commands one after another, and writes their exit codes and all that is imported then into a file.
 SCRIPT = """
@@ -75,9 +76,11 @@ def test_what_goes_without_airflow_does_not_import_it(tmp_path: Path, sandbox: S
 
 
 @pytest.mark.usefixtures("connected")
-def test_what_reads_a_landing_sends_no_requests_and_needs_no_client(tmp_path: Path, sandbox: Sandbox) -> None:
+def test_what_reads_a_landing_sends_no_requests_and_needs_no_client(
+    run: Run, tmp_path: Path, sandbox: Sandbox
+) -> None:
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
-    imported_by(tmp_path, ["land", task, folder])
+    run("land", task, folder)
     sandbox.control.clear_requests()
 
     packages = imported_by(tmp_path, ["landing", "verify", folder], ["landing", "cat", folder])

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("command", ["read", "cat"])
+@pytest.mark.parametrize("command", ["read", pytest.param("cat", marks=pytest.mark.at_night)])
 def test_nobody_taking_the_rows_any_more_is_no_failure(
     start: Callable[..., Started], run: Run, sandbox: Sandbox, tmp_path: Path, command: str
 ) -> None:
@@ -52,12 +52,17 @@ def test_nobody_taking_the_rows_any_more_is_no_failure(
 @pytest.mark.parametrize(
     "command",
     [
-        ["--help"],
         ["status"],
-        ["status", "-o", "json"],
-        ["status", "-o", "csv"],
-        ["landing", "verify", "FOLDER"],
-        ["landing", "sql", "FOLDER", "from landing"],
+        *(
+            pytest.param(command, marks=pytest.mark.at_night)
+            for command in (
+                ["--help"],
+                ["status", "-o", "json"],
+                ["status", "-o", "csv"],
+                ["landing", "verify", "FOLDER"],
+                ["landing", "sql", "FOLDER", "from landing"],
+            )
+        ),
     ],
     ids=" ".join,
 )
@@ -149,7 +154,11 @@ def test_without_a_terminal_a_landing_says_nothing_on_standard_error(
     assert run("land", task, tmp_path / "landed").err == ""
 
 
-@pytest.mark.parametrize("command", [["status"], ["capacity"], ["read", "TASK"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["read", "TASK"], pytest.param(["capacity"], marks=pytest.mark.at_night)],
+    ids=lambda words: words[0],
+)
 def test_an_output_that_cannot_be_written_gives_no_traceback(task: str, command: list[str]) -> None:
     arguments = [task if word == "TASK" else word for word in command]
     with Path("/dev/full").open("w") as full:
@@ -160,7 +169,9 @@ def test_an_output_that_cannot_be_written_gives_no_traceback(task: str, command:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("command", [["status"], ["cat"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command", [["status"], pytest.param(["cat"], marks=pytest.mark.at_night)], ids=lambda words: words[0]
+)
 def test_a_terminal_that_knows_no_such_characters_gets_others(
     run: Run, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
@@ -186,6 +197,7 @@ for environment, arguments in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.at_night
 def test_a_database_that_airflow_does_not_have_is_said_in_a_sentence(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:

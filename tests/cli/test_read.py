@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.interruption import until
+from tests.interruption import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,23 +108,13 @@ def test_rows_that_are_announced_and_do_not_come_are_an_error(
     assert "announced 5 rows, and 0 came" in ended.err
 
 
-def test_rows_are_written_while_later_ones_are_awaited(
-    start: Callable[..., Started], sandbox: Sandbox, task: str
-) -> None:
-    sandbox.control.fail("/data/all", kind="slow", seconds=60, times=None, after=1)
-
-    reading = start("read", task)
-
-    until(lambda: reading.out.count("\n") == 1000)
-    assert reading.process.poll() is None
-
-
-def test_an_interrupted_read_says_where_to_go_on(
+def test_rows_are_written_while_later_ones_are_awaited_and_an_interrupt_says_where_to_go_on(
     start: Callable[..., Started], run: Run, sandbox: Sandbox, task: str
 ) -> None:
-    sandbox.control.fail("/data/all", kind="slow", seconds=60, times=None, after=1)
+    sandbox.control.fail("/data/all", kind="slow", seconds=2 * PATIENCE, times=None, after=1)
     reading = start("read", task)
     until(lambda: reading.out.count("\n") == 1000)
+    assert reading.process.poll() is None
 
     reading.interrupt()
 

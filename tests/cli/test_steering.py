@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_webcollect.cli.main import commands, webcollect
 from airflow_provider_webcollect.sandbox import demo
 from tests.cli.conftest import shown
-from tests.interruption import until
+from tests.interruption import PATIENCE, until
 from tests.sandbox.plain_client import Client
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class TestCopy:
     def test_an_interrupt_is_said_to_leave_the_outcome_open(
         self, start: Callable[..., Started], sandbox: Sandbox, idle: str
     ) -> None:
-        sandbox.control.fail("/task/copy", kind="drip", seconds=60)
+        sandbox.control.fail("/task/copy", kind="drip", seconds=2 * PATIENCE)
         copying = start("task", "copy", idle)
         until(lambda: sandbox.control.counters().get("/task/copy"))
 
@@ -237,7 +237,9 @@ class TestDelete:
         assert "'TASK...': there are no ids on standard input." in ended.err
         assert sandbox.control.requests() == []
 
-    @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+    @pytest.mark.parametrize(
+        ("answer", "code"), [("y", 0), ("n", 1), pytest.param("", 1, marks=pytest.mark.at_night)]
+    )
     def test_it_is_asked_on_a_terminal(
         self, start: Callable[..., Started], sandbox: Sandbox, idle: str, answer: str, code: int
     ) -> None:
