@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
+from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
@@ -59,7 +60,7 @@ def test_one_batch_can_be_landed(sandbox: Sandbox, source: dict[str, Any], desti
     assert manifest(destination)["source"]["lotno"] == "000002"
 
 
-@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
 def test_an_empty_batch_number_means_all(source: dict[str, Any], destination: str, native: bool) -> None:
     run = run_tasks(
         lambda: make_transfer(
@@ -185,6 +186,18 @@ class TestMarkExported:
 
 
 class TestRowsThatComeLate:
+    pytestmark = pytest.mark.webcollect_sandbox(speed=1e-9)
+
+    @pytest.fixture(autouse=True)
+    def passing_time(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pauses take no time, but for the service."""
+
+        def sleep(stop: Stop, seconds: float) -> None:
+            stop.check()
+            sandbox.control.advance(seconds)
+
+        monkeypatch.setattr(Stop, "sleep", sleep)
+
     def test_they_are_waited_for(self, sandbox: Sandbox, destination: str) -> None:
         sandbox.control.configure(empty_after_finish_seconds=61.5)
         # its run ended a minute ago
@@ -277,7 +290,7 @@ class TestManySources:
         options = {"sources": tasks, "mode": "incremental", "max_concurrency": 1}
         transfer(destination, run_id="first", **options)
         sandbox.control.clear_requests()
-        transfer(destination, run_id="second", settle=2, **options)
+        transfer(destination, run_id="second", settle=0.3, **options)
 
         read = [request["query"]["taskId"] for request in sandbox.control.requests("/data/all")]
         # who waits reads a second time; after the first has waited, the time is over for the others

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import fsspec
@@ -13,14 +12,16 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout, ObjectStorag
 
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
+from airflow_provider_webcollect.landing.job import Observer
 from airflow_provider_webcollect.landing.manifest import Run
 from airflow_provider_webcollect.landing.storage.folder import Folder
+from airflow_provider_webcollect.sandbox.state import Entry, RequestLog
 from airflow_provider_webcollect.service.errors import Stopped
 from airflow_provider_webcollect.service.pauses import Stop
 from airflow_provider_webcollect.service.settings import Timing
 from airflow_provider_webcollect.transfers.reporting import write_redshift_manifest
 from tests.airflow.landings import landed, manifest, transfer
-from tests.interruption import signalled_when, until_no_thread
+from tests.interruption import PATIENCE, signalled_when, until_no_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,13 +32,11 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.usefixtures("airflow_database", "connected"),
     pytest.mark.webcollect_sandbox(enforce_limits=False),
-    # less than a landing waits for a token: one that is not ended must not pass for one that is
-    pytest.mark.timeout(60),
 ]
 
 READ, MARK = "/data/all", "/data/markexported"
 #: An answer that has the client wait before it tries again; only the end of the task ends the wait sooner.
-LATER = {"status": 429, "headers": {"Retry-After": "20"}}
+LATER = {"status": 429, "headers": {"Retry-After": "150"}}
 
 
 class Landing:
@@ -85,7 +84,7 @@ def test_a_page_is_not_asked_for_again(sandbox: Sandbox, landing: Landing) -> No
 def test_a_page_that_waits_for_its_turn_is_not_asked_for(
     sandbox: Sandbox, set_connection: Callable[..., None], landing: Landing
 ) -> None:
-    set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.05})
+    set_connection(extra={"access_token": sandbox.access_token, "requests_per_second": 0.01})
     landing.end_when(lambda: landing.requests(READ) == 1)
 
     assert landing.requests(READ) == 1
@@ -93,8 +92,13 @@ def test_a_page_that_waits_for_its_turn_is_not_asked_for(
 
 
 def test_nothing_is_asked_for_with_a_token_that_comes_later(
-    sandbox: Sandbox, set_connection: Callable[..., None], landing: Landing
+    sandbox: Sandbox,
+    set_connection: Callable[..., None],
+    landing: Landing,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # longer than the test waits for its end: a landing that is not ended must not pass for one that is
+    monkeypatch.setattr(connection, "TIMING", Timing(patience=2 * PATIENCE))
     set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
     landing.end_when(
         lambda: any(thread.name == "webcollect-land" for thread in threading.enumerate()),
@@ -116,11 +120,13 @@ def test_a_mark_is_not_sent_again(sandbox: Sandbox, landing: Landing) -> None:
     assert found["exported_at"] is None
 
 
-def test_nothing_is_committed_or_marked_though_all_rows_were_there(landing: Landing) -> None:
+def test_nothing_is_committed_or_marked_though_all_rows_were_there(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settling = threading.Event()
     # the mark waits for late ones
-    landing.end_when(
-        lambda: landing.requests(READ) >= 3 and not time.sleep(0.5), mark_exported=True, settle=60
-    )
+    monkeypatch.setattr(Observer, "on_settle", lambda observer, seconds: settling.set())
+    landing.end_when(settling.is_set, mark_exported=True, settle=PATIENCE)
 
     assert landing.requests(MARK) == 0
     assert landing.committed() is None
@@ -139,21 +145,38 @@ def test_the_manifest_for_redshift_is_not_written_over_that_of_a_retry(tmp_path:
 class TestTokens:
     @pytest.fixture
     def task_id(self, sandbox: Sandbox) -> str:
-        """A task with 200 pages of rows."""
-        task_id: str = sandbox.control.add_task(lots=[2000])["task_id"]
+        """A task with 40 pages of rows."""
+        task_id: str = sandbox.control.add_task(lots=[400])["task_id"]
         return task_id
+
+    @pytest.fixture
+    def at_page(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+        """Does something while a page is answered: ``(number, action)``."""
+        # else a slow machine asks for the next page meanwhile
+        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1, slow_response=PATIENCE))
+        add = RequestLog.add
+
+        def plan(number: int, action: Callable[[], None]) -> None:
+            def add_and_act(log: RequestLog, entry: Entry) -> None:
+                add(log, entry)
+                if entry.endpoint == READ and log.counters()[READ].total() == number:
+                    action()
+
+            monkeypatch.setattr(RequestLog, "add", add_and_act)
+
+        return plan
 
     PAGES: ClassVar[dict[str, int]] = {"page_size": 10, "max_part_bytes": 10_000}
 
     def test_the_end_of_a_token_costs_no_page_and_one_renewal(
-        self, sandbox: Sandbox, destination: str, task_id: str, after_requests: Callable[..., None]
+        self, sandbox: Sandbox, destination: str, task_id: str, at_page: Callable[..., None]
     ) -> None:
-        after_requests(100, READ, sandbox.control.expire_tokens)
+        at_page(20, sandbox._state.tokens.expire)
         transfer(destination, {"task_id": task_id}, **self.PAGES)
 
         assert landed(destination) == sandbox.control.true_rows(task_id)
         pages = sandbox.control.counters()[READ]
-        assert (pages[200], pages[401]) == (200, 1)
+        assert (pages[200], pages[401]) == (40, 1)
         assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 200]
 
     def test_a_credential_that_a_person_replaces_is_used_by_the_retry(
@@ -162,16 +185,13 @@ class TestTokens:
         destination: str,
         task_id: str,
         set_connection: Callable[..., None],
-        after_requests: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch,
+        at_page: Callable[..., None],
     ) -> None:
-        monkeypatch.setattr(connection, "TIMING", Timing(adoption=0.1))
-
         def replace() -> None:
             set_connection(login=sandbox.username, password=sandbox.password, extra={})
-            sandbox.control.expire_tokens(refresh_tokens=True)
+            sandbox._state.tokens.expire(refresh_tokens=True)
 
-        after_requests(100, READ, replace)
+        at_page(20, replace)
         transfer(destination, {"task_id": task_id}, tries=2, **self.PAGES)
 
         assert landed(destination) == sandbox.control.true_rows(task_id)
