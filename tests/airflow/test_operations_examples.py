@@ -42,6 +42,7 @@ def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sand
     assert old["task_id"] not in {each["task_id"] for each in sandbox.control.tasks()}
 
 
+@pytest.mark.at_night
 def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> None:
     ids = [sandbox.control.add_task(rows=rows, lots=[5])["task_id"] for rows in (10, 20, 30)]
     dag = load("webcollect_many_tasks")
@@ -60,7 +61,7 @@ def test_many_tasks_land_in_a_folder_each(sandbox: Sandbox, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "when",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.at_night if AIRFLOW_V_3_0_PLUS else ()),
         pytest.param(
             {"logical_date": None},
             marks=pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="all runs have a logical date"),

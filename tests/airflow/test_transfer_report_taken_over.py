@@ -56,6 +56,7 @@ class TestRefusedMark:
         assert len(parts) == 4
         return parts
 
+    @pytest.mark.at_night
     def test_the_next_run_of_a_dag_names_the_parts_of_both(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str
     ) -> None:
@@ -84,6 +85,7 @@ class TestRefusedMark:
         [event] = events
         assert event["uris"] == summary["uris"]
 
+    @pytest.mark.at_night
     @pytest.mark.parametrize("grown", [0, 5])
     def test_the_run_that_failed_reports_only_what_it_newly_lands_once_it_is_cleared(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, grown: int
@@ -102,6 +104,7 @@ class TestRefusedMark:
         # nor does it take anything over from the run that has finished its report
         assert len({*second["uris"], *cleared["uris"]}) == len(second["uris"]) + len(cleared["uris"])
 
+    @pytest.mark.at_night
     def test_a_retry_of_the_run_that_failed_reports_its_own_parts_before_any_other_does(
         self, source: dict[str, Any], destination: str
     ) -> None:
@@ -110,6 +113,7 @@ class TestRefusedMark:
         assert transfer(destination, source, run_id="first", **MARKING)["uris"] == parts
         assert transfer(destination, source, run_id="second", **MARKING)["uris"] == []
 
+    @pytest.mark.at_night
     def test_a_run_that_finds_nothing_new_reports_them_and_is_not_skipped(
         self, source: dict[str, Any], destination: str
     ) -> None:
@@ -212,6 +216,7 @@ class TestSources:
             assert is_reported(sources.folder(index), "second") == facts["uris"]
             assert is_reported(sources.folder(index), "first") == []
 
+    @pytest.mark.at_night
     def test_the_run_that_failed_reports_none_of_them_once_it_is_cleared(self, sources: Sources) -> None:
         sources.block()
         with pytest.raises(AirflowFailException):
@@ -225,6 +230,7 @@ class TestSources:
         assert rows_of_each(cleared) == [sources.rows()[0][5:], [], []]
         assert cleared["rows"] == 4
 
+    @pytest.mark.at_night
     def test_a_retry_of_the_run_reports_all_of_them(self, sources: Sources) -> None:
         sources.block()
         with pytest.raises(AirflowFailException):
@@ -234,10 +240,12 @@ class TestSources:
         assert rows_of_each(sources.land("first")) == sources.rows()
         assert sources.land("second")["uris"] == []
 
+    @pytest.mark.at_night
     def test_the_next_run_reports_those_that_landed_before_the_task_timed_out(
         self, sandbox: Sandbox, sources: Sources
     ) -> None:
-        sandbox.control.fail(READ, kind="slow", seconds=2, after=2)
+        # it does not answer before the task has ended
+        sandbox.control.fail(READ, kind="slow", seconds=10, after=2)
 
         def two_have_landed() -> bool:
             with suppress(FileNotFoundError):
@@ -251,6 +259,7 @@ class TestSources:
         assert rows_of_each(sources.land("second")) == sources.rows()
         assert sources.land("third")["uris"] == []
 
+    @pytest.mark.at_night
     def test_those_are_reported_once_of_which_one_was_taken_over_at_the_end(self, sources: Sources) -> None:
         asset = Asset(f"{sources.destination}-asset")
         others: list[Summary] = []
@@ -298,6 +307,7 @@ class TestErrorsAfterTheLanding:
         assert is_reported(destination, "first") == []
         assert transfer(destination, source, run_id="first", mode="incremental")["uris"] == []
 
+    @pytest.mark.at_night
     def test_who_was_taken_over_after_its_landing_fails_and_reports_nothing(
         self, source: dict[str, Any], destination: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -56,7 +56,11 @@ def folder(s3: Storage) -> str:
     return s3.new_folder()
 
 
-@pytest.mark.parametrize("in_url", [True, False])
+#: Whether the URL or an argument names the connection.
+each_place = pytest.mark.parametrize("in_url", [True, pytest.param(False, marks=pytest.mark.at_night)])
+
+
+@each_place
 def test_every_row_lands_once_through_the_storages_connection(
     sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, in_url: bool
 ) -> None:
@@ -109,7 +113,7 @@ class TestTables:
         }
         return table_rows(f"s3://{folder}", options)
 
-    @pytest.mark.parametrize("in_url", [True, False])
+    @each_place
     def test_every_row_lands_once_with_the_credentials_of_the_connection(
         self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, in_url: bool
     ) -> None:
@@ -170,7 +174,7 @@ class TestRedshift:
         """List the manifests in a folder."""
         return [f"s3://{path}" for path in s3.fs.glob(f"{folder}/_redshift_manifest*")]
 
-    @pytest.mark.parametrize("scheme", ["s3", "s3a"])
+    @pytest.mark.parametrize("scheme", ["s3", pytest.param("s3a", marks=pytest.mark.at_night)])
     def test_copy_loads_the_new_parts_of_each_run_also_once_another_has_landed(
         self, sandbox: Sandbox, s3: Storage, source: dict[str, Any], folder: str, scheme: str
     ) -> None:
@@ -209,6 +213,7 @@ class TestRedshift:
         with denied, pytest.raises(AirflowFailException, match=message):
             transfer(f"s3://storage@{folder}", source, redshift_manifest=True)
 
+    @pytest.mark.at_night
     @pytest.mark.usefixtures("no_pauses")
     @pytest.mark.parametrize("grown", [0, 30], ids=["nothing new", "more rows"])
     def test_that_of_the_next_run_lists_what_a_run_has_landed_that_may_not_write_it(

@@ -37,6 +37,7 @@ def code(heading: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
 
 
+@pytest.mark.at_night
 @needs_warehouses
 @pytest.mark.usefixtures("warehouses")
 def test_warehouses_are_given_the_new_parts(sandbox: Sandbox, s3: Storage, source: dict[str, Any]) -> None:
