@@ -1,10 +1,12 @@
-"""The demo's own parts: processes that never outlive it, and a proof that finds what is wrong."""
+"""The demo's parts: processes that never outlive it, a proof that finds what is wrong, and `make ui`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+import requests
 
 from demo.landing import LandingProblem, prove
 from demo.processes import ProcessEnded, Processes
-from tests.interruption import until
+from tests.interruption import PATIENCE, until
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [
@@ -31,7 +34,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if sys.argv[1:]:
     subprocess.Popen([sys.executable, __file__], process_group=0)
 pathlib.Path(f"{os.getpid()}.up").touch()
-time.sleep(60)
+time.sleep(3600)
 """
 STARTER = """
 import os, pathlib, signal, sys, time
@@ -42,7 +45,13 @@ with Processes() as processes:
     here = pathlib.Path(sys.argv[1])
     command = [sys.executable, here / "stubborn.py", "parent"]
     processes.start("stubborn", command, log=here / "log", env=os.environ, cwd=here)
-    time.sleep(60)
+    time.sleep(3600)
+"""
+
+DEMO = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("demo", run_name="__main__", alter_sys=True)
 """
 
 
@@ -54,7 +63,15 @@ def test_processes_end_with_their_starter_however_it_ends(tmp_path: Path, ending
         pids = [int(path.stem) for path in tmp_path.glob("*.up")]
         starter.send_signal(ending)
 
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended, be it that nobody has asked for its exit code."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_process_that_ended_is_named_with_its_last_words(tmp_path: Path) -> None:
@@ -115,3 +132,40 @@ def test_rows_that_are_not_the_services_are_found(
 ) -> None:
     with pytest.raises(LandingProblem, match=complaint):
         prove(destination, expected)
+
+
+@pytest.mark.real_airflow
+@pytest.mark.at_night
+def test_the_interface_that_is_kept_up_begins_with_thirty_days_of_landings_and_ends_with_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    # a folder of its own, since another demo may be running here
+    for name in ("demo", "example_dags"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    command = [sys.executable, "-c", DEMO, "--keep"]
+    said = []
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            said.append(line.partition("] ")[2].strip())
+            if found := re.search(r"interface: (\S+) \(Ctrl-C", line):
+                break
+        else:
+            pytest.fail("\n".join(said))
+        token = requests.get(f"{found[1]}/auth/token", timeout=PATIENCE).json()["access_token"]
+        shown = requests.get(
+            f"{found[1]}/webcollect/landings",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE,
+        ).json()["series"]
+        demo.send_signal(signal.SIGINT)
+        demo.stdout.read()
+
+    assert demo.returncode == 0
+    runs = {series["dag_id"]: len(series["runs"]) for series in shown}
+    assert runs["webcollect_collect_and_land"] == 1
+    assert runs["books_daily"] == runs["shops_daily"] == 30
+    history = said.index("Thirty days of landings are put into its database, as if they had run")
+    starting = [step for step in said if step.startswith("Airflow is starting: ")]
+    assert starting[0] == "Airflow is starting: its database is made"
+    assert said.index(starting[-1]) < history < said.index("wait: success")
