@@ -28,6 +28,7 @@ import airflow_provider_webcollect
 from airflow_provider_webcollect.cli import run
 from airflow_provider_webcollect.get_provider_info import get_provider_info
 from airflow_provider_webcollect.ui import WebCollectPlugin
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,7 +247,7 @@ def release_check(tree: Path, tag: str = "v1.0.0") -> tuple[int, str]:
         cwd=tree,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return done.returncode, done.stdout + done.stderr
 
