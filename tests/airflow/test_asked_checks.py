@@ -72,6 +72,7 @@ class TestArguments:
 
 
 @waits
+@pytest.mark.at_night
 class TestAnswers:
     def test_accepted_rows_are_landed_and_reported_by_this_task(
         self, sandbox: Sandbox, changed: dict[str, Any], destination: str

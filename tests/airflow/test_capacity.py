@@ -14,6 +14,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.triggers.webcollect import WebCollectCapacityTrigger
 from tests.airflow.dag_runs import make_dag, run_tasks
 from tests.airflow.executions import execute
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
@@ -33,7 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 def sensor(**arguments: Any) -> WebCollectCapacitySensor:
     """Return a sensor that pokes often."""
-    usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": 60}
+    usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE}
     return WebCollectCapacitySensor(**{**usual, **arguments})
 
 

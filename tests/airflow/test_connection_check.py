@@ -134,7 +134,6 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
         ({"read_timeout": "soon"}, "extra read_timeout"),
     ],
 )
-@pytest.mark.timeout(60)
 def test_a_bad_credential_is_told_apart(
     set_connection: Callable[..., None], extra: dict[str, str], expected: str
 ) -> None:

@@ -23,6 +23,7 @@ from airflow_provider_webcollect.service.errors import (
     TokenUnavailable,
     WebCollectError,
 )
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -311,7 +312,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(
     def ask() -> None:
         """Do as Airflow's triggerer does when a thread asks its supervisor."""
         asking.set()
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE)
 
     class SlowHook(WebCollectHook):
         @classmethod
@@ -332,11 +333,12 @@ async def test_a_thread_that_asks_airflow_gets_its_answer_though_nobody_waits_an
     hook: WebCollectHook, what: str
 ) -> None:
     asking, answered = threading.Event(), threading.Event()
+    nobody_waits = asyncio.Event()
 
     def ask() -> None:
         """Do as Airflow's triggerer did before 3.3 when a thread asked its supervisor."""
         asking.set()
-        async_to_sync(asyncio.sleep)(0.1)
+        async_to_sync(nobody_waits.wait)()
         answered.set()
 
     class SlowHook(WebCollectHook):
@@ -352,6 +354,7 @@ async def test_a_thread_that_asks_airflow_gets_its_answer_though_nobody_waits_an
     await asyncio.to_thread(asking.wait)
     loading.cancel()
     await asyncio.wait({loading})
+    nobody_waits.set()
 
     assert loading.cancelled()
-    assert await asyncio.to_thread(answered.wait, 10)
+    assert await asyncio.to_thread(answered.wait, PATIENCE)

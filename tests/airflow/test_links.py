@@ -64,7 +64,7 @@ class TestTaskLink:
     ) -> None:
         set_connection(extra={"refresh_token": sandbox.refresh_token, "task_url_template": TEMPLATE})
         finished = sandbox.control.add_task(lots=[1])["task_id"]
-        sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=f" {finished} \n", timeout=60)
+        sensor = WebCollectTaskStatusSensor(task_id="wait", collection_task_id=f" {finished} \n")
         execute(sensor)
 
         assert WebCollectTaskLink().get_link(sensor, ti_key=None) == TEMPLATE.format(task_id=finished)
