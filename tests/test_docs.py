@@ -213,17 +213,17 @@ def run_by_day(selected: str) -> bool:
     file, _, word = selected.partition(" -k ")
     if file.startswith("tests/system"):
         return False
-    return any(word in name for name in tests_by_day(ast.parse((ROOT / file).read_text())))
+    return any(word in name for name in names_by_day(ast.parse((ROOT / file).read_text())))
 
 
-def tests_by_day(node: ast.AST) -> Iterator[str]:
+def names_by_day(node: ast.AST) -> Iterator[str]:
     """Yield the name of each test of a module or class that is not left to the night."""
     marks = [node for node in getattr(node, "body", []) if isinstance(node, ast.Assign)]
     if any("mark.at_night" in ast.unparse(each) for each in [*marks, *getattr(node, "decorator_list", [])]):
         return
     if isinstance(node, ast.Module | ast.ClassDef):
         for each in node.body:
-            yield from tests_by_day(each)
+            yield from names_by_day(each)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         yield node.name
 
