@@ -71,6 +71,14 @@ class History:
     longest: int = 16
 
     def happen(self) -> None:
+        """Let all of it happen; whatever is found, nothing is left held."""
+        try:
+            self._happen()
+        finally:
+            for held in self.held:
+                held.end(kill=True)
+
+    def _happen(self) -> None:
         """Let runs land whom nothing disturbs, then some things happen, and at the end a run succeed."""
         for number in range(self.chance.randint(0, 3)):
             self.source.count += self.chance.randint(1, 12)
