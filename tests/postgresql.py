@@ -18,6 +18,7 @@ import psycopg2
 from demo.airflow_api import AirflowProblem
 from demo.ports import free_port
 from demo.processes import Processes
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +106,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
     :param condition: whether it does; ``what`` is its name.
     """
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
             raise AirflowProblem(f"{what} does not answer")

@@ -18,6 +18,7 @@ from demo.airflow_api import FINAL_RUN_STATES
 from tests.landing.conftest import Folder
 from tests.system.cluster import WORKERS
 from tests.system.conftest import S3, Service
+from tests.system.runs import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -239,12 +240,12 @@ def test_a_worker_that_stood_still_changes_nothing_once_its_landings_were_taken_
 
         # before Airflow learns that they run: it would end them
         cluster.resume_tasks(worker)
-        cluster.wait_for(lambda: {path for path, _ in saved()} == records, 60, "the landings to go on")
+        cluster.wait_for(lambda: {path for path, _ in saved()} == records, PATIENCE, "the landings to go on")
         # the records of which they have a version are not there any more
         assert saved() == {(path, 404) for path in records}
     finally:
         cluster.resume(worker)
-    cluster.wait_for(lambda: not cluster.runs_tasks(worker), 60, f"the tasks on {worker} to end")
+    cluster.wait_for(lambda: not cluster.runs_tasks(worker), PATIENCE, f"the tasks on {worker} to end")
 
     assert {source: landings.folder(source).read(MANIFEST) for source in sources} == manifests
     # a landing that has lost its folder may leave the part that it was writing, which is for `clean`

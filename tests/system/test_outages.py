@@ -17,7 +17,7 @@ import requests
 from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
 from demo.processes import Processes
-from tests.system.runs import Runs
+from tests.system.runs import PATIENCE, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ def test_postgresql_is_restarted_and_then_the_token_is_revoked_and_replaced(
     service.control.expire_tokens(refresh_tokens=True)
     work.wait_for(lambda: 400 in service.answers(TOKEN), "the refresh token to be refused")
     grant = {"username": demo.USERNAME, "password": demo.PASSWORD, "grant_type": "password"}
-    record = requests.post(f"{service.url}{TOKEN}", json=grant, timeout=30).json()["data"]
+    record = requests.post(f"{service.url}{TOKEN}", json=grant, timeout=PATIENCE).json()["data"]
     extra = json.dumps({"refresh_token": record["refresh_token"]})
     cluster.update_connection(service.conn_id, "webcollect", extra=extra)
     work.finish()
