@@ -16,7 +16,6 @@ from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
 from tests.cli.conftest import shown
-from tests.landing.storages import s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from tests.cli.conftest import Run
     from tests.cli.processes import Started
+    from tests.landing.storages import Storage
 
 pytestmark = [
     pytest.mark.webcollect_sandbox(enforce_limits=False),
@@ -55,15 +55,15 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[dict[str, Any]]:
+def bucket(storage_of: Callable[[str], Storage]) -> dict[str, Any]:
     """A bucket ``landings``, and the connection of Airflow that opens it."""
-    with s3_server() as storage:
-        yield {
-            "conn_type": "aws",
-            "login": storage.options["key"],
-            "password": storage.options["secret"],
-            "extra": {"endpoint_url": storage.options["endpoint_url"], "region_name": "us-east-1"},
-        }
+    options = storage_of("s3").options
+    return {
+        "conn_type": "aws",
+        "login": options["key"],
+        "password": options["secret"],
+        "extra": {"endpoint_url": options["endpoint_url"], "region_name": "us-east-1"},
+    }
 
 
 @contextlib.contextmanager
