@@ -37,8 +37,6 @@ def skips() -> list[tuple[str, str]]:
     ]
 
 
-# a page may run a dozen DAGs and commands
-@pytest.mark.timeout(600)
 @pytest.mark.webcollect_sandbox(enforce_limits=False, speed=300)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PAGES])
 def test_every_block_of_a_page_runs(name: str, run_page: Callable[[Path], None]) -> None:
