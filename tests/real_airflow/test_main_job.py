@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from demo.airflow_api import TaskInstance
     from demo.real_airflow import RealAirflow
 
     Ask: TypeAlias = Callable[..., requests.Response]
 
 pytestmark = pytest.mark.real_airflow
+STATUS = "/cloudextraction/statuses/v2"
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
 #: Sandbox seconds, of which none passes unless a test advances the time, and which a run takes at most.
 STANDING, RUN = 1e-6, 300
@@ -44,27 +44,26 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="module")
-def states() -> list[tuple[str, str | None]]:
-    """The states of the main job's tasks, as they came."""
+def polls() -> list[int]:
+    """How many status queries there had been each time that the wait was seen deferred."""
     return []
 
 
 @pytest.fixture(scope="module")
 def landed(
-    airflow: RealAirflow,
-    sandbox: Sandbox,
-    states: list[tuple[str, str | None]],
-    tmp_path_factory: pytest.TempPathFactory,
+    airflow: RealAirflow, sandbox: Sandbox, polls: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
     """Run the main job once; return the destination and the run's id.
 
-    The collection task is done once it is waited for.
+    The collection task is done once the triggerer has queried it.
     """
 
-    def see(task: TaskInstance) -> None:
-        states.append((task.name, task.state))
-        if states[-1] == ("wait", "deferred"):
-            sandbox.control.advance(RUN)
+    def is_queried_by_the_triggerer() -> bool:
+        states = {task.name: task.state for task in airflow.task_instances(DAG_ID, run_id)}
+        assert "failed" not in states.values(), states
+        if states.get("wait") == "deferred":
+            polls.append(len(sandbox.control.requests(STATUS)))
+        return polls[-1:] > polls[:1]
 
     destination = tmp_path_factory.mktemp("landing") / "rows"
     actions = sandbox.control.task(demo.TASK_ID)["actions"]
@@ -75,7 +74,9 @@ def landed(
         "destination": destination.as_uri(),
     }
     run_id = airflow.trigger(DAG_ID, conf)
-    state = airflow.wait(DAG_ID, run_id, on_change=see)
+    airflow.wait_for(is_queried_by_the_triggerer, PATIENCE, "the triggerer to query the collection task")
+    sandbox.control.advance(RUN)
+    state = airflow.wait(DAG_ID, run_id)
     logs = [airflow.task_log(DAG_ID, run_id, task) for task in airflow.task_instances(DAG_ID, run_id)]
     assert state == "success", "\n".join(logs)
     return destination, run_id
@@ -129,12 +130,11 @@ def test_workers_and_triggerer_share_one_token(landed: tuple[Path, str], sandbox
 
 
 def test_the_wait_holds_no_worker_and_asks_with_the_triggerers_poll_alone(
-    landed: tuple[Path, str], states: list[tuple[str, str | None]], sandbox: Sandbox
+    landed: tuple[Path, str], polls: list[int], sandbox: Sandbox
 ) -> None:
     assert landed
-    assert ("wait", "deferred") in states
-    polls = Counter(sandbox.control.counters()["/cloudextraction/statuses/v2"])
-    assert polls[429] == 0
+    assert polls[0] < polls[-1], "it was deferred while it was queried"
+    assert Counter(sandbox.control.counters()[STATUS])[429] == 0
 
 
 def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: Sandbox) -> None:
