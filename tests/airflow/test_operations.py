@@ -340,7 +340,7 @@ class TestErrors:
         with pytest.raises(AirflowTaskTimeout):
             execute_interrupted(name, MAKE[name](task, task_id=name, retry_unknown_outcome=True))
 
-    @pytest.mark.parametrize("marked", [None, "success"])
+    @pytest.mark.parametrize("marked", [None, pytest.param("success", marks=pytest.mark.at_night)])
     def test_a_worker_that_is_shut_down_makes_no_second_copy(
         self,
         sandbox: Sandbox,

@@ -78,7 +78,7 @@ class TestUpdateLoopItems:
 
         assert self.items(sandbox, task) == ["one", "two", "a"]
 
-    @pytest.mark.parametrize("native", [True, False])
+    @pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
     def test_its_values_may_be_templates(
         self, sandbox: Sandbox, task: dict[str, Any], loop: dict[str, Any], native: bool
     ) -> None:
@@ -115,6 +115,7 @@ class TestUpdateLoopItems:
 
         assert self.items(sandbox, task) == ["a"]
 
+    @pytest.mark.at_night
     def test_it_can_be_mapped(self, sandbox: Sandbox, loop: dict[str, Any]) -> None:
         tasks = [sandbox.control.add_task() for _ in range(3)]
         del loop["collection_task_id"], loop["action_id"]

@@ -45,7 +45,7 @@ from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.ui import activity, landings, service
 from airflow_provider_webcollect.ui.activity import read_activity
 from airflow_provider_webcollect.ui.columns import MOST_COLUMNS, read_columns
-from airflow_provider_webcollect.ui.landings import MOST_RUNS, MOST_SERIES, SeriesKey, read_landings
+from airflow_provider_webcollect.ui.landings import MOST_RUNS, SeriesKey, read_landings
 from airflow_provider_webcollect.ui.service import Reader, ServiceView, known_connections
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -249,8 +249,11 @@ class TestLandings:
         events.add_event(extra, NOW)
         assert events.read() == []
 
-    def test_of_too_many_series_those_in_trouble_and_the_newest_are_shown(self, events: Events) -> None:
-        for count in range(MOST_SERIES + 2):
+    def test_of_too_many_series_those_in_trouble_and_the_newest_are_shown(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(landings, "MOST_SERIES", most := 6)
+        for count in range(most + 2):
             events.add(count, source_map_index=count, ended=NOW - datetime.timedelta(minutes=count))
         events.add(1, 1, 1, 1, 1, source_task_id="late", ended=NOW - DAY * 30)
         events.add(1, source_task_id="land", ended=NOW - DAY * 30)
@@ -259,8 +262,8 @@ class TestLandings:
             found = read_landings(session, {events.dag_id}, NOW)
         assert found["left_out"] == 4
         counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
-        assert found["counts"] == {"landings": MOST_SERIES, **counts}
-        assert [series["map_index"] for series in found["series"]] == [*range(-1, MOST_SERIES - 2), -1]
+        assert found["counts"] == {"landings": most, **counts}
+        assert [series["map_index"] for series in found["series"]] == [*range(-1, most - 2), -1]
 
     def test_what_is_paused_takes_no_place_of_what_still_lands(
         self, events: Events, monkeypatch: pytest.MonkeyPatch

@@ -124,6 +124,7 @@ class TestFoldersInOneAnother:
     def test_names_that_begin_alike_are_no_folders_in_one_another(self) -> None:
         assert len(places(["a", "a-1", "a1", "a.1"], "s3://b")) == 4
 
+    @pytest.mark.at_night
     def test_fifty_thousand_sources_can_be_checked(self) -> None:
         # comparing each with each would outlast the time that a test has
         assert len(places(map(str, range(50_000)), "s3://b")) == 50_000
@@ -225,8 +226,20 @@ def test_many_sources_have_it_each(sandbox: Sandbox, destination: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize(("schedule", "when"), STARTS)
+@pytest.mark.parametrize(
+    ("schedule", "when", "native"),
+    [
+        pytest.param(
+            *start.values,
+            native,
+            id=f"{start.id}-{native}",
+            # by day, each start one way
+            marks=() if native is bool(number) else pytest.mark.at_night,
+        )
+        for number, start in enumerate(STARTS)
+        for native in (True, False)
+    ],
+)
 def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
     source: dict[str, Any], destination: str, schedule: str | None, when: dict[str, Any], native: bool
 ) -> None:

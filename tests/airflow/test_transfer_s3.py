@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +15,10 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from tests.airflow.executions import execute
 from tests.airflow.landings import RETRIES, land, landed, manifest, table_rows, transfer
-from tests.landing.storages import Storage, s3_server
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
+    from tests.landing.storages import Storage
 
 pytest.importorskip("moto", reason="needs moto[server]")
 pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
@@ -29,11 +28,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Storage]:
-    """An S3 server on loopback."""
-    with s3_server() as storage:
-        yield storage
+@pytest.fixture
+def s3(s3_storage: Storage) -> Storage:
+    """An S3 server on loopback, which only the connection says how to reach."""
+    return s3_storage
 
 
 @pytest.fixture
@@ -72,7 +70,8 @@ def test_every_row_lands_once_through_the_storages_connection(
 
     assert (run.states, run.tries) == ({"land": "success"}, {"land": 2})
     assert landed(f"s3://{folder}", **s3.options) == sandbox.control.true_rows(source["task_id"])
-    assert s3.fs.call_s3("list_multipart_uploads", Bucket="landings").get("Uploads", []) == []
+    bucket, _, prefix = folder.partition("/")
+    assert s3.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix).get("Uploads", []) == []
 
 
 def test_many_sources_share_the_storage(sandbox: Sandbox, s3: Storage, folder: str) -> None:

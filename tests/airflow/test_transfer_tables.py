@@ -84,7 +84,7 @@ class TestRows:
         assert table_rows(destination) == sandbox.control.true_rows(source["task_id"])
         assert [commit.get("webcollect.rows") for commit in versions_of(destination)][:2] == ["400", "30"]
 
-    @pytest.mark.parametrize("native", [True, False])
+    @pytest.mark.parametrize("native", [True, pytest.param(False, marks=pytest.mark.at_night)])
     def test_the_format_may_be_a_template(
         self, sandbox: Sandbox, source: dict[str, Any], destination: str, native: bool
     ) -> None:
@@ -315,7 +315,9 @@ class TestRowsThatFailTheirChecks:
         sandbox.control.change_rows(task["task_id"], "price", "empty", from_row=30)
         return task
 
-    @pytest.mark.parametrize("on_failed_checks", ["fail", "quarantine"])
+    @pytest.mark.parametrize(
+        "on_failed_checks", [pytest.param("fail", marks=pytest.mark.at_night), "quarantine"]
+    )
     def test_they_are_none_of_the_tables_until_a_person_accepts_them(
         self, sandbox: Sandbox, changed: dict[str, Any], destination: str, on_failed_checks: str
     ) -> None:
