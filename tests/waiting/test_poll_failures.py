@@ -552,7 +552,7 @@ async def test_a_key_is_in_one_question_at_a_time() -> None:
 
 
 @settings(
-    max_examples=100 if ALL_HISTORIES else 6,
+    max_examples=100 if ALL_HISTORIES else 3,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -32,7 +32,7 @@ def test_a_worker_waits_for_the_keepers_token_and_never_renews(
         if reads == 3:
             connect(store=store).renew_token()
 
-    worker = connect(store=store, token_refresh="keeper", stop=Pauses(keeper_renews), clock=time.monotonic)
+    worker = connect(store=store, token_refresh="keeper", stop=Pauses(keeper_renews))
     assert worker.send(CALL)
     assert refreshes(sandbox) == [200]
 
