@@ -62,9 +62,9 @@ for_dags = new({for_dags})
 if child := os.fork():
     os.waitpid(child, 0)
     new({worker})
-    print(json.dumps(new({plugin})))
+    print("new:", json.dumps(new({plugin})))
 else:
-    print(json.dumps([for_dags, new({look})]), flush=True)
+    print("new:", json.dumps([for_dags, new({look})]), flush=True)
 """
 
 
@@ -97,7 +97,9 @@ def imported() -> Imported:
         ],
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    (dags, look), plugin = (json.loads(line) for line in done.stdout.splitlines()[-2:])
+    # beside what Airflow logs
+    said = [line.removeprefix("new:") for line in done.stdout.splitlines() if line.startswith("new:")]
+    (dags, look), plugin = map(json.loads, said)
     return Imported(dags, look, plugin)
 
 
