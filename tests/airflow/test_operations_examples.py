@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.at_night
 def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sandbox) -> None:
     old = sandbox.control.add_task(loop_items=["old"])
     group = sandbox.control.add_task(group_id=7)["group_id"]

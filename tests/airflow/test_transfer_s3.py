@@ -129,6 +129,7 @@ class TestTables:
         assert second.xcoms["land"]["manifest"] == destination
         assert [s3.fs.exists(uri) for uri in second.xcoms["land"]["uris"]] == [True]
 
+    @pytest.mark.at_night
     def test_many_sources_have_each_a_table(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
         transfer(f"s3://storage@{folder}", sources=tasks, table_format="delta")
@@ -247,6 +248,7 @@ class TestRedshift:
 
         assert [self.copied(s3, summary) for summary in summaries] == [[400], []]
 
+    @pytest.mark.at_night
     def test_each_of_many_sources_has_its_own(self, sandbox: Sandbox, s3: Storage, folder: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30)]
         summary = transfer(f"s3://storage@{folder}", sources=tasks, redshift_manifest=True)
