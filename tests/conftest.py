@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
+import random
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,13 +55,38 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage while modules are imported: all of it stays, and looking takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
+    """Mark all cases but so many, which are drawn with SEED."""
+    kept = random.Random(f"{SEED} {name}").sample(cases, min(count, len(cases)))
+    for case in cases:
+        if case not in kept:
+            case.add_marker(pytest.mark.at_night)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at marks, and xdist for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, unless they are marked otherwise.
+    """Leave cases to the night; keep a file's tests in one process, unless they are marked otherwise.
 
     All that need a whole Airflow come first, in one process too: they take longest, and two Airflows at once
     are too much for two cores.
     """
+    samples = defaultdict(list)
+    for item in items:
+        if (marker := item.get_closest_marker("by_day")) and not item.get_closest_marker("at_night"):
+            samples[item.nodeid.partition("[")[0], marker.args[0]].append(item)
+    for (test, count), cases in samples.items():
+        leave_to_the_night(test, cases, count)
     items.sort(key=lambda item: item.get_closest_marker("real_airflow") is None)
     for item in items:
         if item.get_closest_marker("xdist_group"):

@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import hashlib
 import json
-import random
 import re
 import uuid
 from collections import defaultdict
@@ -33,7 +32,7 @@ from airflow_provider_webcollect.landing.run import run_job
 from airflow_provider_webcollect.landing.storage.folder import Folder as Destination
 from airflow_provider_webcollect.service.models import DataPage
 from airflow_provider_webcollect.service.pages import PageReader
-from tests.conftest import SEED
+from tests.conftest import leave_to_the_night
 from tests.interruption import Pauses
 from tests.landing.checked_runs import Runs
 from tests.landing.pages import Fetch, make_job
@@ -52,17 +51,10 @@ RUN = Run(dag_id="d", task_id="t", run_id="r1")
 OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
-    config.addinivalue_line(
-        "markers", "by_day(count): of the test's cases only so many by day, drawn with SEED."
-    )
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the night what by day is tried in a sample; keep the tests of one server in one process."""
-    kinds, samples = defaultdict(list), defaultdict(list)
+    kinds = defaultdict(list)
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
     for item in here:
         if callspec := getattr(item, "callspec", None):
@@ -72,20 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 own_id = rf"(?<=[\[-]){callspec.params[kind]}(?=[\]-])"
                 kinds[re.sub(own_id, "", item.nodeid, count=1)].append(item)
     for case, each in kinds.items():
-        _leave_to_the_night(case, each, 1)
-    for item in here:
-        if (marker := item.get_closest_marker("by_day")) and not item.get_closest_marker("at_night"):
-            samples[item.nodeid.partition("[")[0], marker.args[0]].append(item)
-    for (test, count), each in samples.items():
-        _leave_to_the_night(test, each, count)
-
-
-def _leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
-    """Mark all cases but so many."""
-    kept = random.Random(f"{SEED} {name}").sample(cases, min(count, len(cases)))
-    for case in cases:
-        if case not in kept:
-            case.add_marker(pytest.mark.at_night)
+        leave_to_the_night(case, each, 1)
 
 
 @pytest.fixture(autouse=True)
