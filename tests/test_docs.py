@@ -218,8 +218,11 @@ def run_by_day(selected: str) -> bool:
 
 def names_by_day(node: ast.AST) -> Iterator[str]:
     """Yield the name of each test of a module or class that is not left to the night."""
-    marks = [node for node in getattr(node, "body", []) if isinstance(node, ast.Assign)]
-    if any("mark.at_night" in ast.unparse(each) for each in [*marks, *getattr(node, "decorator_list", [])]):
+    marks = [each.value for each in getattr(node, "body", []) if ast.unparse(each).startswith("pytestmark")]
+    marks = [each for mark in marks for each in getattr(mark, "elts", [mark])]
+    if any(
+        ast.unparse(each) == "pytest.mark.at_night" for each in marks + getattr(node, "decorator_list", [])
+    ):
         return
     if isinstance(node, ast.Module | ast.ClassDef):
         for each in node.body:
