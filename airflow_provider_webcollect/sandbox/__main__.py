@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None, parser: argparse.ArgumentParser | No
     parser = parser or make_parser()
     arguments = parser.parse_args(argv)
     # Blocked in every thread, so that sigwait below receives them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     from airflow_provider_webcollect.sandbox.server import Sandbox
 
     try:
@@ -123,6 +123,8 @@ def main(argv: Sequence[str] | None = None, parser: argparse.ArgumentParser | No
                 _write_at_once(arguments.ready_file, sandbox.url)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except (ValueError, OSError) as error:
+        # whoever has called this goes on, and its processes inherit what is blocked
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         parser.error(str(error))
     return 0
 

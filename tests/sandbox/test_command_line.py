@@ -149,11 +149,10 @@ def test_what_cannot_be_served_is_explained(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main(["--port", "0", *options])
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
+    with pytest.raises(SystemExit) as ended:
+        main(["--port", "0", *options])
+
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
