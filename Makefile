@@ -27,7 +27,7 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-night test-2.11 test-slice test-system test-safeguards coverage lint format docs docs-test
+.PHONY: help demo ui pictures test test-night mutants test-2.11 test-slice test-system test-safeguards coverage lint format docs docs-test
 .PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-tables bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
@@ -44,10 +44,10 @@ pictures test test-night: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM
 pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the documentation from Airflow's web interface
 	.venv/bin/python -m demo --pictures docs/pictures
 
-test test-night coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
+test test-night mutants coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
 test test-night: export WEBCOLLECT_AXE = $(CURDIR)/$(dir $(AZURITE))node_modules/axe-core/axe.min.js
-test test-night coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
-test test-night coverage: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
+test test-night mutants coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOUSES))
+test test-night mutants coverage: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
 test-night: export WEBCOLLECT_ALL_HISTORIES = 1
 test-night: BY_DAY =
 test: ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
@@ -55,6 +55,9 @@ test-night: ## all of it: each interleaving, history and kill of which `make tes
 test test-night: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS)
 	$(NODE) --test tests/page/*.test.mjs
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+mutants: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) ## break the package in forty ways, one at a time, and say which test of `make test` finds each
+	.venv/bin/python -m tests.mutants
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
 coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) ## what most of the suite covers; fails below 95 %
@@ -81,7 +84,7 @@ test-safeguards: $(READY) $(SERVERS) ## see that a scenario fails for each safeg
 	for each in single-flight conditional-commit baseline; do \
 		.venv/bin/python -m pytest tests/system --without $$each || exit 1; done
 
-nightly: coverage test-night test-system test-safeguards test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
+nightly: coverage test-night mutants test-system test-safeguards test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
 	$(MAKE) test-2.11 BY_DAY=
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3

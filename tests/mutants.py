@@ -1,0 +1,334 @@
+"""Puts small defects into the package, one at a time, and says which test notices each.
+
+``python -m tests.mutants`` is run before and after a change that makes the tests cheaper: a defect that was
+noticed before and is not afterwards shows an assertion that has got looser. The defects go into a copy of the
+tracked files; the checkout stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "airflow_provider_webcollect"
+#: Where the tests find servers; a Makefile names them relative to the checkout.
+SERVERS = ("WEBCOLLECT_SERVERS", "WEBCOLLECT_AZURITE", "WEBCOLLECT_WAREHOUSES")
+#: Seconds after which the tests of a defect are ended; a test ends by itself after two minutes.
+LONGEST = 900.0
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+SURVIVED = "**SURVIVED**"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect.
+
+    :param file: relative to the package.
+    :param old: a text that it has exactly once.
+    :param new: what replaces it.
+    :param breaks: the promise that does not hold any more.
+    :param tests: the files that must notice, relative to ``tests``; with ``-k`` and a word
+        in the names of the tests that are meant where the others take long.
+    :param at_night: whether all histories and interleavings are a further proof.
+    """
+
+    file: str
+    old: str
+    new: str
+    breaks: str
+    tests: str
+    at_night: bool = False
+
+    def applied_to(self, source: str) -> str:
+        """Return the file's text with the defect.
+
+        :raises ValueError: if it does not have the old text exactly once.
+        """
+        if (count := source.count(self.old)) != 1:
+            raise ValueError(f"the text is there {count} times, not once")
+        return source.replace(self.old, self.new)
+
+    @property
+    def module(self) -> str:
+        """The name of the module that it is in."""
+        return f"{PACKAGE}.{self.file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+
+
+# fmt: off
+MUTANTS = (
+    # Landing.
+    Mutant("landing/run.py", "if rows != total:", "if rows > total:",
+           "nothing is committed unless as many rows came as were announced", "landing/test_full_landing.py"),
+    Mutant("landing/copy.py", "elif digest_rows(rows[: fingerprint.rows]) != fingerprint.sha256:",
+           "elif len(rows) < fingerprint.rows:",
+           "a source that was emptied and filled again is detected by its last page",
+           "landing/test_incremental_landing.py"),
+    Mutant("landing/copy.py",
+           "        had_time = had_time or (self._job.options.mark_exported and self._pages > 1)\n", "",
+           "rows that change while they are read are not committed, however short the read before a mark",
+           "landing/test_full_landing.py"),
+    Mutant("landing/commit.py", "    landed = Landed(manifest, new=new,",
+           "    if job.options.mark_exported and manifest.lacks_mark:\n" "        job.mark()\n"
+           "    landed = Landed(manifest, new=new,",
+           "the mark comes only after the commit", "landing/test_incremental_landing.py"),
+    Mutant("landing/storage/disk.py",
+           "            self._compare(path, expected)\n            with self.upload(path) as file:",
+           "            with self.upload(path) as file:",
+           "of two landings that have read the same manifest, one commits",
+           "landing/test_interleavings.py", at_night=True),
+    Mutant("landing/storage/object_stores.py",
+           "return version if self.known[self.fs, bucket].by_writes else None", "return version",
+           "a storage that ignores conditions is detected and logged", "landing/test_s3_storage.py"),
+    Mutant("landing/storage/disk.py",
+           'hidden = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")', "hidden = target",
+           "readers never see half a part", "landing/test_storage.py"),
+    Mutant("landing/plan.py", "        progress.base,\n        progress.mode,", "        progress.mode,",
+           "a landing goes on only from the commit that it began with", "landing/test_resets.py"),
+    Mutant("landing/plan.py", "if missing := missing_part(progress.parts, found.files):",
+           "if missing := missing_part((), found.files):",
+           "a finished part that has vanished before the commit is read again", "landing/test_resuming.py"),
+    Mutant("landing/run.py", "if landed and not start.continues and not start.rows:",
+           'if landed and not start.continues and job.options.mode == "full":',
+           "a source without rows replaces no landing", "landing/test_incremental_landing.py"),
+    Mutant("landing/run.py", "        writer.write(reader.late_pages())\n", "",
+           "rows that appear late land before the mark", "landing/test_late_rows.py"),
+    Mutant("landing/commit.py", "            job.folder.keep_replaced(found.manifest)", "            pass",
+           'what on_reset="full" replaces can be put back', "landing/test_resets.py"),
+    Mutant("landing/formats/reading.py", "if digesting.sha256() != sha256:",
+           "if failure is not None and digesting.sha256() != sha256:",
+           "verify detects every change of a part", "landing/test_reader.py"),
+    Mutant("landing/lease.py", "        self._stop.check()\n        self._committed = self._folder.commit(",
+           "        self._committed = self._folder.commit(",
+           "a task that has ended commits nothing more", "landing/test_stopping.py"),
+    # Checks, quarantine, review.
+    Mutant("landing/manifest.py",
+           "return self.exported_at is None and all(each.is_earlier for each in self.quarantined)",
+           "return self.exported_at is None",
+           "the export is not marked while rows are quarantined", "landing/test_review.py"),
+    Mutant("landing/manifest.py", "apart = sum(each.rows for each in self.set_apart if not each.is_earlier)",
+           "apart = sum(each.rows for each in self.set_apart)",
+           "rows that were set apart before the source began anew do not count as its rows",
+           "landing/test_review.py"),
+    Mutant("landing/review.py", "if (copied.bytes, copied.sha256) != (part.bytes, part.sha256):",
+           "if copied.bytes != part.bytes:",
+           "a quarantined part that was changed is not committed", "landing/test_review.py"),
+    Mutant("landing/review.py",
+           "            lease.commit(manifest, self.found.manifest_version)\n"
+           "        self._delete(name)\n        lease.release()",
+           "            self._delete(name)\n"
+           "            lease.commit(manifest, self.found.manifest_version)\n        lease.release()",
+           "no row that has failed its checks is lost, whoever is killed meanwhile",
+           "landing/test_checked_histories.py", at_night=True),
+    Mutant("landing/copy.py", "for part in lease.progress.parts:", "for part in lease.progress.parts[1:]:",
+           "a landing that was interrupted is checked as a whole", "landing/test_checks.py"),
+    # Loads.
+    Mutant("landing/loading.py", "range(first_row, first_row + count)", "range(count)",
+           "a load gives the latest row of each key", "landing/loading/test_loads.py"),
+    Mutant("landing/loading.py", "replaced = in_table.difference(parts.names())", "replaced = set[str]()",
+           "rows that a landing has no more leave the table", "landing/loading/test_loads.py"),
+    Mutant("landing/loading.py", 'empty = pc.or_kleene(empty, pc.equal(pc.utf8_trim_whitespace(column), ""))',
+           'empty = pc.or_kleene(empty, pc.equal(column, ""))',
+           "rows with a blank key are named, and nothing is loaded",
+           "landing/loading/test_loads.py -k without_a_key"),
+    Mutant("landing/loading.py", "        failure = _failure(error, table)",
+           "        raise _failure(error, table) from error",
+           "no error of a load shows credentials", "landing/loading/test_loads.py -k password"),
+    # The service and its tokens.
+    Mutant("service/call.py", "if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:",
+           "if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain and error.status is None:",
+           "a copy that may have taken effect is not sent again", "service/test_retries.py"),
+    Mutant("service/call.py", "return max(backoff(state), self.requested_pause(error))",
+           "return backoff(state)",
+           "Retry-After is respected by requests", "service/test_retries.py"),
+    Mutant("service/call.py", "same_place = (here.scheme, here.netloc) == (there.scheme, there.netloc)",
+           "same_place = here.scheme == there.scheme",
+           "credentials go to the connection's host alone", "service/test_connections.py"),
+    Mutant("service/pages.py", "if self.rows != self.total:", "if self.rows > self.total:",
+           "a read of many pages gives every row that was announced", "service/test_paging.py"),
+    Mutant("service/tokens/renewal.py",
+           "if source and source.refresh_token and digest(source.refresh_token) not in self._spent:",
+           "if source and source.refresh_token:",
+           "a spent refresh token is not sent again, however the connection is edited",
+           "service/tokens/test_lockout.py"),
+    Mutant("service/tokens/renewal.py",
+           'if isinstance(error, ServiceError) and code.replace(".", "").lower() in REFUSALS:',
+           "if isinstance(error, ServiceError) and error.permanent:",
+           "only a known code refuses a refresh token", "service/tokens/test_lockout.py"),
+    Mutant("service/tokens/claim.py", "if visible != claim:", "if visible.state is not RenewalState.CLAIMED:",
+           "no refresh token is sent twice: of several processes that claim the renewal, one renews",
+           "service/tokens/test_world.py", at_night=True),
+    Mutant("service/tokens/store.py", 'text = ""  # it may hold a token, and some tracebacks show variables',
+           "return None",
+           "a store that cannot be read is not taken for an empty one", "service/tokens/test_obtaining.py"),
+    # Waits, and the operators and triggers that wait.
+    Mutant("waiting/conditions.py", "return refusals >= REFUSALS or", "return refusals >= REFUSALS - 1 or",
+           "a refusal ends a wait only if it comes three times in a row", "waiting/test_poll_failures.py"),
+    Mutant("waiting/conditions.py", "            return unchanged_for >= settle\n",
+           "            return active or unchanged_for >= settle\n",
+           "the end of the run before does not count as this run's, though it was seen active",
+           "waiting/test_evidence.py"),
+    Mutant("waiting/conditions.py", "if absence is None or absence.answers < 2 or self._now is None:",
+           "if absence is None or self._now is None:",
+           "a task counts as missing only if two answers leave it out", "waiting/test_conditions.py"),
+    Mutant("waiting/poll.py", "for wait in watched.in_flight:", "for wait in watched.waits:",
+           "a wait is not shown the answer to an older question", "waiting/test_poll.py"),
+    Mutant("waiting/poll.py",
+           "self._earliest = _now() + min(self._timing.spacing, SPREAD * interval / batches)",
+           "self._earliest = _now()",
+           "no status query is answered with 429, also with two triggerers on one address",
+           "waiting/test_poll_failures.py"),
+    Mutant("triggers/webcollect.py", "self.began = time.time() if began is None else began",
+           "self.began = time.time()",
+           "the time waited counts after a restart of the triggerer", "airflow/test_triggers.py"),
+    Mutant("waiting/finished_runs.py", "last.run if was_unfinished else min(last.run + 1, now.run)",
+           "last.run",
+           "runs that end between two polls are told once", "waiting/test_finished_runs.py"),
+    Mutant("sensors/webcollect.py", "        limit = min(limit, self.execution_timeout or limit)\n", "",
+           "an execution timeout ends a deferred wait as it ends one that pokes", "airflow/test_sensors.py"),
+    Mutant("operators/start.py", "            memory.keep(start)\n            self._send",
+           "            self._send",
+           "a retry knows of a start whose answer was lost", "airflow/test_operations_start.py"),
+)
+# fmt: on
+
+
+def main() -> int:
+    """Try all defects, or those that are named; the exit status is 1 unless tests notice each of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rev", help="a commit whose tree is taken; else the tracked files as they are")
+    parser.add_argument("--only", help="numbers of defects, with commas between them")
+    parser.add_argument(
+        "--night", action="store_true", help="some also with all histories, as those that survive by day"
+    )
+    arguments = parser.parse_args()
+    only = {int(number) for number in arguments.only.split(",")} if arguments.only else None
+    chosen = [each for each in enumerate(MUTANTS, 1) if only is None or each[0] in only]
+
+    killers: list[tuple[bool, str]] = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        folder = Path(name).resolve()
+        copy_tree(folder, arguments.rev)
+        _say("| No. | File | What it breaks | Killed by | Seconds |\n|---|---|---|---|---|")
+        for number, mutant in chosen:
+            for night in (False, True):
+                if night and not (arguments.night and (mutant.at_night or killers[-1][1] == SURVIVED)):
+                    continue
+                began = time.monotonic()
+                killer = tried(folder, number, mutant, night)
+                seconds = time.monotonic() - began
+                killers.append((night, killer))
+                label = f"{number} at night" if night else str(number)
+                shown = killer.removeprefix("tests/").replace("|", "\\|")
+                _say(f"| {label} | `{mutant.file}` | {mutant.breaks} | {shown} | {seconds:.0f} |")
+        for night in (False, True):
+            tests = list({each: None for by_night, each in killers if by_night is night and "::" in each})
+            if tests and (failing := first_failing(folder, tests, night=night)) != SURVIVED:
+                _say(f"\nWithout any defect, this test fails too, so the table proves nothing: {failing}")
+                return 1
+    killed = sum("::" in killer for _, killer in killers)
+    _say(f"\n{killed} of {len(killers)} are killed, by tests that pass without the defect.")
+    return int(killed < len(killers))
+
+
+def copy_tree(folder: Path, rev: str | None) -> None:
+    """Put the tracked files into a folder.
+
+    :param rev: a commit; None for the files as they are in the checkout.
+    """
+    if rev is not None:
+        with tarfile.open(fileobj=io.BytesIO(_git("archive", rev))) as archive:
+            archive.extractall(folder, filter="data")
+        return
+    for name in _git("ls-files", "-z").decode().split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def tried(folder: Path, number: int, mutant: Mutant, night: bool) -> str:
+    """Return the test that notices a defect, or else what has become of it.
+
+    :param folder: with the tree.
+    """
+    path = folder / PACKAGE / mutant.file
+    source = path.read_text()
+    try:
+        path.write_text(mutant.applied_to(source))
+        # of its own, so that nobody takes the code that was compiled of another text for this one's
+        os.utime(path, (number, number))
+        command = [sys.executable, "-P", "-c", f"import {mutant.module} as module; print(module.__file__)"]
+        found = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True)
+        if found.returncode or found.stdout.split()[-1] != str(path):
+            return f"INVALID: {(found.stderr or found.stdout).strip().splitlines()[-1]}"
+        tests = [f"tests/{each}" if each.endswith(".py") else each for each in mutant.tests.split()]
+        return first_failing(folder, tests, night=night)
+    except (OSError, ValueError) as error:
+        return f"INVALID: {error}"
+    finally:
+        path.write_text(source)
+
+
+def first_failing(folder: Path, tests: list[str], *, night: bool) -> str:
+    """Return the first test that fails in a tree, or else how its tests have ended."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "" if night else "not at_night", *tests]
+    environment = _environment(folder) | ({"WEBCOLLECT_ALL_HISTORIES": "1"} if night else {})
+    # not into a pipe: servers that a failed test has left would hold it
+    log = folder / "pytest.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            process_group=0,
+        )
+        try:
+            process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            return f"INVALID: no end after {LONGEST:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    output = log.read_text(errors="replace")
+    if process.returncode == 0:
+        return SURVIVED
+    failed = FAILED.search(output)
+    if process.returncode == 1 and failed and "::" in failed[1]:
+        return failed[1]
+    said = failed[0] if failed else " ".join(output.splitlines()[-1:])
+    return f"INVALID: pytest ended with {process.returncode}: {said}"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return that of processes which import the package of a tree, whatever is installed."""
+    servers = {name: str(Path(os.environ[name]).absolute()) for name in SERVERS if name in os.environ}
+    return {**os.environ, **servers, "PYTHONPATH": str(folder), "AIRFLOW_HOME": str(folder / ".airflow")}
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())
