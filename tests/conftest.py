@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import os
 import random
 import shutil
@@ -78,8 +79,8 @@ def leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave cases to the night; keep a file's tests in one process, unless they are marked otherwise.
 
-    All that need a whole Airflow come first, in one process too: they take longest, and two Airflows at once
-    are too much for two cores.
+    What takes longest comes first: in one process all that need a whole Airflow, of which two would be too
+    much for two cores; in one other all that run DAGs, since the first run of a process takes five seconds.
     """
     samples = defaultdict(list)
     for item in items:
@@ -87,13 +88,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             samples[item.nodeid.partition("[")[0], marker.args[0]].append(item)
     for (test, count), cases in samples.items():
         leave_to_the_night(test, cases, count)
-    items.sort(key=lambda item: item.get_closest_marker("real_airflow") is None)
+    first: dict[str, list[pytest.Item]] = {"real_airflow": [], "DAG runs": []}
+    others = []
     for item in items:
         if item.get_closest_marker("xdist_group"):
+            others.append(item)
             continue
-        file = item.nodeid.partition("::")[0]
-        group = "real_airflow" if item.get_closest_marker("real_airflow") else file
+        group = item.nodeid.partition("::")[0]
+        if item.get_closest_marker("real_airflow"):
+            group = "real_airflow"
+        elif "airflow_database" in getattr(item, "fixturenames", ()):
+            group = "DAG runs"
         item.add_marker(pytest.mark.xdist_group(group))
+        first.get(group, others).append(item)
+    items[:] = [*itertools.chain(*first.values()), *others]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.hookimpl(tryfirst=True)  # before groups are made of files
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have one process start PostgreSQL."""
     for item in items:

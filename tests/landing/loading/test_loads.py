@@ -71,6 +71,7 @@ class TestTables:
         assert landing.load(in_duckdb, "merge", "url") == 0
         assert sorted(in_duckdb.rows("url", "n")) == latest(landing.source)
 
+    @pytest.mark.at_night
     def test_parts_that_others_have_rewritten_are_no_loss_if_they_were_loaded(
         self, tmp_path: Path, in_duckdb: Database
     ) -> None:
@@ -212,6 +213,7 @@ class TestAppend:
 
         assert sorted(in_duckdb.rows("n")) == sorted((row["n"],) for row in [*landing.source, *other.source])
 
+    @pytest.mark.at_night
     def test_a_table_that_was_dropped_is_loaded_again(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 7))
         landing.load(in_duckdb)
@@ -220,6 +222,7 @@ class TestAppend:
         assert landing.load(in_duckdb) == 2
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
+    @pytest.mark.at_night
     def test_after_merges_it_has_all_rows_again_and_none_that_they_have_kept(
         self, landing: Landing, in_duckdb: Database
     ) -> None:
@@ -365,6 +368,7 @@ class TestTypes:
             other.load(database)
         assert [int(price) for (price,) in database.rows("price_0")] == [5]
 
+    @POSTGRES_BY_DAY
     def test_landings_with_the_same_types_share_a_table(
         self, landing: Landing, database: Database, tmp_path: Path
     ) -> None:
@@ -448,6 +452,7 @@ class TestSnapshots:
         assert self.validity(in_duckdb) == rows
         assert landing.load(in_duckdb, "scd2") == 0
 
+    @pytest.mark.at_night
     def test_an_incremental_landing_is_none(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(product(0))
         landing.load(in_duckdb, "scd2")
