@@ -120,6 +120,16 @@ class TestBothTriggers:
         assert began <= arguments["began"] <= time.time()
         assert type(make(running))(**arguments).began == arguments["began"]
 
+    async def test_the_time_before_a_restart_of_the_triggerer_counts(
+        self, make: Callable[..., Trigger], running: dict[str, Any]
+    ) -> None:
+        _, arguments = make(running).serialize()
+        again = type(make(running))(**arguments | {"began": time.time() - 3600, "timeout": 3599.0})
+
+        event = await asyncio.wait_for(outcome(again), PATIENCE)
+
+        assert event["outcome"] == "timeout"
+
     async def test_the_end_of_a_run_is_its_one_event(
         self, make: Callable[..., Trigger], running: dict[str, Any], sandbox: Sandbox
     ) -> None:
