@@ -41,6 +41,9 @@ ALL_HISTORIES = os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1"
 #: What the sample is drawn with: ``make test SEED=7`` draws another.
 SEED = os.environ.get("WEBCOLLECT_SEED", "1")
 
+#: The fixtures of tests that run DAGs, or load into warehouses.
+RUNS_AND_LOADS = {"airflow_database", "database", "in_duckdb", "postgresql"}
+
 #: A filesystem in memory, which Linux has; and the bytes that must be free in it.
 MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 * 1024**3
 
@@ -63,7 +66,6 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.freeze()
         gc.enable()
 
 
@@ -80,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave cases to the night; keep a file's tests in one process, unless they are marked otherwise.
 
     What takes longest comes first: in one process all that need a whole Airflow, of which two would be too
-    much for two cores; in one other all that run DAGs, since the first run of a process takes five seconds.
+    much for two cores; in one other all that run DAGs or load into warehouses, since the first DAG run of a
+    process takes five seconds, and the first load four.
     """
     samples = defaultdict(list)
     for item in items:
@@ -88,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             samples[item.nodeid.partition("[")[0], marker.args[0]].append(item)
     for (test, count), cases in samples.items():
         leave_to_the_night(test, cases, count)
-    first: dict[str, list[pytest.Item]] = {"real_airflow": [], "DAG runs": []}
+    first: dict[str, list[pytest.Item]] = {"real_airflow": [], "runs and loads": []}
     others = []
     for item in items:
         if item.get_closest_marker("xdist_group"):
@@ -97,8 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = item.nodeid.partition("::")[0]
         if item.get_closest_marker("real_airflow"):
             group = "real_airflow"
-        elif "airflow_database" in getattr(item, "fixturenames", ()):
-            group = "DAG runs"
+        elif not RUNS_AND_LOADS.isdisjoint(getattr(item, "fixturenames", ())):
+            group = "runs and loads"
         item.add_marker(pytest.mark.xdist_group(group))
         first.get(group, others).append(item)
     items[:] = [*itertools.chain(*first.values()), *others]

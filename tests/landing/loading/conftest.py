@@ -12,16 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.hookimpl(tryfirst=True)  # before groups are made of files
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process start PostgreSQL."""
-    for item in items:
-        if "postgresql" in getattr(item, "fixturenames", ()) or "database" in getattr(
-            item, "fixturenames", ()
-        ):
-            item.add_marker(pytest.mark.xdist_group("postgresql"))
-
-
 @pytest.fixture
 def in_duckdb(tmp_path: Path) -> Database:
     """A DuckDB file."""
