@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("long_reads")
 EVERY = range(3000)
-HISTORIES = EVERY if ALL_HISTORIES else random.Random(SEED).sample(EVERY, 8)
+HISTORIES = EVERY if ALL_HISTORIES else random.Random(SEED).sample(EVERY, 40)
 #: The number of histories in which a harm must be found once a safeguard is left out.
 HARMED = 300
 CHECKS = make_checks({"columns": {"ok": {"filled": 1}}}, make_format())

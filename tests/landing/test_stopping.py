@@ -90,7 +90,6 @@ def committed_and_recorded(folder: Folder) -> tuple[bytes | None, Progress | Non
     )
 
 
-@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "before", [nothing, a_commit, a_landing_that_was_killed, a_commit_that_is_not_reported]
 )
