@@ -87,6 +87,7 @@ print("app", hook.deprecate_data_app("demo/price-watch").app_name)
 """
 
 
+@pytest.mark.at_night
 def test_the_printed_variable_is_a_connection_to_the_printed_tasks(
     start: Callable[..., Running], tmp_path: Path
 ) -> None:
