@@ -8,6 +8,8 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from demo.airflow_api import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -26,7 +28,6 @@ _FLAGS = (
     "--disable-sync",
 )
 HOOK_NAME = "Web Data Collection"
-TIMEOUT_SECONDS = 300.0
 
 
 def find_browser() -> str | None:
@@ -55,7 +56,7 @@ def open_page(browser: str, width: int = 1200, height: int = 1000) -> Iterator[P
             reduced_motion="reduce",
         )
         try:
-            context.set_default_timeout(TIMEOUT_SECONDS * 1000)
+            context.set_default_timeout(PATIENCE_SECONDS * 1000)
             yield context.new_page()
         finally:
             context.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_webcollect.landing.reader import read_landing
 from demo.airflow_api import FINAL_RUN_STATES
 from demo.landing import prove
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from demo.airflow_api import TaskInstance
     from tests.system.cluster import Cluster
     from tests.system.conftest import Service
-
-#: How long anything may take on a machine with other load, in seconds.
-PATIENCE = 300.0
 
 
 class Runs:

@@ -15,10 +15,10 @@ from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.reader import read_landing
 from demo.airflow_api import FINAL_RUN_STATES
+from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder
 from tests.system.cluster import WORKERS
 from tests.system.conftest import S3, Service
-from tests.system.runs import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

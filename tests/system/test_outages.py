@@ -17,7 +17,8 @@ import requests
 from airflow_provider_webcollect.sandbox import demo
 from demo.ports import free_port
 from demo.processes import Processes
-from tests.system.runs import PATIENCE, Runs
+from tests.interruption import PATIENCE
+from tests.system.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
