@@ -70,7 +70,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
-    """Mark all cases but so many, which are drawn with SEED."""
+    """Mark all cases but ``count`` of them, which are drawn with SEED."""
     kept = random.Random(f"{SEED} {name}").sample(cases, min(count, len(cases)))
     for case in cases:
         if case not in kept:

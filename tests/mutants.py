@@ -120,7 +120,7 @@ MUTANTS = (
            "the export is not marked while rows are quarantined", "landing/test_review.py"),
     Mutant("landing/manifest.py", "apart = sum(each.rows for each in self.set_apart if not each.is_earlier)",
            "apart = sum(each.rows for each in self.set_apart)",
-           "rows that were set apart before the source began anew do not count as its rows",
+           "rows that were set apart before the source was reset do not count as its rows",
            "landing/test_review.py"),
     Mutant("landing/review.py", "if (copied.bytes, copied.sha256) != (part.bytes, part.sha256):",
            "if copied.bytes != part.bytes:",
