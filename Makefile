@@ -253,7 +253,7 @@ endef
 
 # uv takes seconds where pip takes a minute. Where it cannot be had or cannot reach the index, pip does the work.
 define install
-	@echo 'Installing Airflow and $(shell grep -c == $(1)) other packages into $(@D): about a minute with uv, several with pip'
+	@echo 'Installing Airflow and $(shell grep -c == $(1)) other packages into $(@D): about a minute, longer without uv'
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python \
