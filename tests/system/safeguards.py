@@ -53,7 +53,7 @@ class Safeguard:
 
 SAFEGUARDS = {
     "single-flight": Safeguard(
-        "test_24_tasks_on_both_workers_share_one_token",
+        "test_24_tasks_on_both_workers_share_one_token[revoke]",
         (
             Edit(
                 "service/tokens/claim.py",
