@@ -204,6 +204,7 @@ def test_the_wheel_holds_the_package_alone(tmp_path: Path, monkeypatch: pytest.M
     assert [name for name in names if name.endswith(".pyc")] == []
 
 
+@pytest.mark.at_night
 def test_the_source_distribution_can_be_tested_and_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

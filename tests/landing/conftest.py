@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import hashlib
 import json
 import re
@@ -65,14 +64,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 kinds[re.sub(own_id, "", item.nodeid, count=1)].append(item)
     for case, each in kinds.items():
         leave_to_the_night(case, each, 1)
-
-
-@pytest.fixture(autouse=True)
-def only_new_garbage() -> Iterator[None]:
-    """Leave what a process has loaded out of a test's garbage collections: they take half a second else."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

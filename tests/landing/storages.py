@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: The well-known account of Azurite.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-#: Starts Azurite, whose script is the first argument. After ten minutes it would delete what is not used any more,
-#: one piece at a time, and answer nobody for minutes meanwhile.
+#: Starts Azurite, whose script is the first argument. After ten minutes it would delete what is not used any
+#: more, one piece at a time, and answer nobody for minutes meanwhile.
 NEVER_CLEANING = """
 const script = process.argv[1];
 const longest = 2 ** 31 - 1;
