@@ -131,6 +131,7 @@ def log_of(table: Table) -> dict[str, Any]:
 
 
 class TestRows:
+    @pytest.mark.by_day(1)
     def test_each_reader_finds_every_row_once(self, storage: Storage) -> None:
         table = Table(storage.fs, storage.new_folder())
         for run, count in enumerate([12, 12, 30]):

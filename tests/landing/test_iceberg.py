@@ -213,6 +213,7 @@ def test_leftovers_go(table: IcebergTable) -> None:
     assert numbers(table) == list(range(5))
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("mark", [None, lambda: None], ids=["lands", "marks"])
 def test_of_two_attempts_of_a_run_that_commit_at_once_one_counts(
     tmp_path: Path, mark: Callable[[], None] | None
@@ -264,6 +265,7 @@ class TestGlue:
         assert table.rows() == [{"n": str(number)} for number in range(20)]
         table.landed().verify()
 
+    @pytest.mark.at_night
     def test_who_may_not_read_it_is_told_so(
         self, table: IcebergTable, storage_of: Callable[[str], Storage]
     ) -> None:

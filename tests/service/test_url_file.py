@@ -116,6 +116,7 @@ def test_urls_come_from_anywhere(
     assert file.name in {"urls.txt", "urls.gz"}
 
 
+@pytest.mark.by_day(3)
 def test_a_retry_sends_the_whole_file_again(
     client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_storage_in_trouble_is_no_wrong_argument_and_a_retry_may_help(
     assert sandbox.control.task(demo.TASK_ID)["urls"] == []
 
 
+@pytest.mark.by_day(3)
 def test_neither_a_bom_nor_blank_lines_at_the_end_are_sent(
     client: Client, sandbox: Sandbox, path: Path, source: Callable[[Path], Any]
 ) -> None:
@@ -325,6 +327,7 @@ def test_a_file_that_cannot_be_read_twice_is_refused() -> None:
         url_file(pipe)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("rest", [b"", b"\n\n"])
 @pytest.mark.parametrize(
     "change", [TEXT + b"https://late.example\n", TEXT + b"\n" * 600_000 + b"x", TEXT[:-5], b""]

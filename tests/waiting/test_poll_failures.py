@@ -357,6 +357,7 @@ class TestRefusals:
             assert first >= 2
             assert second >= 4
 
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
     @simulated
     async def test_one_of_the_connection_ends_all_waits(self, kind: type[Exception]) -> None:
@@ -371,6 +372,7 @@ class TestRefusals:
             assert {type(error) for error in waits.ended.values()} == {kind}
             assert len(service.queries) - sent_before <= 6
 
+    @pytest.mark.by_day(1)
     @pytest.mark.parametrize("kind", CONNECTION_REFUSALS)
     @simulated
     async def test_many_at_the_same_time_are_one(self, kind: type[Exception]) -> None:

@@ -87,6 +87,7 @@ class TestTables:
             landing.load(Database("duckdb", str(tmp_path / "other.duckdb")))
 
 
+@pytest.mark.at_night
 def test_landings_of_one_name_at_two_places_leave_each_other_s_rows(
     tmp_path: Path, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +144,8 @@ class TestEveryDatabase:
     @pytest.mark.parametrize(
         ("database", "disposition", "key"),
         [
-            ("duckdb", "append", None),
             ("postgres", "merge", "url"),
+            pytest.param("duckdb", "append", None, marks=pytest.mark.at_night),
             pytest.param("duckdb", "merge", "url", marks=pytest.mark.at_night),
             pytest.param("postgres", "append", None, marks=pytest.mark.at_night),
         ],
@@ -320,7 +321,8 @@ class TestTypes:
     def land_again(self, landing: Landing, prices: list[str], kinds: Sequence[str | None]) -> None:
         self.land(landing, prices, kinds, mode="full", if_exists="overwrite")
 
-    @pytest.mark.parametrize("first", ["append", pytest.param("replace", marks=pytest.mark.at_night)])
+    @pytest.mark.at_night
+    @pytest.mark.parametrize("first", ["append", "replace"])
     def test_values_are_not_cut_to_the_type_that_the_table_has(
         self, landing: Landing, in_duckdb: Database, first: str
     ) -> None:
@@ -392,6 +394,7 @@ class TestTypes:
         first, second = database.rows()
         assert first == second
 
+    @pytest.mark.at_night
     def test_a_type_that_holds_all_values_takes_them(self, landing: Landing, in_duckdb: Database) -> None:
         cases = [
             (None, "decimal(12,2)", "7.49"),
