@@ -6,6 +6,7 @@ the same Airflow as the one it was imported in; in any other, the command itself
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -18,6 +19,8 @@ import sys
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import httpx
 
 from tests.interruption import until
 
@@ -129,12 +132,21 @@ def serve(command: str, path: Path) -> None:
 
 
 def _import(names: list[str]) -> None:
-    """Import what a command has imported, for those to come."""
+    """Import what a command has imported, and make what that makes once, for those to come."""
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     if "sqlalchemy.orm" in sys.modules:
         sys.modules["sqlalchemy.orm"].configure_mappers()
+    if "airflow.api_fastapi.execution_api.app" in names:
+        asyncio.run(_use_execution_api())
+
+
+async def _use_execution_api() -> None:
+    """Make what the tasks of a DAG run ask, of which the first request makes most: it takes seconds."""
+    server = importlib.import_module("airflow.sdk.execution_time.supervisor").in_process_api_server()
+    async with httpx.AsyncClient(transport=server.atransport) as client:
+        (await client.get("http://in-process.invalid/health")).raise_for_status()
 
 
 def _is_in(module: Any, folders: tuple[str, ...]) -> bool:
