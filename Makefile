@@ -50,6 +50,8 @@ test test-night mutants coverage: export WEBCOLLECT_WAREHOUSES = $(dir $(WAREHOU
 test test-night mutants coverage: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
 test-night: export WEBCOLLECT_ALL_HISTORIES = 1
 test-night: BY_DAY =
+# One test may be thousands of histories.
+test-night: PYTEST_ARGS += --timeout 3600
 test: ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
 test-night: ## all of it: each interleaving, history and kill of which `make test` has a sample, and what explores
 test test-night: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS)

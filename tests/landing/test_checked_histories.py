@@ -139,7 +139,6 @@ def happen(tmp_path: Path, seeds: Iterable[int]) -> None:
         CheckedHistory(folder, chance, on_reset, on_failed_checks=on_failed_checks, longest=30).happen()
 
 
-@pytest.mark.timeout(1800)
 def test_every_row_is_landed_quarantined_or_discarded_once(tmp_path: Path) -> None:
     happen(tmp_path, HISTORIES)
 

@@ -31,7 +31,7 @@ from tests.landing.pages import PAGE, Rows, job
 from tests.landing.storages import local
 from tests.landing.tables import Table, same
 
-pytestmark = [pytest.mark.at_night, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.at_night
 
 #: Rows that have landed, two pages by each of three runs.
 OLD = 6 * PAGE

@@ -558,7 +558,6 @@ def lander() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.webcollect_sandbox(enforce_limits=False)
 @pytest.mark.at_night
-@pytest.mark.timeout(1800)
 def test_every_row_is_in_the_table_once_after_a_kill_at_each_single_operation(
     lander: subprocess.Popen[str], sandbox: Sandbox, storage_of: Callable[[str], Storage]
 ) -> None:

@@ -42,7 +42,7 @@ def histories(tmp_path: Path, seeds: Iterable[int], **options: Any) -> Iterator[
         yield History(Folder(storage.fs, storage.new_folder()), chance, on_reset, **options)
 
 
-pytestmark = [pytest.mark.usefixtures("long_reads"), pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.usefixtures("long_reads")
 
 
 def test_every_row_is_landed_once_and_every_part_is_reported_by_one_run(tmp_path: Path) -> None:

@@ -60,7 +60,6 @@ if ALL_HISTORIES:
 @pytest.mark.by_day(16)
 @pytest.mark.parametrize(("storage", "state"), PLACES, indirect=["storage"])
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-@pytest.mark.timeout(1800)
 def test_two_landings_that_meet_do_each_other_no_harm(
     request: pytest.FixtureRequest,
     storage: Storage,

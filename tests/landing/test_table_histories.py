@@ -34,7 +34,7 @@ UNREPORTED = [4, 9]
 #: The number of histories that are tried if these do none any more, as a landing's operations are others.
 HARMED = 400
 
-pytestmark = [pytest.mark.usefixtures("long_reads"), pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.usefixtures("long_reads")
 
 
 class TableHistory(History):

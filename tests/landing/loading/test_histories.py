@@ -26,7 +26,7 @@ from tests.landing.loading.loader import FAILED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.at_night, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.at_night
 HISTORIES, LONGEST = 50, 8
 #: More than the statements and commits of most loads.
 STATEMENTS = 60

@@ -31,7 +31,6 @@ def test_processes_of_a_host_renew_an_expired_token_once(sandbox: Sandbox, tmp_p
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-@pytest.mark.timeout(ROUNDS * 300)
 def test_two_hosts_renew_a_token_that_the_service_has_dropped_once(sandbox: Sandbox, tmp_path: Path) -> None:
     store_expired(sandbox, tmp_path / "token")
     with Fleet(sandbox, tmp_path / "token", size=SIZE) as fleet:
