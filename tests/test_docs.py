@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import runpy
 from pathlib import Path
@@ -213,12 +214,19 @@ def run_by_day(selected: str) -> bool:
     file, _, word = selected.partition(" -k ")
     if file.startswith("tests/system"):
         return False
-    return any(word in name for name in names_by_day(ast.parse((ROOT / file).read_text())))
+    return any(word in name for name in kept_by_day(file))
+
+
+@functools.cache
+def kept_by_day(file: str) -> list[str]:
+    """Return the names of the tests of a file that `make test` runs."""
+    return list(names_by_day(ast.parse((ROOT / file).read_text())))
 
 
 def names_by_day(node: ast.AST) -> Iterator[str]:
     """Yield the name of each test of a module or class that is not left to the night."""
-    marks = [each.value for each in getattr(node, "body", []) if ast.unparse(each).startswith("pytestmark")]
+    assigned = [each for each in getattr(node, "body", []) if isinstance(each, ast.Assign)]
+    marks = [each.value for each in assigned if ast.unparse(each.targets[0]) == "pytestmark"]
     marks = [each for mark in marks for each in getattr(mark, "elts", [mark])]
     if any(
         ast.unparse(each) == "pytest.mark.at_night" for each in marks + getattr(node, "decorator_list", [])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import airflow
 import jsonschema
+import pytest
 import yaml
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
@@ -53,6 +54,8 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
     assert len(ours & offered) >= 9
 
 
+# Airflow itself asks the older of its two managers
+@pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
 def test_airflow_knows_the_connection_type_and_its_hook() -> None:
     from airflow.models import Connection
     from airflow.providers_manager import ProvidersManager
