@@ -23,17 +23,16 @@ from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.settings import Credentials, Retries, Settings
 from airflow_provider_webcollect.service.tokens import renewal
 from airflow_provider_webcollect.service.tokens.store import MemoryTokenStore
-from tests.contract.client_requests import RequestContract
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.pauses import Stop
+    from tests.contract.client_requests import RequestContract
     from tests.landing.storages import Storage
     from tests.postgresql import PostgreSQL
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin", "tests.budget"]
 
-CONTRACT = RequestContract()
 #: Tries as in production, with short waits.
 RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
 #: Whether all histories and interleavings are tried (``make nightly``); if not, a sample of them.
@@ -142,9 +141,20 @@ def postgresql() -> Iterator[PostgreSQL]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def contract() -> RequestContract:
+    """Holds requests to the contract; it takes a second to be read."""
+    from tests.contract.client_requests import RequestContract
+
+    return RequestContract()
+
+
 @pytest.fixture
 def sandbox(
-    webcollect_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    webcollect_sandbox: Sandbox,
+    contract: RequestContract,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Sandbox]:
     """A sandbox; all that the provider's client sends it in the test must keep the contract.
 
@@ -162,13 +172,13 @@ def sandbox(
     forget = Control.clear_requests
 
     def check_and_forget(control: Control) -> None:
-        CONTRACT.check(control.requests())
+        contract.check(control.requests())
         forget(control)
 
     # what a test clears from the log would otherwise go unchecked
     monkeypatch.setattr(Control, "clear_requests", check_and_forget)
     yield webcollect_sandbox
-    CONTRACT.check(webcollect_sandbox.control.requests())
+    contract.check(webcollect_sandbox.control.requests())
 
 
 @pytest.fixture

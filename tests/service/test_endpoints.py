@@ -12,7 +12,6 @@ from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service import endpoints, errors
 from airflow_provider_webcollect.service.settings import Credentials
 from airflow_provider_webcollect.service.url_file import url_list
-from tests.conftest import CONTRACT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.sandbox import Sandbox
     from airflow_provider_webcollect.service.client import Client
     from airflow_provider_webcollect.service.endpoints import Call
+    from tests.contract.client_requests import RequestContract
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -79,11 +79,13 @@ def one_call_of_each(sandbox: Sandbox) -> list[Call[Any]]:
     ]
 
 
-def test_all_twenty_are_sent_as_the_contract_says(client: Client, sandbox: Sandbox) -> None:
+def test_all_twenty_are_sent_as_the_contract_says(
+    client: Client, sandbox: Sandbox, contract: RequestContract
+) -> None:
     for call in one_call_of_each(sandbox):
         client.send(call)
 
-    seen = CONTRACT.check(sandbox.control.requests())
+    seen = contract.check(sandbox.control.requests())
     assert set(seen) == {endpoint.name for endpoint in endpoints.ENDPOINTS}
     assert len(seen) == 20
 
