@@ -46,8 +46,8 @@ def main(wheels: Path) -> None:
             "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
             "HOME": home,
             "PATH": os.pathsep.join((f"{sys.base_prefix}/bin", os.environ["PATH"])),
-            # Python compiles what is imported; pip would compile all
-            "PIP_NO_COMPILE": "1",
+            # Python compiles what is imported, pip all: what tells it not to is a value that is false
+            "PIP_NO_COMPILE": "0",
             "PIP_FIND_LINKS": " ".join((str(wheels.resolve()), os.environ.get("PIP_FIND_LINKS", ""))),
         }
         os.chdir(home)
