@@ -190,6 +190,14 @@ class AirflowApi:
         self.wait_for(is_over, timeout, f"run {run_id} of {dag_id} to be over")
         return self.run_state(dag_id, run_id)
 
+    def clear(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
+        """Have all tasks of a run begin once more, or those that have failed or could not run for that."""
+        self._api(
+            "POST",
+            f"dags/{dag_id}/clearTaskInstances",
+            json={"dry_run": False, "dag_run_id": run_id, "only_failed": only_failed, "only_running": False},
+        )
+
     def wait_for(self, condition: Callable[[], bool], timeout: float, what: str) -> None:
         """Wait until the condition is true.
 

@@ -194,11 +194,7 @@ def test_a_task_that_is_cleared_while_it_waits_sends_nothing_again(
     run = Asking(airflow, "asks_about_copies", tasks=tasks)
     run.question(0)
     run.question(1)
-    airflow._api(
-        "POST",
-        f"dags/{run.dag_id}/clearTaskInstances",
-        json={"dry_run": False, "dag_run_id": run.run_id, "only_failed": False, "only_running": False},
-    )
+    airflow.clear(run.dag_id, run.run_id)
 
     def is_second_try() -> bool:
         return all(found.try_number == 2 for found in airflow.task_instances(run.dag_id, run.run_id))

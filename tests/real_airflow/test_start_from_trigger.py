@@ -280,11 +280,7 @@ class TestActingOnADeferredWait:
         run.airflow.wait_for(nobody_asks, PATIENCE, "the polls to end")
 
     def test_clearing_it_begins_it_again(self, run: Run, sandbox: Sandbox) -> None:
-        run.airflow._api(
-            "POST",
-            f"dags/{run.dag_id}/clearTaskInstances",
-            json={"dry_run": False, "dag_run_id": run.run_id, "only_failed": False},
-        )
+        run.airflow.clear(run.dag_id, run.run_id)
         run.airflow.wait_for(
             lambda: all(task.try_number == 2 for task in run.instances().values()), PATIENCE, "the next try"
         )

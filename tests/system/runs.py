@@ -60,6 +60,12 @@ class Runs:
         self.wait_for(lambda: self.outcomes() <= FINAL_RUN_STATES, "all runs to be over")
         return self.outcomes()
 
+    def clear_failed(self) -> None:
+        """Have the tasks that have failed begin once more."""
+        for run in self._runs:
+            if self.cluster.run_state(*run) == "failed":
+                self.cluster.clear(*run, only_failed=True)
+
     def failures(self) -> dict[str, str | None]:
         """Return the error of each failed attempt; None if Airflow ended it."""
         return {

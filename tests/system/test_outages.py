@@ -38,11 +38,12 @@ ABOUT_SERVICE = (
     r"Check the connection's host, the network|Check the network, or raise"
     r"|HTTP 429 TooManyRequests: At most 20 requests per 1 s"
 )
-#: What it must say if the cause is a credential that was replaced, or PostgreSQL's restart before that: a
-#: renewal that it has cut off is waited for, and Airflow finds no connection while its database is away.
+#: What it must say if the cause is a credential that was refused or replaced, or PostgreSQL's restart before
+#: that: a renewal that it has cut off is waited for, and Airflow finds no connection while its database is
+#: away.
 ABOUT_CREDENTIAL = (
     r"the connection has (changed since it was read, and|a new credential, which)"
-    r"|no token for \d+ s|The conn_id `revoked` isn't defined"
+    r"|the refresh token was refused|no token for \d+ s|The conn_id `revoked` isn't defined"
 )
 SECRET = re.compile(rb"sandbox-(access|refresh)-")
 
@@ -84,14 +85,19 @@ class Work(Runs):
         """Return whether all waits are deferred."""
         return self.states(WAITS, STARTS) == {"deferred": 18}
 
-    def finish(self) -> None:
-        """Have tokens renewed and the collection tasks end, and check that all work ends right."""
+    def finish(self, *, is_cleared: bool = False) -> None:
+        """Have tokens renewed and the collection tasks end, and check that all work ends right.
+
+        :param is_cleared: whether a person clears the tasks that have failed for good.
+        """
         assert self.states(WAITS, STARTS)["success"] == 0
         # at full speed, the landings of two workers would leave calls no room under the service's rate limit
         self._control.configure(latency=0.2)
         self._control.clear_faults()
         self._control.expire_tokens()
         self._control.advance(RUN_SECONDS)
+        if self.wait() != {"success"} and is_cleared:
+            self.clear_failed()
         assert self.wait() == {"success"}
         # whatever became of the answer to the start
         assert {len(self._control.task(task_id)["runs"]) for task_id in self._started} == {1}
@@ -191,7 +197,8 @@ def test_postgresql_is_restarted_and_then_the_token_is_revoked_and_replaced(
     record = requests.post(f"{service.url}{TOKEN}", json=grant, timeout=PATIENCE).json()["data"]
     extra = json.dumps({"refresh_token": record["refresh_token"]})
     cluster.update_connection(service.conn_id, "webcollect", extra=extra)
-    work.finish()
+    # on a busy machine a task may meet the refusal before the connection has changed, which is final
+    work.finish(is_cleared=True)
     assert service.answers(TOKEN)[400] == 1
     after = {name: error for name, error in work.failures().items() if name not in before}
     seen(f"{len(before)} attempts failed; then {said(after, ABOUT_CREDENTIAL)}; started again: {restarts()}")
