@@ -119,8 +119,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def only_new_garbage() -> None:
-    """Leave what a process has loaded out of garbage collections, which take half a second else."""
+    """Leave what is loaded out of garbage collections until the end, which take half a second else."""
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let pytest's last collections find all garbage, and the errors that nobody could raise."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +153,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def contract() -> RequestContract:
-    """Holds requests to the contract; it takes a second to be read."""
+    """Holds requests to the contract, which is read where there are some."""
     from tests.contract.client_requests import RequestContract
 
     return RequestContract()
