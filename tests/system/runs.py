@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -60,9 +61,16 @@ class Runs:
         self.wait_for(lambda: self.outcomes() <= FINAL_RUN_STATES, "all runs to be over")
         return self.outcomes()
 
-    def clear_failed(self) -> None:
-        """Have the tasks that have failed begin once more."""
+    def clear_failed(self, error: str) -> None:
+        """Have the tasks that have failed begin once more, as a person does who has mended the cause.
+
+        :param error: a regular expression: what the last attempt of each must have said.
+        """
         for run in self._runs:
+            for task in self.cluster.task_instances(*run):
+                if task.state == "failed":
+                    said = self.cluster.error(*run, task.task_id, task.try_number)
+                    assert re.search(error, said or ""), f"{run} {task.name}: {said}"
             if self.cluster.run_state(*run) == "failed":
                 self.cluster.clear(*run, only_failed=True)
 

@@ -85,10 +85,10 @@ class Work(Runs):
         """Return whether all waits are deferred."""
         return self.states(WAITS, STARTS) == {"deferred": 18}
 
-    def finish(self, *, is_cleared: bool = False) -> None:
+    def finish(self, *, cleared: str | None = None) -> None:
         """Have tokens renewed and the collection tasks end, and check that all work ends right.
 
-        :param is_cleared: whether a person clears the tasks that have failed for good.
+        :param cleared: the error of tasks that may fail for good, and that a person then clears.
         """
         assert self.states(WAITS, STARTS)["success"] == 0
         # at full speed, the landings of two workers would leave calls no room under the service's rate limit
@@ -96,8 +96,8 @@ class Work(Runs):
         self._control.clear_faults()
         self._control.expire_tokens()
         self._control.advance(RUN_SECONDS)
-        if self.wait() != {"success"} and is_cleared:
-            self.clear_failed()
+        if self.wait() != {"success"} and cleared:
+            self.clear_failed(cleared)
         assert self.wait() == {"success"}
         # whatever became of the answer to the start
         assert {len(self._control.task(task_id)["runs"]) for task_id in self._started} == {1}
@@ -198,7 +198,7 @@ def test_postgresql_is_restarted_and_then_the_token_is_revoked_and_replaced(
     extra = json.dumps({"refresh_token": record["refresh_token"]})
     cluster.update_connection(service.conn_id, "webcollect", extra=extra)
     # on a busy machine a task may meet the refusal before the connection has changed, which is final
-    work.finish(is_cleared=True)
+    work.finish(cleared="the refresh token was refused")
     assert service.answers(TOKEN)[400] == 1
     after = {name: error for name, error in work.failures().items() if name not in before}
     seen(f"{len(before)} attempts failed; then {said(after, ABOUT_CREDENTIAL)}; started again: {restarts()}")
