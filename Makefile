@@ -27,7 +27,7 @@ CHROMIUM := .cache/chromium/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui pictures test test-night mutants test-2.11 test-slice test-system test-safeguards coverage lint format docs docs-test
+.PHONY: help demo ui pictures test test-night mutants test-2.11 test-system test-safeguards coverage lint format docs docs-test
 .PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
 .PHONY: bench-waiting bench-airflow bench-landing bench-tables bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
@@ -75,10 +75,7 @@ test-2.11: SUITE = tests/airflow tests/real_airflow tests/test_packaging.py \
 test-2.11: $(READY_2_11) ## the tests of what knows Airflow, on Airflow 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
-test-slice test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
-test-slice: $(READY) $(SERVERS) ## three of these scenarios: a killed worker, a killed triggerer, a dropped token
-	.venv/bin/python -m pytest tests/system -m system_slice
-
+test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
 test-system: $(READY) $(SERVERS) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
 	.venv/bin/python -m pytest tests/system
 

@@ -9,8 +9,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.manifest import MANIFEST, PROGRESS
 from airflow_provider_webcollect.landing.reader import read_landing
@@ -180,24 +178,15 @@ def test_200_tasks_are_started_waited_for_landed_and_marked(
     )
 
 
-@pytest.mark.parametrize(
-    ("kills", "rows"),
-    [pytest.param(1, 12_000, id="one", marks=pytest.mark.system_slice), pytest.param(3, 30_000, id="three")],
-)
-def test_workers_are_killed_while_they_land(
-    kills: int,
-    rows: int,
-    cluster: Cluster,
-    start_service: Callable[..., Service],
-    s3: S3,
-    seen: Callable[[str], None],
+def test_workers_are_killed_three_times_while_they_land(
+    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
 ) -> None:
     chance = random.Random(SEED)
-    landings = make_sources(start_service(f"killed_{kills}", latency=0.5), s3, rows)
+    landings = make_sources(start_service("killed", latency=0.5), s3, 30_000)
     control = landings.service.control
     run = SourcesRun(cluster, landings)
     worker, since, killed = chance.choice(WORKERS), 0.0, []
-    for _ in range(kills):
+    for _ in range(3):
         run.wait_until_copying(worker, since, chance.randint(1, 6))
         cluster.kill(worker)
         try:

@@ -46,7 +46,7 @@ def renewals(service: Service) -> int:
     return answers.get(200, 0)
 
 
-@pytest.mark.parametrize("reuse", ["refuse", pytest.param("revoke", marks=pytest.mark.system_slice)])
+@pytest.mark.parametrize("reuse", ["refuse", "revoke"])
 def test_24_tasks_on_both_workers_share_one_token(
     reuse: str, cluster: Cluster, start_service: Callable[..., Service], seen: Callable[[str], None]
 ) -> None:

@@ -6,8 +6,6 @@ import datetime
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from airflow_provider_webcollect.sandbox import demo
 from tests.system.conftest import Service
 
@@ -20,6 +18,7 @@ STATUS = "/cloudextraction/statuses/v2"
 DEFERRED, ZERO_SLOT = "waits_deferrable", "waits_start_from_trigger"
 #: Waits of one DAG run. The first half of the DAG runs ends before the others.
 PER_RUN = 20
+DAG_RUNS = [DEFERRED, ZERO_SLOT] * 15
 POLL_INTERVAL, BATCH = 10.0, 100
 #: Seconds for which the queries are counted.
 COUNTED = 20.0
@@ -53,27 +52,15 @@ def fewest_queries(cluster: Cluster) -> int:
     return sum(-(-waits // BATCH) for (waits,) in rows)
 
 
-@pytest.mark.parametrize(
-    "dag_ids",
-    [
-        pytest.param([DEFERRED, *[ZERO_SLOT] * 3], id="80", marks=pytest.mark.system_slice),
-        pytest.param([DEFERRED, ZERO_SLOT] * 15, id="600"),
-    ],
-)
-def test_waits_while_a_triggerer_is_killed(
-    dag_ids: list[str],
-    cluster: Cluster,
-    start_service: Callable[..., Service],
-    seen: Callable[[str], None],
+def test_600_waits_while_a_triggerer_is_killed(
+    cluster: Cluster, start_service: Callable[..., Service], seen: Callable[[str], None]
 ) -> None:
     # a token that outlasts the advances: the triggerer would be killed while it renews another
-    service = start_service(
-        f"waits_{len(dag_ids)}", {"access_token": demo.ACCESS_TOKEN}, token_lifetime=100 * LONG
-    )
+    service = start_service("waits", {"access_token": demo.ACCESS_TOKEN}, token_lifetime=100 * LONG)
     begun = time.monotonic()
     early = {}
-    for number, dag_id in enumerate(dag_ids):
-        is_early = number < len(dag_ids) // 2
+    for number, dag_id in enumerate(DAG_RUNS):
+        is_early = number < len(DAG_RUNS) // 2
         ids = start_tasks(service, LONG if is_early else 10 * LONG)
         run_id = cluster.trigger(dag_id, {"conn_id": service.conn_id, "ids": ids})
         early[dag_id, run_id] = is_early
