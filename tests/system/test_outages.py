@@ -38,12 +38,13 @@ ABOUT_SERVICE = (
     r"Check the connection's host, the network|Check the network, or raise"
     r"|HTTP 429 TooManyRequests: At most 20 requests per 1 s"
 )
+REFUSED = "the refresh token was refused"
 #: What it must say if the cause is a credential that was refused or replaced, or PostgreSQL's restart before
 #: that: a renewal that it has cut off is waited for, and Airflow finds no connection while its database is
 #: away.
 ABOUT_CREDENTIAL = (
     r"the connection has (changed since it was read, and|a new credential, which)"
-    r"|the refresh token was refused|no token for \d+ s|The conn_id `revoked` isn't defined"
+    rf"|{REFUSED}|no token for \d+ s|The conn_id `revoked` isn't defined"
 )
 SECRET = re.compile(rb"sandbox-(access|refresh)-")
 
@@ -198,7 +199,7 @@ def test_postgresql_is_restarted_and_then_the_token_is_revoked_and_replaced(
     extra = json.dumps({"refresh_token": record["refresh_token"]})
     cluster.update_connection(service.conn_id, "webcollect", extra=extra)
     # on a busy machine a task may meet the refusal before the connection has changed, which is final
-    work.finish(cleared="the refresh token was refused")
+    work.finish(cleared=REFUSED)
     assert service.answers(TOKEN)[400] == 1
     after = {name: error for name, error in work.failures().items() if name not in before}
     seen(f"{len(before)} attempts failed; then {said(after, ABOUT_CREDENTIAL)}; started again: {restarts()}")
