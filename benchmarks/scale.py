@@ -2,7 +2,7 @@
 
 First counts what a start, a wait and a landing cost (benchmarks/counts.py). Then simulates days of collection
 tasks in virtual time: each is started, collects, is waited for in a triggerer, and lands; all behind a caller
-address share its rate limit. Times come from the other benchmarks (docs/reference/performance.md).
+address share its rate limit. Times come from the other benchmarks (RESULTS.md).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from benchmarks.counts import Costs, count
 from benchmarks.report import machine, table
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
-#: Requests per second that one address gets through (make bench-rate-limits, 10 processes), and the status
+#: Requests per second that one address gets through (rate_limits.py, 10 processes), and the status
 #: queries among them that a process sends at most.
 ADDRESS_RATE, STATUS_RATE = 17.5, 4.0
-#: Seconds until a page begins to arrive, and bytes per second landed on S3 (make bench-landing: JSON lines).
+#: Seconds until a page begins to arrive, and bytes per second landed on S3 (landing.py: JSON lines).
 LATENCY, SPEED = 0.05, 76e6
-#: Seconds of a slot for a task that does next to nothing: 500 in 95 s on 16 slots (make bench-airflow).
+#: Seconds of a slot for a task that does next to nothing: 500 in 95 s on 16 slots (airflow_waiting.py).
 PROCESS = 3.0
-#: Waits of one triggerer, tasks per status query and seconds between two polls (make bench-waiting).
+#: Waits of one triggerer, tasks per status query and seconds between two polls (waiting.py).
 WAITS, BATCH, POLL = 10_000, 100, 60
 #: Limits of a page: rows, bytes.
 PAGE_ROWS, PAGE_BYTES = 1000, 8_000_000

@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 import runpy
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from airflow_provider_webcollect.service import errors
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS
 from airflow_provider_webcollect.transfers import webcollect_to_object_storage as transfers
 from airflow_provider_webcollect.triggers import webcollect as triggers
+from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -253,10 +255,29 @@ def test_the_page_on_reliability_names_tests_and_targets_that_exist() -> None:
         file, _, word = each.partition(" -k ")
         assert (ROOT / file).exists(), each
         assert not word or re.search(rf"def test_\w*{word}", (ROOT / file).read_text()), each
-    targets = set(re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = set(re.findall(r"`make ([^`]*)`", page))
-    assert "bench-waiting" in commands
-    assert commands <= targets
+    assert "-C benchmarks waiting" in commands
+    assert commands <= targets("Makefile") | {
+        f"-C benchmarks {name}" for name in targets("benchmarks/Makefile")
+    }
+
+
+def targets(makefile: str) -> set[str]:
+    """Return the targets of a Makefile that make no file."""
+    return set(" ".join(re.findall(r"^\.PHONY: (.*)$", (ROOT / makefile).read_text(), re.MULTILINE)).split())
+
+
+def test_make_lists_at_most_twenty_targets_on_a_screen() -> None:
+    listed = subprocess.run(
+        ["make", "--silent"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
+    ).stdout.splitlines()
+    assert len(listed) <= 20
+    assert max(map(len, listed)) <= 80
+
+
+def test_contributing_has_every_target_also_those_that_make_does_not_list() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert {name for name in targets("Makefile") if f"| `make {name}` |" not in page} == {"help"}
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
