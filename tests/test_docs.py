@@ -281,7 +281,7 @@ def test_contributing_has_every_target_also_those_that_make_does_not_list() -> N
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")):
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *DOCS.rglob("*.md")):
         for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
             linked = page.parent / target if target else page
             assert linked.exists(), f"{page.name}: {target}"

@@ -20,7 +20,11 @@ log = logging.getLogger(__name__)
 
 
 #: Pages of the repository that are included in pages of the site.
-INCLUDED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+INCLUDED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/RESULTS.md": "contributing/results.md",
+}
 #: The target of a link to such a page, up to the file's extension.
 OUTSIDE = re.compile(rf"(?<=\]\()((?:\.\./)+)({'|'.join(map(re.escape, INCLUDED))})")
 
