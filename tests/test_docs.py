@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-CONTRACT, ASSUMPTIONS, ENDPOINT_TABLE = (
-    REFERENCE / f"{name}.md" for name in ("contract", "assumptions", "endpoints")
+ENDPOINT_TABLE = REFERENCE / "endpoints.md"
+CONTRACT, ASSUMPTIONS, PROTOCOL, RELIABILITY = (
+    DOCS / "contributing" / f"{name}.md"
+    for name in ("contract", "assumptions", "landing-protocol", "reliability")
 )
-PROTOCOL = DOCS / "explanation" / "landing-protocol.md"
-RELIABILITY = DOCS / "explanation" / "reliability.md"
 LOG_LINES = DOCS / "guides" / "find-out-what-runs.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
 #: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.

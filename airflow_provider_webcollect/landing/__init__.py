@@ -1,1 +1,1 @@
-"""Landings: a source's rows in a folder, exactly once (docs/explanation/landing-protocol.md)."""
+"""Landings: a source's rows in a folder, exactly once (docs/contributing/landing-protocol.md)."""

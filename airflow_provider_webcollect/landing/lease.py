@@ -3,7 +3,7 @@
 The lease is the progress file `_progress.json`. Each write of it is a compare-and-swap with the version that
 its owner wrote last, so an owner that has lost the lease learns this with its next write. Whether rows count
 is decided by the manifest's compare-and-swap alone. The progress file is removed when the report of a commit
-has ended. docs/explanation/landing-protocol.md explains this in full.
+has ended. docs/contributing/landing-protocol.md explains this in full.
 """
 
 from __future__ import annotations

@@ -39,19 +39,21 @@ def _link(
 
 def _sections(app: Sphinx, page: str, cited: str) -> str:
     """Return a link to each cited section; the pages that docstrings are on are in ``reference/api``."""
+    site = f"../../contributing/{page}.html"
+    site = f"../../contributing/{page}.html"
     if not cited.startswith("endpoint"):
-        return f"`{page}, {cited} <../{page}.html#{make_id(cited)}>`__"
+        return f"`{page}, {cited} <{site}#{make_id(cited)}>`__"
     ids = {
         found[1]: make_id(found[0])
         for found in re.finditer(
             r"Endpoint (\d+): .*",
-            Path(app.srcdir, "reference", f"{page}.md").read_text(),
+            Path(app.srcdir, "contributing", f"{page}.md").read_text(),
         )
     }
     if cited.startswith("endpoint "):
-        return f"`{page}, {' '.join(cited.split())} <../{page}.html#{ids[cited.split()[1]]}>`__"
+        return f"`{page}, {' '.join(cited.split())} <{site}#{ids[cited.split()[1]]}>`__"
     numbers = re.sub(
-        r"\d+", lambda found: f"`{found[0]} <../{page}.html#{ids[found[0]]}>`__", cited
+        r"\d+", lambda found: f"`{found[0]} <{site}#{ids[found[0]]}>`__", cited
     )
     return f"{page}, {' '.join(numbers.split())}"
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 #: Pages of the repository that are included in pages of the site.
 INCLUDED = {
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
+    "CONTRIBUTING.md": "contributing/development.md",
     "benchmarks/RESULTS.md": "contributing/results.md",
 }
 #: The target of a link to such a page, up to the file's extension.

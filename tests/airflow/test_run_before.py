@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 STATUS = "/cloudextraction/statuses/v2"
-#: What services may do: see docs/reference/assumptions.md, Status.
+#: What services may do: see docs/contributing/assumptions.md, Status.
 SERVICES: dict[str, dict[str, Any]] = {
     "shows the new run late": {},
     "counts a run at once": {"stale_shows": ["executed_times"]},
