@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from pyiceberg.table import Table
+
+Decision = Literal["accept", "quarantine", "discard"]
 
 
 class _LandingOperator(BaseOperator):
@@ -94,8 +96,8 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     """Decides on rows that have failed their checks and are staged or quarantined.
 
     Accepted rows are committed to the landing, each once, and the next run of the transfer reports them.
-    Discarded ones are deleted, and the landing goes on behind them. See
-    :mod:`airflow_provider_webcollect.landing.review`.
+    Quarantined ones are set apart under ``_quarantine/``, discarded ones are deleted, and the landing goes on
+    behind them. See :mod:`airflow_provider_webcollect.landing.review`.
 
     Returns ``{"destination", "run_id", "rows", "state", "checks"}``: the run that has read the rows, how many
     they are, whether they were ``staged`` or ``quarantined``, and the names of the checks that have failed.
@@ -104,10 +106,12 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         or a table of Iceberg, ``catalog.namespace.table``. (templated)
     :param run_id: the run that has read the rows; None (default) for the only one whose rows wait. It must be
         named to discard them. (templated)
-    :param decision: ``accept`` (default) or ``discard``. (templated)
+    :param decision: ``accept`` (default), ``quarantine`` or ``discard``; a template lets a person choose, see
+        ``example_dags/webcollect_decided_landing.py``. Rows that are quarantined already, and those with
+        which a landing begins (``mode="full"``, or after a reset), cannot be quarantined. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
-    :raises AirflowFailException: if no such rows wait for a decision; and if a retry cannot help.
+    :raises AirflowFailException: if no such rows wait for this decision; and if a retry cannot help.
     :raises LandingError: for any other error, such as a landing that is at work there; the task is retried.
     """
 
@@ -118,7 +122,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         *,
         destination: str | ObjectStoragePath,
         run_id: str | None = None,
-        decision: Literal["accept", "discard"] = "accept",
+        decision: Decision = "accept",
         object_storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -129,20 +133,20 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
     def _check(self) -> None:
         self._check_destination()
-        validation.one_of("decision", self.decision, ("accept", "discard"))
+        validation.one_of("decision", self.decision, get_args(Decision))
         if self.decision == "discard" and not self.run_id:
             raise InvalidArgument("run_id", self.run_id, "it must be named to discard rows")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide, and return what on."""
-        from airflow_provider_webcollect.landing import review
+        from airflow_provider_webcollect.landing.options import landing_at
+        from airflow_provider_webcollect.landing.review import Review
 
         with airflow_errors():
             self._check()
-            if self.decision == "accept":
-                rows = review.accept(self._path(), self.run_id or None)
-            else:
-                rows = review.discard(self._path(), str(self.run_id))
+            review = Review(landing_at(self._path()), self.run_id or None)
+            getattr(review, self.decision)()
+        rows = review.chosen
         self.log.info("%s: %s", self.decision, rows)
         return {
             "destination": str(self.destination),

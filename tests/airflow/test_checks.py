@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, Asset
 
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.landing.reader import read_landing
+from airflow_provider_webcollect.landing.review import in_review
 from airflow_provider_webcollect.operators.webcollect import WebCollectAcceptLandingOperator
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import run_tasks
@@ -84,6 +85,22 @@ class TestFail:
         assert landed(destination) == sandbox.control.true_rows(changed["task_id"])
         summary = transfer(destination, changed, mode="incremental", run_id="r2")
         assert (summary["rows"], len(rows_at(summary["uris"]))) == (30, 30)
+
+    def test_a_person_sets_rows_apart_once_and_the_landing_goes_on_behind_them(
+        self, changed: dict[str, Any], destination: str
+    ) -> None:
+        with pytest.raises(AirflowFailException):
+            transfer(destination, changed, mode="incremental", checks=CHECKS, run_id="r1")
+        operator = WebCollectAcceptLandingOperator(
+            task_id="quarantine", destination=destination, decision="quarantine"
+        )
+        decided = execute(operator)
+        assert (decided["rows"], decided["state"]) == (30, "staged")
+        assert [each.state for each in in_review(destination)] == ["quarantined"]
+        assert transfer(destination, changed, mode="incremental")["total_rows"] == 0
+        read_landing(destination).verify()
+        with pytest.raises(AirflowFailException, match="cannot be quarantined"):
+            execute(operator)
 
     def test_nothing_to_decide_on_ends_the_task_without_retries(
         self, source: dict[str, Any], destination: str
