@@ -266,25 +266,6 @@ def _shown(value: Any) -> str:
     return ""
 
 
-class _AttemptStore(dict[str, Any]):
-    """Stores values for one attempt of a task, with the methods of Airflow's ``task_state_store``."""
-
-    def set(self, key: str, value: Any) -> None:
-        self[key] = value
-
-    def delete(self, key: str) -> None:
-        self.pop(key, None)
-
-
-def task_store(context: Any) -> Any:
-    """Return where a task keeps values for its later attempts; before Airflow 3.3, for this attempt alone.
-
-    :param context: of the attempt.
-    """
-    store = context.get("task_state_store")
-    return context.setdefault("webcollect_store", _AttemptStore()) if store is None else store
-
-
 class WebCollectOperator(ProviderOperator):
     """Base of the operators: the connection, and how errors fail the task.
 
@@ -317,7 +298,7 @@ class WebCollectOperator(ProviderOperator):
 
     def execute(self, context: Context) -> Any:
         """Perform the operation; an error that a retry cannot fix fails the task without retries."""
-        with self.errors(context):
+        with self.errors():
             return self.perform(self.open_hook(context))
 
     def open_hook(self, context: Context) -> WebCollectHook:
@@ -328,10 +309,9 @@ class WebCollectOperator(ProviderOperator):
         return WebCollectHook(self.webcollect_conn_id)
 
     @contextlib.contextmanager
-    def errors(self, context: Context) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """Return a context manager that fails the task without retries where the service's error requires it.
 
-        :param context: of the attempt.
         :raises AirflowFailException: for a permanent error, and if it is not known whether an operation that
             is not idempotent took effect, whatever interrupted it (a lost response, the task's
             `execution_timeout`).
@@ -343,17 +323,8 @@ class WebCollectOperator(ProviderOperator):
             if unknown is None:
                 fail_if_permanent(error)
             elif not self.retry_unknown_outcome:
-                self.end_unknown(context, unknown, error)
+                fail_without_retries(self, self._advice(unknown), error)
             raise
-
-    def end_unknown(self, context: Context, unknown: OutcomeUnknown, error: BaseException) -> None:
-        """Fail the task without retries, see :func:`fail_without_retries`.
-
-        :param context: of the attempt.
-        :param unknown: what is not known.
-        :param error: what ended the call.
-        """
-        fail_without_retries(self, self._advice(unknown), error)
 
     def _advice(self, unknown: OutcomeUnknown) -> str:
         hint = " ".join(filter(None, (str(unknown), self.what_to_check())))

@@ -55,22 +55,16 @@ class ChecksFailed(LandingError):
     """Rows are not what the checks ask for; nothing was committed, and what was read stays staged.
 
     :param outcomes: the :class:`~.landing.checks.CheckOutcome` of each check that failed.
-    :param rows: how many rows are staged.
-    :param can_be_set_apart: whether the landing can go on behind them, without having them.
     """
 
     permanent = True
 
-    def __init__(
-        self, message: str, outcomes: Sequence[Any] = (), rows: int = 0, can_be_set_apart: bool = False
-    ) -> None:
+    def __init__(self, message: str, outcomes: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.outcomes = tuple(outcomes)
-        self.rows = rows
-        self.can_be_set_apart = can_be_set_apart
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.outcomes, self.rows, self.can_be_set_apart)
+        return type(self), (str(self), self.outcomes)
 
 
 class PartsMissing(LandingError):

@@ -201,7 +201,7 @@ def _set_apart(job: Job, found: FolderState, lease: Lease, checked: _Checked) ->
     if job.options.on_failed_checks == "quarantine" and can_be_set_apart(progress):
         return quarantine(job, found, lease, checked.outcomes)
     lease.save(msgspec.structs.replace(progress, refused=checked.failed))
-    raise _refusal(job, progress.parts, checked.failed, can_be_set_apart(progress))
+    raise _refusal(job, progress.parts, checked.failed)
 
 
 def _unwritten(
@@ -266,13 +266,10 @@ def _rows_before(job: Job, found: FolderState) -> int:
     return sum(record.rows for record in found.history if record.run == job.run)
 
 
-def _refusal(
-    job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome], apart: bool = False
-) -> ChecksFailed:
+def _refusal(job: Job, parts: Sequence[Part], failed: Sequence[CheckOutcome]) -> ChecksFailed:
     """Return the error for failed checks.
 
     :param parts: those that are staged.
-    :param apart: whether they can be set apart.
     """
     where, run_id = job.folder.as_argument, shlex.quote(job.run.run_id)
     rows = sum(part.rows for part in parts)
@@ -288,8 +285,6 @@ def _refusal(
         f"{counted(len(failed), 'check')} failed for {job.source} at {job.folder.url}: "
         f"{'; '.join(map(str, failed[:_SHOWN]))}{more}. Nothing was committed or marked{ways}",
         failed,
-        rows,
-        apart,
     )
 
 

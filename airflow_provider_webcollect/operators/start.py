@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now, kept, task_store
+from airflow_provider_webcollect.common import WebCollectTaskOperator, check_now, kept
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-from airflow_provider_webcollect.operators.unknown_outcomes import FAIL, SEND_AGAIN, AskingOperator
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
     InvalidArgument,
     OutcomeUnknown,
-    WebCollectError,
     unknown_outcome,
 )
 from airflow_provider_webcollect.service.models import SubTask, TaskState, active_subtask_ids
@@ -35,14 +33,12 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_webcollect.questions import Answer
-
 ALL = "all"
 #: Seconds between two checks of whether an earlier attempt has started the run.
 CHECK_INTERVAL = 10.0
 
 
-class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
+class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and optionally waits for the run.
 
     Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts
@@ -70,15 +66,6 @@ class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
-    :param on_unknown_outcome: what to do if that is not known: ``fail`` (default; without retries), or
-        ``ask`` a person, from Airflow 3.1 on. The task then waits without a worker slot for one of these
-        answers: ``it runs``, which counts as a start that took effect; ``send again``, which starts what is
-        idle then, once; ``fail``. A retry asks again, and on Airflow 3.3 and later also a task that is
-        cleared meanwhile, unless the service shows by then what became of the start.
-    :param ask_timeout: how long the task waits for the answer, as a timedelta or in seconds; None (default)
-        for without a limit.
-    :param ask_default: the answer that counts if nobody has answered in time, ``fail`` by default; with None
-        the task fails too.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help; if the run ends in a failure state; and if it is not
         known whether the start took effect, unless ``retry_unknown_outcome`` is set.
@@ -87,12 +74,6 @@ class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as Airflow declares it
-    took_effect = "it runs"
-    effects = {  # noqa: RUF012  # as Airflow declares such
-        took_effect: "the start took effect; the task goes on with that run.",
-        SEND_AGAIN: "the sub-tasks that are idle then are started, once.",
-        FAIL: "the task fails, without retries.",
-    }
     #: Its `time()` and `sleep()` time the checks for an earlier attempt's run; tests put one in its place.
     clock: Any = time
 
@@ -142,32 +123,19 @@ class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the idle sub-tasks, or find the start of an earlier attempt; then wait if requested."""
-        with self.errors(context):
-            hook = self.open_hook(context)
-            memory = _Memory(context)
-            return self._finish(self._reconnect(hook, memory) or self._start(hook, memory), memory)
-
-    def send(self, context: Context) -> dict[str, Any]:
-        """Start the sub-tasks that are idle now, and wait if requested."""
-        hook, memory = self.open_hook(context), _Memory(context)
-        return self._finish(self._start(hook, memory), memory)
-
-    def go_on(self, context: Context, answer: Answer) -> dict[str, Any]:
-        """Take the start that a person has confirmed, and wait for its run if requested."""
-        self.open_hook(context)
-        memory = _Memory(context)
-        return self._finish(memory.confirm(memory.asked(), self.clock.time()), memory)
-
-    def _finish(self, start: _Start, memory: _Memory) -> dict[str, Any]:
-        """Return the operator's result, once the run has ended if that is requested."""
-        if not self.wait_for_completion:
-            memory.forget()
-            return start.result
-        if self.deferrable:
-            self._defer(start)
-        wait = Wait(self._condition(start), start.began, self.log)
-        ended = wait_in_worker(self.webcollect_conn_id, wait, poll_interval=self.poll_interval, log=self.log)
-        return self._finished(ended, start.result, memory)
+        with self.errors():
+            hook, memory = self.open_hook(context), _Memory(context)
+            start = self._reconnect(hook, memory) or self._start(hook, memory)
+            if not self.wait_for_completion:
+                memory.forget()
+                return start.result
+            if self.deferrable:
+                self._defer(start)
+            wait = Wait(self._condition(start), start.began, self.log)
+            ended = wait_in_worker(
+                self.webcollect_conn_id, wait, poll_interval=self.poll_interval, log=self.log
+            )
+            return self._finished(ended, start.result, memory)
 
     def execute_complete(
         self, context: Context, event: Any = None, result: dict[str, Any] | None = None
@@ -193,38 +161,6 @@ class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
     def what_to_check(self) -> str:
         return f"The status of task {self.collection_task_id} shows whether its sub-tasks run."
 
-    def subject(self) -> str:
-        return f"Did the start of task {self.collection_task_id} take effect?"
-
-    def evidence(self, context: Context) -> str:
-        hook = WebCollectHook(self.webcollect_conn_id)
-        if hook.connection.credentials.key_only:
-            return "The connection has only an API key, with which the status cannot be queried."
-        try:
-            statuses = hook.get_task_statuses_v2([self.collection_task_id])
-            subtasks = hook.get_all_subtasks(self.collection_task_id)
-        except WebCollectError as error:
-            return f"The service cannot be queried: {error}"
-        before = _Memory(context).asked().result["after"]
-        now = statuses[0].as_dict() if statuses else None
-        active = active_subtask_ids(subtasks)
-        return "\n".join(
-            (
-                f"- status before the start: {_listed(before)}",
-                f"- status now: {_listed(now)}",
-                f"- active sub-tasks: {len(active)} of {len(subtasks)}",
-            )
-        )
-
-    def kept_for_answer(self, context: Context) -> dict[str, Any]:
-        return {"start": msgspec.to_builtins(_Memory(context).asked())}
-
-    def remember(self, context: Context, **kept: Any) -> None:
-        _Memory(context).keep(msgspec.convert(kept["start"], _Start))
-
-    def forget(self, context: Context) -> None:
-        _Memory(context).forget()
-
     def _reconnect(self, hook: WebCollectHook, memory: _Memory) -> _Start | None:
         """Return the start of an earlier attempt; None if a new start is to be sent.
 
@@ -236,6 +172,7 @@ class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
         if step is Step.LOOK:
             step = next_step(start, has_begun=self._has_begun(hook, start))
         if step is Step.REFUSE and not self.retry_unknown_outcome:
+            memory.forget()
             raise OutcomeUnknown(
                 "an earlier try was about to start the sub-tasks: what became of it cannot be known beside "
                 "another run that was going on, or without the status from before (with an API key alone).",
@@ -319,7 +256,7 @@ class WebCollectStartSubTasksOperator(AskingOperator, WebCollectTaskOperator):
         try:
             hook.start_subtasks(self.collection_task_id, idle)
         except BaseException as error:
-            if not unknown_outcome(error):
+            if not (self.retry_unknown_outcome and unknown_outcome(error)):
                 # a later run must not be taken for this one
                 memory.forget()
             raise
@@ -352,15 +289,13 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar began: Unix time at which the wait begins; after confirmation, not before the service has acted.
     :ivar result: what the operator returns.
-    :ivar sent: whether the response, the status or a person shows that it took effect.
-    :ivar asked: whether a person was asked about it, and nothing else is known of it since.
+    :ivar sent: whether the response or the status shows that it took effect.
     :ivar max_tries: Airflow's ``max_tries`` of the task, which clearing the task increases.
     """
 
     began: float
     result: dict[str, Any]
     sent: bool = False
-    asked: bool = False
     max_tries: int | None = None
 
     @property
@@ -408,52 +343,37 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
 
 
 class _Memory:
-    """Stores the start for later attempts of the task; before Airflow 3.3, for this attempt alone."""
+    """Stores the start for later attempts of the task, from Airflow 3.3 on; before, nothing is stored."""
 
     key = "webcollect_start"
 
     def __init__(self, context: Context) -> None:
-        self._store = task_store(context)
+        self._store: Any = context.get("task_state_store")
         self._max_tries: int = context["ti"].max_tries
 
     def recall(self) -> _Start | None:
-        """Return the stored start; None if there is none, or if the task was cleared since.
-
-        One that a person was asked about stays: clearing the task is no answer.
-        """
-        kept = self._store.get(self.key)
+        """Return the stored start; None if there is none, or if the task was cleared since."""
+        kept = None if self._store is None else self._store.get(self.key)
         try:
             start = None if kept is None else msgspec.convert(kept, _Start)
         except msgspec.ValidationError:
             # another version of this provider wrote it
             return None
-        return start if start and (start.asked or start.max_tries == self._max_tries) else None
+        return start if start and start.max_tries == self._max_tries else None
 
     def keep(self, start: _Start) -> None:
         """Store ``start`` for a retry."""
-        kept = msgspec.structs.replace(start, max_tries=self._max_tries)
-        self._store.set(self.key, msgspec.to_builtins(kept))
-
-    def asked(self) -> _Start:
-        """Return the stored start, and store that a person is asked about it."""
-        start = self.recall()
-        assert start, "what is asked about is stored before it is sent"
-        asked = msgspec.structs.replace(start, asked=True)
-        self.keep(asked)
-        return asked
+        if self._store is not None:
+            kept = msgspec.structs.replace(start, max_tries=self._max_tries)
+            self._store.set(self.key, msgspec.to_builtins(kept))
 
     def confirm(self, start: _Start, now: float) -> _Start:
         """Store that ``start`` took effect, and return it with the time ``now``: sending may take minutes."""
-        confirmed = msgspec.structs.replace(start, sent=True, asked=False, began=now)
+        confirmed = msgspec.structs.replace(start, sent=True, began=now)
         self.keep(confirmed)
         return confirmed
 
     def forget(self) -> None:
         """Delete the stored start, so that the next run of the task starts again."""
-        self._store.delete(self.key)
-
-
-def _listed(values: dict[str, Any] | None) -> str:
-    return (
-        ", ".join(f"{name} {value}" for name, value in (values or {}).items() if value is not None) or "none"
-    )
+        if self._store is not None:
+            self._store.delete(self.key)

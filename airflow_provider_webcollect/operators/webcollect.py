@@ -23,8 +23,6 @@ from airflow_provider_webcollect.operators.landings import (
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.operators.start import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.operators.unknown_outcomes import FAIL, SEND_AGAIN, CopyingOperator
-from airflow_provider_webcollect.questions import UnusableAnswer
 from airflow_provider_webcollect.service import endpoints, validation
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import ActionType
@@ -32,10 +30,7 @@ from airflow_provider_webcollect.service.models import ActionType
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow.providers.common.compat.sdk import Context
-
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
-    from airflow_provider_webcollect.questions import Answer
     from airflow_provider_webcollect.service.endpoints import Call
 
 __all__ = [
@@ -63,8 +58,6 @@ __all__ = [
 
 OnPartialFailure = Literal["fail", "skip", "ignore"]
 JSON_RENDERER = "json"
-#: The field in which a person enters the id of a copy.
-NEW_ID = "new_task_id"
 
 
 class WebCollectRefreshTokenOperator(WebCollectOperator):
@@ -351,7 +344,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         return {"collection_task_id": self.collection_task_id, "count": count}
 
 
-class WebCollectCopyTaskOperator(CopyingOperator, WebCollectTaskOperator):
+class WebCollectCopyTaskOperator(WebCollectTaskOperator):
     """Copies a task, to its own group or to another (contract.md, endpoint 7).
 
     If the response is lost, the task fails without retries, since the copy may exist.
@@ -361,15 +354,6 @@ class WebCollectCopyTaskOperator(CopyingOperator, WebCollectTaskOperator):
     :param collection_task_id: the task to copy. (templated)
     :param task_group_id: the group of the copy; None for the task's own. (templated)
     :param retry_unknown_outcome: also retry if it is not known whether the copy was made.
-    :param on_unknown_outcome: what to do if that is not known: ``fail`` (default; without retries), or
-        ``ask`` a person, from Airflow 3.1 on. The task then waits without a worker slot for one of these
-        answers: ``it was made``, with the id of the new task, which is then the result's ``task_id``, beside
-        None as ``task_name``; ``send again``, which copies once more; ``fail``. On Airflow 3.3 and later, a
-        retry asks again, and so does a task that is cleared meanwhile.
-    :param ask_timeout: how long the task waits for the answer, as a timedelta or in seconds; None (default)
-        for without a limit.
-    :param ask_default: the answer that counts if nobody has answered in time, ``fail`` by default; with None
-        the task fails too. It cannot be ``it was made``, which needs an id.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
         not known whether the copy was made, unless ``retry_unknown_outcome`` is set.
@@ -377,19 +361,6 @@ class WebCollectCopyTaskOperator(CopyingOperator, WebCollectTaskOperator):
     """
 
     template_fields: Sequence[str] = ("collection_task_id", "task_group_id", "webcollect_conn_id")
-    took_effect = "it was made"
-    effects = {  # noqa: RUF012  # as Airflow declares such
-        took_effect: f"the copy exists; enter its id as `{NEW_ID}`, else you are asked again.",
-        SEND_AGAIN: "the task is copied once more.",
-        FAIL: "the task fails, without retries.",
-    }
-    answer_params = {  # noqa: RUF012  # as Airflow declares such
-        NEW_ID: {
-            "value": None,
-            "description": f"The id of the new task, for the answer `{took_effect}`.",
-            "schema": {"type": ["string", "null"]},
-        }
-    }
 
     def __init__(
         self, *, collection_task_id: str, task_group_id: int | str | None = None, **kwargs: Any
@@ -407,25 +378,13 @@ class WebCollectCopyTaskOperator(CopyingOperator, WebCollectTaskOperator):
         self.log.info("Copied task %s to task %s.", self.collection_task_id, copied.task_id)
         return {"task_id": copied.task_id, "task_name": copied.task_name}
 
-    def go_on(self, context: Context, answer: Answer) -> dict[str, Any]:
-        """Return the id that a person has entered."""
-        try:
-            task_id = validation.text(NEW_ID, answer.params.get(NEW_ID))
-        except InvalidArgument as error:
-            raise UnusableAnswer(error.message) from error
-        self.forget(context)
-        return {"task_id": task_id, "task_name": None}
-
-    def subject(self) -> str:
-        return f"Was the copy of task {self.collection_task_id} made?"
-
     def what_to_check(self) -> str:
         group = _group(self.task_group_id)
         place = "its own group" if group is None else f"group {group}"
         return f"A copy of task {self.collection_task_id} may be in {place} by now."
 
 
-class WebCollectCopyTasksOperator(CopyingOperator):
+class WebCollectCopyTasksOperator(WebCollectOperator):
     """Copies each of the tasks to each of the groups (contract.md, endpoint 8).
 
     Returns ``{"request_count", "success_count", "failed_tasks"}``, the last a list of ``{"task_id",
@@ -437,14 +396,6 @@ class WebCollectCopyTasksOperator(CopyingOperator):
         retry would copy the others again), ``skip`` the task, or ``ignore``. All failures are reported with
         their reasons.
     :param retry_unknown_outcome: also retry if it is not known whether copies were made.
-    :param on_unknown_outcome: what to do if that is not known: ``fail`` (default; without retries), or
-        ``ask`` a person, from Airflow 3.1 on. The task then waits without a worker slot for one of these
-        answers: ``all were made``, which the result then says; ``send again``, which copies all once more;
-        ``fail``. On Airflow 3.3 and later, a retry asks again, and so does a task that is cleared meanwhile.
-    :param ask_timeout: how long the task waits for the answer, as a timedelta or in seconds; None (default)
-        for without a limit.
-    :param ask_default: the answer that counts if nobody has answered in time, ``fail`` by default; with None
-        the task fails too.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help; with ``on_partial_failure="fail"``, if some were not
         copied; and if it is not known whether copies were made, unless ``retry_unknown_outcome`` is set.
@@ -456,13 +407,6 @@ class WebCollectCopyTasksOperator(CopyingOperator):
     template_fields_renderers = {  # noqa: RUF012  # as Airflow declares it
         "collection_task_ids": JSON_RENDERER,
         "task_group_ids": JSON_RENDERER,
-    }
-
-    took_effect = "all were made"
-    effects = {  # noqa: RUF012  # as Airflow declares such
-        took_effect: "there is a copy of each task in each group; the task succeeds.",
-        SEND_AGAIN: "all are copied once more.",
-        FAIL: "the task fails, without retries.",
     }
 
     def __init__(
@@ -499,15 +443,6 @@ class WebCollectCopyTasksOperator(CopyingOperator):
             "success_count": result.success_count,
             "failed_tasks": [failed.as_dict() for failed in result.failed_tasks],
         }
-
-    def go_on(self, context: Context, answer: Answer) -> dict[str, Any]:
-        """Return that all copies were made, as a person has said."""
-        self.forget(context)
-        count = len(self.collection_task_ids) * len(self.task_group_ids)
-        return {"request_count": count, "success_count": count, "failed_tasks": []}
-
-    def subject(self) -> str:
-        return f"Were the copies of {len(self.collection_task_ids)} tasks made?"
 
     def _report(self, shortfall: str) -> None:
         match self.on_partial_failure:

@@ -7,7 +7,7 @@ import itertools
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -51,7 +51,6 @@ from airflow_provider_webcollect.links import (
     store_export_link,
     store_task_link,
 )
-from airflow_provider_webcollect.questions import check_available, checked_timeout
 from airflow_provider_webcollect.service import validation
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -59,7 +58,6 @@ from airflow_provider_webcollect.service.pauses import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import timedelta
 
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -163,8 +161,6 @@ def _refuse_shared_folders(found: list[Place], table_format: str | None) -> None
             )
 
 
-#: What a person can decide on rows that have failed their checks; those in the middle for ``incremental``.
-DECISIONS = ("accept", "quarantine", "discard", "fail")
 #: Maximum number of sources that can be landed at once.
 MOST_AT_ONCE = 32
 
@@ -251,14 +247,9 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns": "fail"}``; see
         :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
     :param on_failed_checks: ``fail`` (default) commits nothing and fails the task without retries; what was
-        read stays staged, until a person accepts or discards it. ``warn`` commits, with a warning.
+        read stays staged, until a person decides on it. ``warn`` commits, with a warning.
         ``quarantine``, for ``incremental``, sets the run's rows apart under ``_quarantine/``, marks nothing,
-        and the next run goes on behind them. ``ask``, on Airflow 3.1 and later, lets the task wait for a
-        person, without a worker slot: to accept, quarantine or discard the rows, or to fail. (templated)
-    :param ask_timeout: for ``ask``: how long the task waits for an answer, as a timedelta or in seconds; None
-        (default) for without a limit.
-    :param ask_default: for ``ask``: what counts if nobody answers in time: ``accept``, ``fail`` (default)
-        and, for ``incremental``, ``quarantine`` or ``discard``; with None the task fails too.
+        and the next run goes on behind them. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :param retry_policy: Airflow's argument, available from Airflow 3.3; by default a retry waits at least as
         long as the service requests (``Retry-After``), see
@@ -327,9 +318,7 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         max_concurrency: int = 8,
         settle: float = SETTLE_SECONDS,
         checks: Mapping[str, Any] | None = None,
-        on_failed_checks: OnFailedChecks | Literal["ask"] = "fail",
-        ask_timeout: timedelta | float | None = None,
-        ask_default: str | None = "fail",
+        on_failed_checks: OnFailedChecks = "fail",
         webcollect_conn_id: str = WebCollectHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -360,8 +349,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         self.settle = settle
         self.checks = checks
         self.on_failed_checks = on_failed_checks
-        self.ask_timeout = ask_timeout
-        self.ask_default = ask_default
         self.webcollect_conn_id = webcollect_conn_id
         self._transferred: list[Transferred] = []
         check_now(self, self._check)
@@ -377,8 +364,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             for place in found:
                 _refuse_other_storage(place.folder)
         validation.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
-        if self.on_failed_checks == "ask":
-            self._check_asking()
         if validation.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and self.mode == "full":
             raise InvalidArgument("skip_if_nothing_new", True, "it goes with mode='incremental' alone")
 
@@ -393,17 +378,6 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
         if self.redshift_manifest:
             rule = "Redshift reads a table of Iceberg by its catalog"
             raise InvalidArgument("redshift_manifest", True, rule)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """What a person can answer."""
-        return DECISIONS if self.mode == "incremental" else (DECISIONS[0], DECISIONS[-1])
-
-    def _check_asking(self) -> None:
-        check_available("on_failed_checks", self.on_failed_checks)
-        checked_timeout(self.ask_timeout)
-        if self.ask_default is not None:
-            validation.one_of("ask_default", self.ask_default, self.options)
 
     def _places(self) -> list[Place]:
         """Return each source with its folder, or its table of Iceberg."""
@@ -437,47 +411,18 @@ class WebCollectToObjectStorageOperator(ProviderOperator):
             max_part_bytes=self.max_part_bytes,
             settle=self.settle,
             checks=self.checks,
-            # a person decides on what is staged
-            on_failed_checks="fail" if self.on_failed_checks == "ask" else self.on_failed_checks,
+            on_failed_checks=self.on_failed_checks,
         )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Land the rows and return the summary; with ``on_failed_checks="ask"`` a person may decide first."""
-        from airflow_provider_webcollect.landing.errors import ChecksFailed, SomeFailed
-        from airflow_provider_webcollect.transfers import decisions
-
-        with airflow_errors():
-            try:
-                return self._execute(context)
-            except (ChecksFailed, SomeFailed) as error:
-                failed = decisions.failed_checks(error) if self.on_failed_checks == "ask" else {}
-                if failed:
-                    decisions.ask_about(self, context, failed)
-                raise
-
-    def execute_answer(self, context: Context, event: Any, options: Sequence[str]) -> dict[str, Any]:
-        """Do with the staged rows what a person has chosen, and return the summary.
-
-        :param options: those of the question.
-        :raises AirflowFailException: for the option ``fail``, and if nobody has answered in time.
-        """
-        from airflow_provider_webcollect.transfers import decisions
-
-        with airflow_errors():
-            self._check()
-            folders = [self._folder(place) for place in self._places()]
-            decisions.decide(self, folders, _run(context["ti"]), event, options)
-        # what is committed by now is reported; an answer that cannot be used leads to the question again
-        return self.execute(context)
-
-    def _execute(self, context: Context) -> dict[str, Any]:
+        """Land the rows and return the summary."""
         from airflow_provider_webcollect.landing.run import Unreported
         from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
         # Whatever ends this task also stops its threads. The reports end last, and only if all have landed:
         # what a failed task has landed, the next run reports.
-        with Stop() as stop, Unreported() as unreported:
+        with airflow_errors(), Stop() as stop, Unreported() as unreported:
             self._check()
             hook = WebCollectHook(self.webcollect_conn_id)
             store_task_link(context, hook, self.collection_task_id)

@@ -12,7 +12,6 @@ import airflow
 import jsonschema
 import pytest
 import yaml
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 import airflow_provider_webcollect
 from airflow_provider_webcollect.get_provider_info import get_provider_info
@@ -45,8 +44,6 @@ def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -
         package = importlib.import_module(f"{airflow_provider_webcollect.__name__}.{kind}")
         for found in pkgutil.iter_modules(package.__path__):
             name = f"{package.__name__}.{found.name}"
-            if name.endswith("triggers.questions") and not AIRFLOW_V_3_1_PLUS:
-                continue
             module = importlib.import_module(name)
             there |= {name for name, _ in inspect.getmembers(module, inspect.isclass)}
     ours = {name for name in there if name.startswith("WebCollect")}

@@ -34,13 +34,12 @@ import airflow.models, airflow.providers_manager, airflow.triggers.base
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS as PAGE
 if PAGE:
     import airflow.api_fastapi.app
-NEWER = ("airflow_provider_webcollect.ui.", "airflow_provider_webcollect.triggers.questions")
 names = [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     for name in names:
-        # the page needs the API server of Airflow 3.1, and questions its human in the loop
-        if PAGE or not name.startswith(NEWER) or name.endswith(".plugin"):
+        # the page needs the API server of Airflow 3.1
+        if PAGE or not name.startswith("airflow_provider_webcollect.ui.") or name.endswith(".plugin"):
             importlib.import_module(name)
 for warning in warned:
     print("WARNED", f"{warning.filename}:{warning.lineno}: {warning.message}")
