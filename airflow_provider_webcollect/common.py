@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-#: The only key of a mapping that represents another task's result in the arguments of a trigger.
-XCOM_PULL = "xcom_pull"
 #: How long after the timeout Airflow ends a wait in the triggerer, if the trigger fails to end it in time.
 GRACE = timedelta(seconds=60)
-#: Why a triggerer cannot begin a wait with ``after="now"``.
-NOW_NEEDS_WORKER = "only a worker can query what the status shows now"
 
 
 def check_now(operator: BaseOperator, check: Callable[[], Any], names: Iterable[str] | None = None) -> None:

@@ -1,10 +1,9 @@
 """Waits in a real Airflow: ``python -m benchmarks.airflow_waiting [--waits N] [--interval S]``.
 
 Airflow (scheduler, triggerer, API servers; LocalExecutor, SQLite) and a sandbox that enforces the service's
-limits, on loopback. First the waits are deferred by a worker and ended by one, then they are the triggerer's
-from their start to their end. While all are in flight, the worker slots and the service's requests are
+limits, on loopback. While all deferred waits are in flight, the worker slots and the service's requests are
 counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some
-eight minutes and needs a quiet machine.
+five minutes and needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,36 +20,33 @@ from pathlib import Path
 import requests
 
 from airflow_provider_webcollect.sandbox import Control, demo
-from benchmarks.report import machine
+from benchmarks.report import machine, table
 from demo.processes import Processes
 from demo.real_airflow import RealAirflow
 from demo.sandbox import start_sandbox
 
 STATUS = "/cloudextraction/statuses/v2"
 TIMEOUT_SECONDS = 1800.0
-KINDS = {"deferred": "`deferrable=True`", "zero_slot": "`start_from_trigger=True`"}
-#: Sensors of one DAG run: the triggerer reads the whole DAG for each wait that starts there.
+DAG_ID = "waits"
+#: Sensors of one DAG run.
 PER_RUN = 25
 #: Seconds that the tasks' runs take at least, much less than a token lives; the clock is moved on once all
 #: waits are in flight.
 LONG = 20_000.0
 
-DAGS = """
+DAG_FILE = """
 from airflow.sdk import DAG, Param
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 
-ARGUMENTS = {"deferred": {"deferrable": True}, "zero_slot": {"start_from_trigger": True}}
-for kind, arguments in ARGUMENTS.items():
-    limits = {"max_active_runs": 1000, "max_active_tasks": 1000}
-    with DAG(kind, schedule=None, params={"ids": Param([], type="array")}, **limits) as dag:
-        for number in range(PER_RUN):
-            WebCollectTaskStatusSensor(
-                task_id=f"wait_{number}",
-                collection_task_id="{{ params.ids[%d] }}" % number,
-                poke_interval=INTERVAL,
-                **arguments,
-            )
-    globals()[kind] = dag
+limits = {"max_active_runs": 1000, "max_active_tasks": 1000}
+with DAG(DAG_ID, schedule=None, params={"ids": Param([], type="array")}, **limits):
+    for number in range(PER_RUN):
+        WebCollectTaskStatusSensor(
+            task_id=f"wait_{number}",
+            collection_task_id="{{ params.ids[%d] }}" % number,
+            poke_interval=INTERVAL,
+            deferrable=True,
+        )
 """
 
 
@@ -89,7 +85,7 @@ class Result:
 
 
 def main() -> None:
-    """Measure both kinds of waits and print a table."""
+    """Measure the waits and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--waits", type=int, default=500, help="waits at once (default: %(default)s)")
     parser.add_argument(
@@ -108,14 +104,15 @@ def main() -> None:
             processes, Path(folder) / "sandbox", "--speed", "1", "--stale-seconds", "0"
         )
         with RealAirflow(Path(folder) / "airflow", _dags(Path(folder), plan), _options(url)) as airflow:
-            results = {kind: _measure(kind, plan, airflow, control, url) for kind in KINDS}
-    _print(plan, results)
+            result = _measure(plan, airflow, control, url)
+    _print(plan, result)
 
 
 def _dags(folder: Path, plan: Plan) -> Path:
     dags = folder / "dags"
     dags.mkdir()
-    (dags / "waits.py").write_text(f"PER_RUN = {PER_RUN}\nINTERVAL = {plan.interval}\n{DAGS}")
+    constants = f"DAG_ID = {DAG_ID!r}\nPER_RUN = {PER_RUN}\nINTERVAL = {plan.interval}\n"
+    (dags / "waits.py").write_text(constants + DAG_FILE)
     return dags
 
 
@@ -129,32 +126,30 @@ def _options(url: str) -> dict[str, str]:
     }
 
 
-def _measure(kind: str, plan: Plan, airflow: RealAirflow, control: Control, url: str) -> Result:
+def _measure(plan: Plan, airflow: RealAirflow, control: Control, url: str) -> Result:
     first_end = control.now() + LONG
     ids = _tasks(plan, control)
     began = time.monotonic()
     for first in range(0, plan.waits, PER_RUN):
         chunk = ids[first : first + PER_RUN]
         # the last run may have fewer tasks than sensors: those wait for one that is waited for already
-        airflow.trigger(kind, {"ids": chunk + chunk[:1] * (PER_RUN - len(chunk))})
+        airflow.trigger(DAG_ID, {"ids": chunk + chunk[:1] * (PER_RUN - len(chunk))})
     waits = -(-plan.waits // PER_RUN) * PER_RUN
     airflow.wait_for(
-        lambda: _count(airflow, kind, "deferred") == waits, TIMEOUT_SECONDS, "all waits to be in flight"
+        lambda: _count(airflow, "deferred") == waits, TIMEOUT_SECONDS, "all waits to be in flight"
     )
     in_flight_after = time.monotonic() - began
     slots, asked = _hold(plan, airflow, control)
     # from here on one task after the other finishes
     ahead = control.advance(first_end - control.now() - plan.interval) - time.time()
-    airflow.wait_for(
-        lambda: _count(airflow, kind, "success") == waits, TIMEOUT_SECONDS, "all waits to be over"
-    )
+    airflow.wait_for(lambda: _count(airflow, "success") == waits, TIMEOUT_SECONDS, "all waits to be over")
     ended = _ends(url, ids)
     return Result(
         in_flight_after,
         slots,
         asked * 60 / plan.hold,
         control.counters()[STATUS].get(429, 0),
-        [at - (ended[task_id] - ahead) for task_id, at in _successes(airflow, kind).items()],
+        [at - (ended[task_id] - ahead) for task_id, at in _successes(airflow).items()],
     )
 
 
@@ -183,10 +178,10 @@ def _asked(control: Control) -> int:
     return sum(control.counters().get(STATUS, {}).values())
 
 
-def _count(airflow: RealAirflow, kind: str, state: str) -> int:
+def _count(airflow: RealAirflow, state: str) -> int:
     time.sleep(2)
-    found = airflow.get(f"dags/{kind}/dagRuns/~/taskInstances", state=state, limit=1)
-    assert not airflow.get(f"dags/{kind}/dagRuns/~/taskInstances", state="failed", limit=1)["total_entries"]
+    found = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", state=state, limit=1)
+    assert not airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", state="failed", limit=1)["total_entries"]
     return int(found["total_entries"])
 
 
@@ -208,11 +203,11 @@ def _ends(url: str, ids: list[str]) -> dict[str, float]:
     return ended
 
 
-def _successes(airflow: RealAirflow, kind: str) -> dict[str, float]:
+def _successes(airflow: RealAirflow) -> dict[str, float]:
     """Return when each collection task's sensor was a success."""
-    runs = airflow.get(f"dags/{kind}/dagRuns", limit=1000)["dag_runs"]
+    runs = airflow.get(f"dags/{DAG_ID}/dagRuns", limit=1000)["dag_runs"]
     ids = {run["dag_run_id"]: run["conf"]["ids"] for run in runs}
-    found = airflow.get(f"dags/{kind}/dagRuns/~/taskInstances", limit=1000)["task_instances"]
+    found = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", limit=1000)["task_instances"]
     return {
         ids[each["dag_run_id"]][int(each["task_id"].rpartition("_")[2])]: datetime.datetime.fromisoformat(
             each["end_date"]
@@ -221,21 +216,18 @@ def _successes(airflow: RealAirflow, kind: str) -> dict[str, float]:
     }
 
 
-def _print(plan: Plan, results: dict[str, Result]) -> None:
+def _print(plan: Plan, result: Result) -> None:
     rows = {
-        "worker slots held while waiting, at most": lambda result: str(result.slots),
-        "status queries per minute": lambda result: f"{result.requests_per_minute:.1f}",
-        "answers 429": lambda result: str(result.refused),
-        "seconds from Finished to success, median": lambda result: f"{statistics.median(result.delays):.1f}",
-        "95th percentile": lambda result: f"{statistics.quantiles(result.delays, n=20)[-1]:.1f}",
-        "longest": lambda result: f"{max(result.delays):.1f}",
-        "seconds until all were in flight": lambda result: f"{result.in_flight_after:.0f}",
+        "worker slots held while waiting, at most": str(result.slots),
+        "status queries per minute": f"{result.requests_per_minute:.1f}",
+        "answers 429": str(result.refused),
+        "seconds from Finished to success, median": f"{statistics.median(result.delays):.1f}",
+        "95th percentile": f"{statistics.quantiles(result.delays, n=20)[-1]:.1f}",
+        "longest": f"{max(result.delays):.1f}",
+        "seconds until all were in flight": f"{result.in_flight_after:.0f}",
     }
     print(f"\n{plan.waits} waits, a poll every {plan.interval:g} s, tasks finish within {plan.spread:g} s\n")
-    print("| | " + " | ".join(KINDS[kind] for kind in results) + " |")
-    print("|---|" + "---|" * len(results))
-    for name, show in rows.items():
-        print(f"| {name} | " + " | ".join(show(result) for result in results.values()) + " |")
+    table(" | seen", rows.items())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What collection tasks cost, counted while operators run in a real Airflow's ``dag.test()``.
 
-Requests to a sandbox, to an S3 server and to Airflow's API server, what stays in Airflow's database, and the
-bytes of serialized DAGs. Nothing is timed.
+Requests to a sandbox, to an S3 server and to Airflow's API server, and what stays in Airflow's database.
+Nothing is timed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ ROW_BYTES = 1000
 SOURCES = 20
 START, WAIT = "start", "deferred wait, one query"
 MARKED, UNMARKED = "landing, 10,000 new rows, with mark", "the same without mark"
-#: Sensors of this provider, and the zero-slot sensor of Airflow's standard provider.
-KINDS = ZERO_SLOTS, DEFERRED, AIRFLOWS = ("zero slots", "deferred", "DateTimeSensorAsync")
 #: Tables of Airflow's database in which something stays, with the size of what the provider stores there.
 TABLES = {
     "task_instance": "0",
@@ -236,28 +234,6 @@ def _add_connections(url: str, storage: dict[str, str]) -> None:
         session.add(Connection("storage", "aws", **keys))
 
 
-def serialized(sensors: int, kind: str) -> int:
-    """Return the bytes of a serialized DAG of independent sensors of a kind."""
-    from airflow.providers.common.compat.sdk import DAG
-    from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
-    from airflow.serialization.serialized_objects import DagSerialization
-
-    from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
-
-    with DAG("waits", schedule=None) as dag:
-        for number in range(sensors):
-            name = f"wait_{number}"
-            if kind == AIRFLOWS:
-                DateTimeSensorAsync(
-                    task_id=name, target_time="2027-01-01T00:00:00+00:00", start_from_trigger=True
-                )
-            else:
-                task = f"5a9d0b0e-0000-4000-8000-{number:012}"
-                how = {ZERO_SLOTS: "start_from_trigger", DEFERRED: "deferrable"}[kind]
-                WebCollectTaskStatusSensor(task_id=name, collection_task_id=task, **{how: True})
-    return len(json.dumps(DagSerialization.to_dict(dag)))
-
-
 def _resource(url: str) -> str:
     """Return what a request is about, without ids."""
     parts = [part for part in url.split("/") if part]
@@ -286,7 +262,6 @@ def count() -> Costs:
         counted = dict(running.all())
         _print(counted)
         print(f"\nEach part adds {running.bytes_per_part()} bytes to the manifest.")
-        _print_serialized()
     pages = 10_000 // MAX_DATA_SIZE
     return Costs(
         start=counted[START].service.total(),
@@ -316,13 +291,3 @@ def _print(counted: dict[str, Counts]) -> None:
         for numbers in (found.service, found.storage, found.airflow, +found.rows):
             if numbers:
                 print(" ", ", ".join(f"{what} {number}" for what, number in sorted(numbers.items())))
-
-
-def _print_serialized() -> None:
-    rows = []
-    for sensors in (1, 20, 100, 300):
-        sizes = [serialized(sensors, kind) for kind in KINDS]
-        sent = f"{sizes[0] * sensors / 1e6:.1f} MB"
-        rows.append([sensors, f"{sizes[0]:,}", sent, *(f"{size / sensors:,.0f}" for size in sizes)])
-    names = " | ".join(f"of a sensor: {kind}" for kind in KINDS)
-    table(f"sensors in one DAG | bytes, zero slots | sent for all | {names}", rows)

@@ -275,7 +275,6 @@ def in_airflow(tasks: int, costs: Costs) -> None:
     # processes and writes of each collection task; a deferred wait is two processes
     kinds = {
         "deferred wait, landing alone": (1 + 2 + 1, start + wait + land),
-        "zero-slot wait, landing alone": (1 + 1, start + land),
         f"{TOGETHER} waited for and landed at once": (1 + 3 / TOGETHER, start + (wait + land) / TOGETHER),
         f"started by the service's schedule, {TOGETHER} landed at once": (1 / TOGETHER, land / TOGETHER),
     }

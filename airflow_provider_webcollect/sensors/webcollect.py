@@ -18,16 +18,13 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     PokeReturnValue,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.common import (
     GRACE,
-    NOW_NEEDS_WORKER,
-    XCOM_PULL,
     ProviderOperator,
     airflow_errors,
     check_now,
-    is_unmapped,
     kept,
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -55,7 +52,6 @@ from airflow_provider_webcollect.waiting.conditions import (
     Capacity,
     Condition,
     Ended,
-    Outcome,
     Records,
     SubTaskStates,
     TaskStates,
@@ -72,117 +68,6 @@ from airflow_provider_webcollect.waits import (
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-    from airflow.triggers.base import StartTriggerArgs
-
-
-class NotFromTrigger(Exception):
-    """Airflow cannot start the wait in the triggerer. The message says why."""
-
-
-def start_trigger_args(sensor: WaitSensor, trigger: str, names: Sequence[str]) -> StartTriggerArgs:
-    """Return Airflow's arguments for a wait that runs entirely in the triggerer.
-
-    The triggerer renders templates with restrictions: results are strings, the DAG's own Jinja settings are
-    missing, and some requests get no response, such as for the XComs of all map indexes. A sensor that needs
-    more begins its wait in a worker.
-
-    :param trigger: path of the trigger's class.
-    :param names: names of the sensor's arguments that define the condition.
-    :raises NotFromTrigger: if only a worker can begin the wait.
-    """
-    from airflow.triggers.base import StartTriggerArgs
-
-    _check(sensor)
-    given = {name: value for name in names if (value := getattr(sensor, name)) is not None}
-    return StartTriggerArgs(
-        trigger_cls=trigger,
-        trigger_kwargs={
-            "poke_interval": sensor.poke_interval,
-            "timeout": sensor.timeout,
-            "execution_timeout": sensor.execution_timeout and sensor.execution_timeout.total_seconds(),
-            "soft_fail": sensor.soft_fail,
-            "never_fail": sensor.never_fail,
-            "webcollect_conn_id": _plain(sensor, sensor.webcollect_conn_id),
-            **{name: _plain(sensor, value) for name, value in given.items()},
-        },
-        next_method="execute_complete",
-        timeout=datetime.timedelta(seconds=sensor.timeout) + GRACE,
-    )
-
-
-def _check(sensor: WaitSensor) -> None:
-    if getattr(sensor, "after", None) == NOW:
-        raise NotFromTrigger(NOW_NEEDS_WORKER)
-    if not AIRFLOW_V_3_3_PLUS:
-        raise NotFromTrigger("Airflow before 3.3 cannot render its arguments in the triggerer")
-    if is_unmapped(sensor) or sensor.get_closest_mapped_task_group():
-        raise NotFromTrigger("Airflow cannot start mapped tasks in the triggerer")
-    if sensor.outlets:
-        raise NotFromTrigger("it has outlets, and a task that ends in the triggerer makes no asset events")
-
-
-def _plain(sensor: WaitSensor, value: Any) -> Any:
-    """Return ``value`` as plain JSON, with references instead of other tasks' results."""
-    match value:
-        case None | bool() | int() | float():
-            return value
-        case str():
-            if "{{" in value or "{%" in value:
-                _check_template(sensor, value)
-            return value
-        case dict():
-            return {key: _plain(sensor, item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(sensor, item) for item in value]
-    return {XCOM_PULL: _pull(value)}
-
-
-def _check_template(sensor: WaitSensor, text: str) -> None:
-    from jinja2 import StrictUndefined
-
-    if _lacks_map_index(sensor, text):
-        raise NotFromTrigger(
-            "its `xcom_pull` has no `map_indexes=-1`, and would never return in the triggerer"
-        )
-    dag: Any = sensor.get_dag()
-    if sensor.render_template_as_native_obj or getattr(dag, "render_template_as_native_obj", False):
-        raise NotFromTrigger("its templates are rendered as native objects")
-    if getattr(dag, "user_defined_macros", None) or getattr(dag, "user_defined_filters", None):
-        raise NotFromTrigger("its DAG has macros or filters of its own")
-    if dag and (dag.jinja_environment_kwargs or dag.template_undefined is not StrictUndefined):
-        raise NotFromTrigger("its DAG has a Jinja environment of its own")
-
-
-def _lacks_map_index(sensor: WaitSensor, text: str) -> bool:
-    """Return whether a template may call ``xcom_pull`` without ``map_indexes``, which requests all."""
-    from jinja2 import TemplateSyntaxError, nodes
-
-    try:
-        calls = sensor.get_template_env().parse(text).find_all(nodes.Call)
-    except TemplateSyntaxError:
-        return False  # rendering fails in the triggerer as it would in a worker
-    named = [
-        call
-        for call in calls
-        if getattr(call.node, "attr", None) == "xcom_pull"
-        and any(each.key == "map_indexes" for each in call.kwargs)
-    ]
-    # any other occurrence may be such a call, for example through an alias
-    return text.count("xcom_pull") > len(named)
-
-
-def _pull(reference: Any) -> dict[str, Any]:
-    """Return the arguments of the ``xcom_pull`` that gets the result of another task."""
-    from airflow.sdk.definitions.xcom_arg import PlainXComArg
-
-    if not isinstance(reference, PlainXComArg) or _is_mapped(reference.operator):
-        raise NotFromTrigger("only results of single tasks, and plain JSON, are available in the triggerer")
-    # without a map index, the triggerer would send a request that gets no response
-    return {"task_ids": reference.operator.task_id, "key": reference.key, "map_indexes": -1}
-
-
-def _is_mapped(operator: Any) -> bool:
-    return operator.is_mapped or operator.get_closest_mapped_task_group() is not None
 
 
 class WaitSensor(ProviderOperator, BaseSensorOperator):
@@ -365,9 +250,6 @@ def _first_poke(ti: Any) -> datetime.datetime | None:
     return first
 
 
-END_TRIGGERS = "airflow_provider_webcollect.triggers.end_from_trigger"
-
-
 class _StatusSensor(WaitSensor):
     """Base of both status sensors.
 
@@ -377,8 +259,6 @@ class _StatusSensor(WaitSensor):
     operator_extra_links = (WebCollectTaskLink(),)
     #: The names of the arguments that define the condition.
     _names: Sequence[str]
-    #: The path of the trigger's class that runs the whole wait.
-    _end_trigger: str
 
     collection_task_id: str | None
 
@@ -395,7 +275,6 @@ class _StatusSensor(WaitSensor):
         self.failure_states = kept(failure_states)
         self.missing_timeout = missing_timeout
         self._given: tuple[str, ...] = ()
-        self._why_from_worker = ""
 
     def _check(self) -> None:
         """Check the literal arguments, and store which were given."""
@@ -403,38 +282,12 @@ class _StatusSensor(WaitSensor):
         names = ("webcollect_conn_id", *self._names)
         self._given = tuple(name for name in names if getattr(self, name) is not None)
 
-    def _start_from_trigger(self) -> None:
-        """Let Airflow start the wait in the triggerer; if it cannot, the task is deferred by a worker."""
-        self.deferrable = True
-        try:
-            self.start_trigger_args = start_trigger_args(self, self._end_trigger, self._names)
-        except NotFromTrigger as why:
-            self._why_from_worker = str(why)
-        else:
-            self.start_from_trigger = True
-
-    def execute(self, context: Context) -> Any:
-        if self._why_from_worker:
-            self.log.info("A worker begins this wait, and then defers it: %s.", self._why_from_worker)
-        return super().execute(context)
-
     def _checked(self) -> Condition:
         refuse_none({name: getattr(self, name) for name in self._given})
         return super()._checked()
 
     def _store_link(self, context: Context) -> None:
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
-
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume after the wait in the triggerer, or begin a wait that only a worker can begin."""
-        match next_kwargs:
-            case {"event": {"outcome": Outcome.NEEDS_WORKER, "reason": str(reason)}}:
-                self._why_from_worker = reason
-                return self.execute(context)
-            case {"event": {"outcome": Outcome.INVALID_ARGUMENT, "reason": reason}}:
-                # `soft_fail` and `never_fail` do not apply to wrong arguments
-                raise AirflowFailException(reason)
-        return super().resume_execution(next_method, next_kwargs, context)
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -461,9 +314,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
         the responses or is Unexecuted.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param start_from_trigger: wait only in the triggerer, without a worker at the start and the end, on
-        Airflow 3.3 and later; False by default. Where Airflow cannot do that, such as for mapped tasks, the
-        task is deferred by a worker, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state or a missing task, and if a retry cannot help.
     :raises AirflowSensorTimeout: after ``timeout`` seconds.
@@ -489,7 +339,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         "missing_timeout",
     )
     _trigger = WebCollectTaskStatusTrigger
-    _end_trigger = f"{END_TRIGGERS}.TaskStatusEndTrigger"
 
     def __init__(
         self,
@@ -501,7 +350,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         failure_states: Sequence[str] = (TaskState.STOPPED,),
         after: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Literal["now"] | None = None,
         settle: float = SETTLE,
-        start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
@@ -511,8 +359,6 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.after = after
         self.settle = settle
         self._check()
-        if start_from_trigger:
-            self._start_from_trigger()
 
     def _condition(self) -> TaskStates:
         if self.after == NOW and self.reschedule and not self.deferrable:
@@ -547,9 +393,6 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a sub-task is missing or
         the batch is empty.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
-    :param start_from_trigger: wait only in the triggerer, without a worker at the start and the end, on
-        Airflow 3.3 and later; False by default. Where Airflow cannot do that, such as for mapped tasks, the
-        task is deferred by a worker, and the log says why.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state or a missing sub-task, and if a retry cannot help.
     :raises AirflowSensorTimeout: after ``timeout`` seconds.
@@ -566,7 +409,6 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         "missing_timeout",
     )
     _trigger = WebCollectSubTaskStatusTrigger
-    _end_trigger = f"{END_TRIGGERS}.SubTaskStatusEndTrigger"
 
     def __init__(
         self,
@@ -575,15 +417,12 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         sub_task_ids: Sequence[str] | None = None,
         target_states: Sequence[str] = (SubTaskState.FINISHED,),
         failure_states: Sequence[str] = (SubTaskState.STOPPED,),
-        start_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(target_states=target_states, failure_states=failure_states, **kwargs)
         self.collection_task_id = collection_task_id
         self.sub_task_ids = sub_task_ids
         self._check()
-        if start_from_trigger:
-            self._start_from_trigger()
 
     def _condition(self) -> SubTaskStates:
         return subtask_states(**self._arguments)

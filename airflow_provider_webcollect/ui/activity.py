@@ -11,7 +11,7 @@ from airflow.models.taskreschedule import TaskReschedule
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, func, select
 
-from airflow_provider_webcollect.common import GRACE, is_literal
+from airflow_provider_webcollect.common import GRACE
 from airflow_provider_webcollect.ui.landings import IS_OURS, OPEN_DAYS
 
 if TYPE_CHECKING:
@@ -156,17 +156,7 @@ def _tasks(
         .where(IS_OURS, condition)
         .order_by(moment.desc())
     )
-    return [
-        (ti, fields or _trigger_arguments(ti))
-        for ti, fields in rows
-        if dag_ids is None or ti.dag_id in dag_ids
-    ]
-
-
-def _trigger_arguments(ti: TaskInstance) -> dict[str, Any]:
-    """Return the arguments of a wait that no worker has begun, so that none has rendered them."""
-    arguments: dict[str, Any] = ti.trigger.kwargs if ti.trigger else {}
-    return {name: value for name, value in arguments.items() if is_literal(value)}
+    return [(ti, fields or {}) for ti, fields in rows if dag_ids is None or ti.dag_id in dag_ids]
 
 
 def _facts(ti: TaskInstance, fields: dict[str, Any]) -> dict[str, Any]:
@@ -201,8 +191,7 @@ def _way(ti: TaskInstance) -> str:
         return "between two queries, without a worker"
     if ti.state == TaskInstanceState.RUNNING:
         return "on a worker"
-    # a host is recorded once a worker has run the task
-    return "in the triggerer" if ti.hostname else "in the triggerer from the start"
+    return "in the triggerer"
 
 
 def _text(moment: datetime.datetime | None) -> str | None:

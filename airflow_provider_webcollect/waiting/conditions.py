@@ -52,7 +52,6 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     :param read_again_after: pauses before each further attempt to read a connection for the first time.
     :param recall_again_after: the same for the last known run of a task. Airflow waits 300 s for a trigger to
         process what was polled (``[triggerer] shared_stream_ack_timeout``).
-    :param log_seconds: time for the triggerer to read the last log lines of a trigger.
     """
 
     first_backoff: float = 2.0
@@ -62,7 +61,6 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     longest_turn: float = 0.01
     read_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0)
     recall_again_after: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0)
-    log_seconds: float = 1.0
 
     def backoff(self, failures: int, error: WebCollectError | None = None) -> float:
         """Return the pause after a number of failures in a row, with jitter.
@@ -99,10 +97,6 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     #: The service refuses the queries, or the connection cannot be used.
     ERROR = "error"
-    #: An argument is invalid after its templates are rendered.
-    INVALID_ARGUMENT = "refused"
-    #: The wait has not begun, since only a worker can begin it.
-    NEEDS_WORKER = "left"
 
 
 #: The last records seen, as plain JSON.

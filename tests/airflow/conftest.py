@@ -74,7 +74,6 @@ def timing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
         "gathering": 0.02,
         "read_again_after": (0.1, 0.2),
         "recall_again_after": (0.1,) * 3,
-        "log_seconds": 0.0,
     }
 
     def timing(**fields: Any) -> None:

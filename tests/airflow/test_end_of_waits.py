@@ -1,9 +1,9 @@
-"""What ends a wait does so in all four ways alike, as the table in ``docs/reference/waiting.md`` says.
+"""What ends a wait does so in all three ways alike, as the table in ``docs/reference/waiting.md`` says.
 
 At night the task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer:
-whole waits, and deferred ones that run into a timeout, are ended here as Airflow's triggerer, scheduler and
-worker do it. So are the others that wait, since Airflow ends them by the same errors; and by day, when the
-first case of each row is tried in a worker and in the triggerer, all.
+deferred waits that run into a timeout are ended here as Airflow's triggerer, scheduler and worker do it. So
+are the others that wait, since Airflow ends them by the same errors; and by day, when the first case of each
+row is tried in a worker and in the triggerer, all.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from airflow.providers.common.compat.sdk import (
     AirflowTaskTimeout,
     TaskDeferred,
 )
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
 from airflow_provider_webcollect.sensors.webcollect import WebCollectCapacitySensor
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.end_triggers import SENSORS, ending, render, start
 from tests.airflow.executions import Store
+from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, outcome
 from tests.conftest import ALL_HISTORIES
 from tests.interruption import PATIENCE
 
@@ -67,20 +67,9 @@ LENIENCE: dict[str, dict[str, bool]] = {
     "soft_fail": {"soft_fail": True},
     "never_fail": {"never_fail": True},
 }
-WAYS: dict[str, dict[str, Any]] = {
-    "poke": {"mode": "poke"},
-    "reschedule": {"mode": "reschedule"},
-    "deferrable": {"deferrable": True},
-    "zero slots": {"start_from_trigger": True},
-}
 KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor, "start": WebCollectStartSubTasksOperator}
 #: The paths that they poll.
-PATHS = {
-    "task": "/cloudextraction/statuses/v2",
-    "subtask": "/cloudextraction/task/subtasks",
-    "capacity": "/cloudextraction/task/stats",
-    "start": "/cloudextraction/statuses/v2",
-}
+PATHS = {**STATUS_PATHS, "capacity": "/cloudextraction/task/stats", "start": STATUS_PATHS["task"]}
 #: How rows of the table begin.
 PASSING = "a passing error"
 MISSING = "missing from the answers"
@@ -90,7 +79,7 @@ STATES = ("task", "subtask")
 SENSORS_ONLY = (*STATES, "capacity")
 #: Faults in a row that a single poll does not get over: the client of a worker tries a call 7 times, that of
 #: a triggerer twice.
-FAULTS = {"poke": 8, "reschedule": 8, "deferrable": 2, "zero slots": 2}
+FAULTS = {"poke": 8, "reschedule": 8, "deferrable": 2}
 
 
 def table() -> dict[str, dict[str, End]]:
@@ -219,8 +208,8 @@ def cells() -> list[Any]:
         )
         for case in CASES
         for kind in case.kinds
-        for way in WAYS
-        if (kind, way) not in {("capacity", "zero slots"), ("start", "zero slots"), ("start", "reschedule")}
+        for way in MODES
+        if (kind, way) != ("start", "reschedule")
         # an exception that the guide names: then it counts for a single poke
         if (case.name, way) != ("execution timeout", "reschedule")
     ]
@@ -266,7 +255,7 @@ def make(kind: str, way: str, arguments: dict[str, Any], task_id: str = "wait") 
     if kind == "start":
         usual |= {"poll_interval": 0.1, "wait_for_completion": True, "deferrable": way == "deferrable"}
     else:
-        usual |= {"poke_interval": 0.1, "timeout": PATIENCE, **WAYS[way]}
+        usual |= {"poke_interval": 0.1, "timeout": PATIENCE, **MODES[way]}
     return KINDS[kind](task_id=task_id, **{**usual, **arguments})
 
 
@@ -286,22 +275,19 @@ def by_itself(kind: str, way: str, arguments: dict[str, Any]) -> End:
     store = Store()
     for tried in range(1, operator.retries + 2):
         try:
-            state = one_try(operator, kind, way, arguments, {"task_state_store": store}, tried)
+            one_try(operator, {"task_state_store": store}, tried)
         except AirflowSkipException:
             return "skipped", tried
         except (AirflowFailException, AirflowSensorTimeout):
             return "failed", tried
         except (AirflowException, AirflowTaskTimeout):
             continue
-        if state != "failed":
-            return state, tried
+        return "success", tried
     return "failed", operator.retries + 1
 
 
-def one_try(
-    operator: Any, kind: str, way: str, arguments: dict[str, Any], context: dict[str, Any], number: int
-) -> str:
-    """Return the state in which a trigger or a worker ends the task; a worker may raise instead."""
+def one_try(operator: Any, context: dict[str, Any], number: int) -> None:
+    """Run what waits as a worker and the triggerer do; it raises unless it succeeds."""
     began = datetime.datetime.now(datetime.UTC)
     instance = SimpleNamespace(
         dag_id=operator.dag_id,
@@ -315,20 +301,14 @@ def one_try(
     )
     operator = operator.prepare_for_execution()
     context = {"task": operator, "ti": instance, **context}
-    method, kwargs = "execute_complete", {}
-    if way == "zero slots":
-        usual = {"retries": operator.retries, "poke_interval": 0.1}
-        trigger = render(start(kind, **{**usual, **arguments}))
-        limit = (trigger.timeout_after - datetime.datetime.now(datetime.UTC)).total_seconds()
-    else:
-        operator.render_template_fields(context)
-        deferred = executed(operator, context)
-        if deferred is None:
-            return "success"
-        trigger, limit = deferred.trigger, deferred.timeout and deferred.timeout.total_seconds()
-        kwargs = deferred.kwargs or {}
+    operator.render_template_fields(context)
+    deferred = executed(operator, context)
+    if deferred is None:
+        return
+    method, kwargs = "execute_complete", deferred.kwargs or {}
+    limit = deferred.timeout and deferred.timeout.total_seconds()
     try:
-        event = asyncio.run(asyncio.wait_for(ending(trigger), limit))
+        event = asyncio.run(asyncio.wait_for(outcome(deferred.trigger), limit))
     except TimeoutError:
         error = "Trigger timeout" if AIRFLOW_V_3_0_PLUS else "Trigger/execution timeout"
         method, kwargs = "__fail__", {"error": error}
@@ -336,11 +316,8 @@ def one_try(
         lines = traceback.format_exception(failure)
         method, kwargs = "__fail__", {"error": "Trigger failure", "traceback": lines}
     else:
-        if state := getattr(event, "task_instance_state", None):
-            return str(state)
-        kwargs = {**kwargs, "event": event.payload}
+        kwargs = {**kwargs, "event": event}
     operator.resume_execution(method, kwargs, context)
-    return "success"
 
 
 def executed(operator: Any, context: Any) -> TaskDeferred | None:
@@ -364,8 +341,6 @@ def test_every_row_of_the_table_has_a_case() -> None:
 def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
     way: str, kind: str, case: Case, arrange: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way == "zero slots" and not AIRFLOW_V_3_3_PLUS:
-        pytest.skip("Airflow before 3.3 cannot do it")
     if case.name == "execution timeout" and way == "poke" and not AIRFLOW_V_3_0_PLUS:
         pytest.skip("it ends `dag.test()` itself on Airflow 2")
     monkeypatch.setattr("time.sleep", functools.partial(sleep_unless_long, time.sleep))
@@ -382,7 +357,7 @@ def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
         # Airflow 2 looks for earlier pokes in the database
         needs_airflow = in_dag_runs or not AIRFLOW_V_3_0_PLUS
     else:
-        needs_airflow = in_dag_runs and way == "deferrable" and not needs_triggerer
+        needs_airflow = in_dag_runs and not needs_triggerer
     ends: dict[str, End] = {}
     for some in [[name] for name in expected] if case.passes else [list(expected)]:
         sandbox.control.clear_requests()

@@ -39,7 +39,6 @@ from airflow.models.dagrun import DagRun
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskreschedule import TaskReschedule
-from airflow.models.trigger import Trigger
 
 from airflow_provider_webcollect.landing.profile import MAX_COLUMNS
 from airflow_provider_webcollect.ui import activity, landings, service
@@ -661,25 +660,22 @@ def set_arguments(dag_id: str, arguments: dict[str, Any]) -> None:
 class TestActivity:
     def read(self, dag_id: str, now: datetime.datetime | None = None, **columns: Any) -> dict[str, Any]:
         """Change the DAG's newest task instance and read what is told of its task."""
-        usual = {"hostname": "worker", "trigger_timeout": None, "operator": "WebCollectMarkExportedOperator"}
+        usual = {"trigger_timeout": None, "operator": "WebCollectMarkExportedOperator"}
         change(dag_id, {**usual, **columns})
         with create_session() as session:
             return read_activity(session, {dag_id}, now or datetime.datetime.now(datetime.UTC))
 
     @pytest.mark.parametrize(
-        ("state", "hostname", "way"),
+        ("state", "way"),
         [
-            ("running", "worker", "on a worker"),
-            ("up_for_reschedule", "worker", "between two queries, without a worker"),
-            ("deferred", "worker", "in the triggerer"),
-            ("deferred", "", "in the triggerer from the start"),
+            ("running", "on a worker"),
+            ("up_for_reschedule", "between two queries, without a worker"),
+            ("deferred", "in the triggerer"),
         ],
     )
-    def test_tasks_at_work_are_shown_with_where_they_are(
-        self, dag_id: str, state: str, hostname: str, way: str
-    ) -> None:
+    def test_tasks_at_work_are_shown_with_where_they_are(self, dag_id: str, state: str, way: str) -> None:
         until = datetime.datetime.now(datetime.UTC) + DAY
-        found = self.read(dag_id, state=state, hostname=hostname, trigger_timeout=until)
+        found = self.read(dag_id, state=state, trigger_timeout=until)
         (shown,) = found["running"]
         assert (shown["task_id"], shown["state"], shown["way"]) == ("mark", state, way)
         assert (shown["webcollect_conn_id"], shown["collection_task_ids"]) == ("not_there", [TASK_ID])
@@ -770,16 +766,6 @@ class TestActivity:
         assert shown["since"] == began.isoformat()
         assert shown["timeout_at"] == (began + datetime.timedelta(seconds=PATIENCE)).isoformat()
         assert shown["collection_task_ids"] == [task]
-
-    def test_a_wait_without_a_worker_is_shown_by_the_arguments_of_its_trigger(self, dag_id: str) -> None:
-        set_arguments(dag_id, {})
-        with create_session() as session:
-            arguments = {"collection_task_id": "a", "collection_task_ids": "{{ params.ids }}", "timeout": 60}
-            session.add(trigger := Trigger("a.Trigger", arguments))
-            session.flush()
-            trigger_id = trigger.id
-        (shown,) = self.read(dag_id, state="deferred", trigger_id=trigger_id)["running"]
-        assert shown["collection_task_ids"] == ["a"]
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from airflow_provider_webcollect.sensors.webcollect import (
 )
 from airflow_provider_webcollect.service.errors import InvalidArgument, WebCollectError
 from tests.airflow.dag_runs import make_dag, run_dag, run_tasks
-from tests.airflow.end_triggers import SENSORS
 from tests.airflow.executions import execute
+from tests.airflow.waits import MODES, SENSORS, STATUS_PATHS, each_mode, each_sensor, outcome
 from tests.interruption import PATIENCE
 
 if TYPE_CHECKING:
@@ -42,21 +42,6 @@ pytestmark = [
         enforce_limits=False, wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2
     ),
 ]
-
-MODES: dict[str, dict[str, Any]] = {
-    "poke": {"mode": "poke"},
-    "reschedule": {"mode": "reschedule"},
-    "deferrable": {"deferrable": True},
-}
-STATUS_PATHS = {"task": "/cloudextraction/statuses/v2", "subtask": "/cloudextraction/task/subtasks"}
-
-each_sensor = pytest.mark.parametrize("kind", SENSORS)
-
-
-def each_mode(by_day: str) -> pytest.MarkDecorator:
-    """Wait in all modes; by day, in one."""
-    modes = [pytest.param(mode, marks=() if mode == by_day else pytest.mark.at_night) for mode in MODES]
-    return pytest.mark.parametrize("mode", modes)
 
 
 def sensor(kind: str, task: dict[str, Any] | None = None, **arguments: Any) -> Any:
@@ -166,23 +151,28 @@ class TestInDagRuns:
 
         assert run.names == {"wait[0]": f"mine: {id_}", "alone": None}
 
-    def test_a_result_that_is_not_there_is_not_taken_for_nothing_given(self, endless: dict[str, Any]) -> None:
+    def test_a_result_that_is_not_there_is_not_taken_for_nothing_given(
+        self, endless: dict[str, Any], sandbox: Sandbox, said: Callable[[], str]
+    ) -> None:
+        task_id = {"collection_task_id": endless["task_id"]}
+        given: dict[str, tuple[str, dict[str, Any]]] = {
+            "after": ("task", task_id),
+            "collection_task_id": ("task", {}),
+            "collection_task_ids": ("task", {}),
+            "sub_task_ids": ("subtask", task_id),
+            "webcollect_conn_id": ("subtask", task_id),
+        }
         with make_dag() as dag:
             start = WebCollectGetRunningCountsOperator(task_id="start", do_xcom_push=False)
-            start >> sensor("task", endless, after=start.output)
+            for name, (kind, others) in given.items():
+                start >> sensor(kind, task_id=name, **others, **{name: start.output})
         run = run_dag(dag)
 
-        assert run.states == {"start": "success", "wait": "failed"}
-
-    @pytest.mark.at_night
-    def test_what_airflow_cannot_start_in_the_triggerer_is_deferred(
-        self, sandbox: Sandbox, endless: dict[str, Any], after_requests: Any
-    ) -> None:
-        # `dag.test()` runs every task in a worker, and so does Airflow before 3.3
-        after_requests(1, STATUS_PATHS["task"], sandbox.control.advance, 10_000)
-        run = run_tasks(lambda: sensor("task", endless, start_from_trigger=True))
-
-        assert run.states == {"wait": "success"}
+        assert run.states == {"start": "success", **dict.fromkeys(given, "failed")}
+        logged = said()
+        for name in given:
+            assert f"`{name}` is None; it was given, but there is no such result" in logged
+        assert not any(map(sandbox.control.requests, STATUS_PATHS.values()))
 
 
 class TestPoking:
@@ -462,10 +452,7 @@ class TestAfterNow:
         trigger = defer(sensor("task", finished, after="now", deferrable=True)).trigger
         trigger.began -= PATIENCE + 1  # the triggerer was down for a while
 
-        async def event() -> Any:
-            return await anext(trigger.run())
-
-        assert asyncio.run(event()).payload["outcome"] == "timeout"
+        assert asyncio.run(outcome(trigger))["outcome"] == "timeout"
 
     @pytest.mark.parametrize(
         ("times", "fault"),
@@ -531,9 +518,3 @@ class TestAfterNow:
             WebCollectTaskStatusSensor(
                 task_id="wait", collection_task_id="t", after="now", mode="reschedule", deferrable=False
             )
-
-    def test_it_is_for_a_worker_to_see(self) -> None:
-        sensor = WebCollectTaskStatusSensor(
-            task_id="wait", collection_task_id="t", after="now", start_from_trigger=True
-        )
-        assert (sensor.start_from_trigger, sensor.deferrable) == (False, True)

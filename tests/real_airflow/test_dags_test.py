@@ -50,14 +50,8 @@ with DAG("every_wait", schedule=None, start_date=pendulum.datetime(2026, 1, 1), 
     )
     start = WebCollectStartSubTasksOperator(task_id="start", collection_task_id=TASK)
     waits = [
-        wait
-        for way, how in {{"deferred": {{}}, "from_trigger": {{"start_from_trigger": True}}}}.items()
-        for wait in (
-            WebCollectTaskStatusSensor(
-                task_id=f"wait_{{way}}", collection_task_id=TASK, after=start.output, **WAIT, **how
-            ),
-            WebCollectSubTaskStatusSensor(task_id=f"parts_{{way}}", collection_task_id=TASK, **WAIT, **how),
-        )
+        WebCollectTaskStatusSensor(task_id="wait", collection_task_id=TASK, after=start.output, **WAIT),
+        WebCollectSubTaskStatusSensor(task_id="parts", collection_task_id=TASK, **WAIT),
     ]
     land = WebCollectToObjectStorageOperator(
         task_id="land",
@@ -93,8 +87,7 @@ for line in sys.argv[1:]:
             code = ended.code or 0
     print(f"{SAID}{{code}}", said.getvalue(), sep="\\n", flush=True)
 """
-WAITS = [f"{kind}_{way}" for kind in ("wait", "parts") for way in ("deferred", "from_trigger")]
-TASKS = ["capacity", "start", *WAITS, "land", "again"]
+TASKS = ["capacity", "start", "wait", "parts", "land", "again"]
 
 
 @pytest.fixture(scope="module")

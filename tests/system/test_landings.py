@@ -168,8 +168,6 @@ def test_200_tasks_are_started_waited_for_landed_and_marked(
         assert control.task(task_id)["executed_times"] == 2
     tasks = cluster.task_instances(dag_id, "~")
     assert cluster.postgres.query(EARLY_WAITS, dag_id, RUN_SECONDS) == [(0,)]
-    # no worker has run a wait
-    assert {task.hostname for task in tasks if task.task_id.startswith("wait_")} == {""}
     retries = sum(task.try_number > 1 for task in tasks)
     requests = sum(sum(counts.values()) for counts in control.counters().values())
     seen(

@@ -62,7 +62,7 @@ class Work(Runs):
             latency=2, wait_seconds=0, run_seconds=RUN_SECONDS, stale_seconds=0, subtasks=2
         )
         self._started, self._landed = self.add_tasks(2), self.add_tasks(2, rows=ROWS, state="Finished")
-        self.start(WAITS, self.add_tasks(8, state="Extracting"))
+        self.start(WAITS, self.add_tasks(16, state="Extracting"))
         self.start(STARTS, self._started)
         self.start(LANDINGS, self._landed)
         self.wait_for(self.all_wait, "all waits to be deferred")

@@ -10,7 +10,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 
-#: Pipelines of one DAG: Airflow sends the whole serialized DAG with each trigger that starts a task.
+#: Pipelines of one DAG.
 PIPELINES = 10
 SOURCES = 8
 
@@ -42,7 +42,7 @@ with scenario_dag("collect_and_land", destination=""):
             collection_task_id=collection_task(number),
             after=start.output,
             poke_interval=5,
-            start_from_trigger=True,
+            deferrable=True,
         )
         start >> wait >> landing
 

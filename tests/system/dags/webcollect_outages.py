@@ -13,7 +13,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 
-WAITS = 8
+WAITS = 16
 LANDINGS = 2
 STARTS = 2
 #: More than the slots of both workers, so that some are still in Redis while the first are running.
@@ -21,13 +21,12 @@ CALLS = 30
 
 with scenario_dag("outage_waits"):
     for number in range(WAITS):
-        for kind in ("deferrable", "start_from_trigger"):
-            WebCollectTaskStatusSensor(
-                task_id=f"{kind}_{number}",
-                collection_task_id=collection_task(number),
-                poke_interval=10,
-                **{kind: True},
-            )
+        WebCollectTaskStatusSensor(
+            task_id=f"wait_{number}",
+            collection_task_id=collection_task(number),
+            poke_interval=10,
+            deferrable=True,
+        )
 
 with scenario_dag("start_and_wait"):
     for number in range(STARTS):

@@ -10,7 +10,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 )
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 
-#: Tasks of one DAG: Airflow sends the whole serialized DAG with each trigger of a task that starts in one.
+#: Waits of one DAG.
 PER_RUN = 20
 
 with scenario_dag("calls"):
@@ -21,14 +21,13 @@ with scenario_dag("calls"):
 with scenario_dag("keeper"):
     WebCollectRefreshTokenOperator(task_id="renew")
 
-for kind in ("deferrable", "start_from_trigger"):
-    with scenario_dag(f"waits_{kind}"):
-        for number in range(PER_RUN):
-            WebCollectTaskStatusSensor(
-                task_id=f"wait_{number}",
-                collection_task_id=collection_task(number),
-                poke_interval=10,
-                # for those of a triggerer that was killed, of which nobody knows that they were seen running
-                settle=20,
-                **{kind: True},
-            )
+with scenario_dag("waits"):
+    for number in range(PER_RUN):
+        WebCollectTaskStatusSensor(
+            task_id=f"wait_{number}",
+            collection_task_id=collection_task(number),
+            poke_interval=10,
+            # for those of a triggerer that was killed, of which nobody knows that they were seen running
+            settle=20,
+            deferrable=True,
+        )

@@ -1,0 +1,39 @@
+"""What tests of waits share: the sensors, the ways to wait, and triggers run as a triggerer runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from airflow_provider_webcollect.sensors.webcollect import (
+    WebCollectSubTaskStatusSensor,
+    WebCollectTaskStatusSensor,
+)
+from tests.interruption import PATIENCE
+
+SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
+#: The paths that they poll.
+STATUS_PATHS = {"task": "/cloudextraction/statuses/v2", "subtask": "/cloudextraction/task/subtasks"}
+MODES: dict[str, dict[str, Any]] = {
+    "poke": {"mode": "poke"},
+    "reschedule": {"mode": "reschedule"},
+    "deferrable": {"deferrable": True},
+}
+
+each_sensor = pytest.mark.parametrize("kind", SENSORS)
+
+
+def each_mode(by_day: str) -> pytest.MarkDecorator:
+    """Wait in all modes; by day, in one."""
+    modes = [pytest.param(mode, marks=() if mode == by_day else pytest.mark.at_night) for mode in MODES]
+    return pytest.mark.parametrize("mode", modes)
+
+
+async def outcome(trigger: Any) -> dict[str, Any]:
+    """Run a trigger as the triggerer does, and return its one event."""
+    async with asyncio.timeout(PATIENCE), aclosing(trigger.run()) as events:
+        (payload,) = [event.payload async for event in events]
+    return dict(payload)
