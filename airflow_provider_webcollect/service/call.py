@@ -229,7 +229,7 @@ def exchange(
     policy = Policy(sender.context.settings, can_halve=can_halve, is_part=is_token_call)
     # the renewal of the token handles a refusal itself
     with contextlib.nullcontext() if is_token_call else current_credential(sender.context):
-        return policy.repeated(functools.partial(_attempt, call, sender, check), sender.sleep)
+        return policy.retrying(sender.sleep)(functools.partial(_attempt, call, sender, check))
 
 
 @contextlib.contextmanager
@@ -255,7 +255,7 @@ def _attempt(call: Call[T], sender: Sender, check: Callable[[T], object]) -> T:
     token, replacements = _token(call, sender, None), 0
     while True:
         try:
-            result = _send(call, sender, token)
+            result = result_of(call, sender, _ready(call, sender, token), sender.transmit)
             check(result)
             return result
         except TokenRejected:
@@ -269,8 +269,9 @@ def is_accepted(token: str, sender: Sender) -> bool:
 
     Only an explicit rejection counts; any other error does not mean that the token is invalid.
     """
+    call = endpoints.get_running_counts()
     try:
-        _send(endpoints.get_running_counts(), sender, token)
+        result_of(call, sender, _ready(call, sender, token), sender.transmit)
     except TokenRejected:
         return False
     except WebCollectError:
@@ -389,7 +390,8 @@ def result_of(call: Call[T], sender: Sender, request: Request, transmit: Callabl
         raise
 
 
-def _send(call: Call[T], sender: Sender, token: str | None) -> T:
+def _ready(call: Call[Any], sender: Sender, token: str | None) -> Request:
+    """Return the request of a call, once the rate limit allows it."""
     handled = sys.exception()
     try:
         request = _request(call, sender.context, token)
@@ -398,7 +400,7 @@ def _send(call: Call[T], sender: Sender, token: str | None) -> T:
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
         raise
-    return result_of(call, sender, request, sender.transmit)
+    return request
 
 
 def _await_turn(call: Call[Any], sender: Sender) -> None:
@@ -525,8 +527,8 @@ class Policy:
         """Return the seconds that the service asks to wait, up to the longest wait."""
         return min(error.retry_after or 0.0, self.settings.retries.longest_wait)
 
-    def repeated(self, attempt: Callable[[], T], sleep: Callable[[float], None]) -> T:
-        """Make attempts until one succeeds or the policy ends them, and return the result.
+    def retrying(self, sleep: Callable[[float], None]) -> tenacity.Retrying:
+        """Return what makes attempts until one succeeds or the policy ends them.
 
         :param sleep: waits for a number of seconds.
         """
@@ -562,7 +564,7 @@ class Policy:
             wait=wait,
             retry=tenacity.retry_if_exception(lambda error: self.limits(error)[0] > 1),
             reraise=True,
-        )(attempt)
+        )
 
 
 def _error(state: tenacity.RetryCallState) -> WebCollectError:

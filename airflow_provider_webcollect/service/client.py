@@ -107,7 +107,7 @@ class Client:
             except NotConnected as error:
                 raise no_response(error, self.context.address_of(datahub=False)) from error
 
-        Policy(self.context.settings).repeated(connect, self.sleep)
+        Policy(self.context.settings).retrying(self.sleep)(connect)
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
         """Renew the access token and store it, if at least this share of its lifetime has passed.
@@ -154,9 +154,22 @@ class Client:
 
         :param on_head: called with the first bytes of the response, decompressed, before the rest arrives.
         """
-        began = time.monotonic()
-        with contextlib.closing(self._begun(request)) as response:
-            body = Body(response.headers, self.context.settings.max_response_bytes)
+        began, settings = time.monotonic(), self.context.settings
+        adapter = self._adapter(request)
+        with contextlib.ExitStack() as opened:
+            prepared = _prepared(request, opened)
+            self.stop.check()
+            response = adapter.send(
+                prepared,
+                stream=True,
+                proxies=adapter.proxies,
+                timeout=(
+                    min(settings.connect_timeout, request.total_timeout),
+                    min(settings.read_timeout, request.total_timeout),
+                ),
+            )
+            opened.callback(response.close)
+            body = Body(response.headers, settings.max_response_bytes)
             # not by iter_content, which decompresses a piece whatever its size
             if on_head and (piece := response.raw.read(HEAD_BYTES, decode_content=False)):
                 body.add(piece)
@@ -213,34 +226,6 @@ class Client:
             thread.join(INTERRUPTED_RENEWAL)
             raise
 
-    def _begun(self, request: Request) -> requests.Response:
-        """Send a request, and its file if it has one; return the response as soon as it begins."""
-        import requests
-
-        settings = self.context.settings
-        try:
-            adapter = self._adapter(base_of(request.url), request.total_timeout)
-        except WebCollectError:
-            raise
-        except Exception as error:
-            raise NotConnected from error
-        with contextlib.ExitStack() as opened:
-            headers, content = request.headers, request.content
-            if request.file:
-                form = multipart(request, opened.enter_context(request.file.open()))
-                headers, content = {**headers, "Content-Type": form.content_type}, form
-            prepared = requests.Request(request.method, request.url, headers, data=content).prepare()
-            self.stop.check()
-            return adapter.send(  # type: ignore[no-any-return]
-                prepared,
-                stream=True,
-                proxies=adapter.proxies,
-                timeout=(
-                    min(settings.connect_timeout, request.total_timeout),
-                    min(settings.read_timeout, request.total_timeout),
-                ),
-            )
-
     def _connect(self) -> None:
         settings = self.context.settings
         parts = urlsplit(settings.base_url)
@@ -252,15 +237,22 @@ class Client:
         except OSError as error:
             raise NotConnected from error
 
-    def _adapter(self, base: str, total_timeout: float) -> _Adapter:
-        key = (base, total_timeout)
-        if key not in self._adapters:
-            with self._opening:
-                if key not in self._adapters:
-                    self._adapters[key] = _new_adapter(
-                        base, self.context.settings, self._connections, total_timeout, self.stop
-                    )
-        return self._adapters[key]
+    def _adapter(self, request: Request) -> _Adapter:
+        """Return what sends a request; raises ``NotConnected`` if it cannot be made."""
+        base = base_of(request.url)
+        key = (base, request.total_timeout)
+        try:
+            if key not in self._adapters:
+                with self._opening:
+                    if key not in self._adapters:
+                        self._adapters[key] = _new_adapter(
+                            base, self.context.settings, self._connections, request.total_timeout, self.stop
+                        )
+            return self._adapters[key]
+        except WebCollectError:
+            raise
+        except Exception as error:
+            raise NotConnected from error
 
 
 @dataclass(frozen=True)
@@ -330,6 +322,20 @@ def _new_adapter(
         for scheme, pool in manager.pool_classes_by_scheme.items()
     }
     return adapter
+
+
+def _prepared(request: Request, opened: contextlib.ExitStack) -> requests.PreparedRequest:
+    """Return the request as requests sends it, with its file if it has one.
+
+    :param opened: closes the file.
+    """
+    import requests
+
+    headers, content = request.headers, request.content
+    if request.file:
+        form = multipart(request, opened.enter_context(request.file.open()))
+        headers, content = {**headers, "Content-Type": form.content_type}, form
+    return requests.Request(request.method, request.url, headers, data=content).prepare()
 
 
 def multipart(request: Request, file: BinaryIO) -> MultipartEncoder:

@@ -37,43 +37,6 @@ log = logging.getLogger(__name__)
 GOOD_PAGES = 5
 
 
-def read_page(
-    sender: Sender,
-    task_id: str,
-    lotno: str | None,
-    offset: int,
-    size: int,
-    *,
-    can_halve: bool = False,
-) -> DataPage:
-    """Read the page at ``offset``, of the whole history or, with ``lotno``, of one batch.
-
-    A page after which the read could not continue (rows are left, but none came or the cursor did not
-    advance) is requested again a few times.
-
-    :param can_halve: whether half of the rows can be requested, so that an error which fewer rows may help is
-        raised sooner.
-    :raises PagingError: if the read still cannot continue.
-    """
-    call = _page_call(task_id, lotno, offset, size)
-
-    def check(page: DataPage) -> None:
-        if not _can_go_on_after(page, offset):
-            raise PagingError(
-                f"reading task {task_id} stands still at offset {offset}: {page.rest_total} of {page.total} "
-                f"rows are left, but {len(page.rows)} came and the next offset is {page.offset}",
-                endpoint=call.endpoint.name,
-            )
-
-    return exchange(call, sender, check=check, can_halve=can_halve)
-
-
-def _page_call(task_id: str, lotno: str | None, offset: int, size: int) -> Call[DataPage]:
-    if lotno is None:
-        return endpoints.read_data(task_id, offset, size)
-    return endpoints.read_batch_data(task_id, lotno, offset, size)
-
-
 def _can_go_on_after(page: DataPage, offset: int) -> bool:
     """Return whether the read can continue, or end, after the page at ``offset``."""
     return page.rest_total <= 0 or (bool(page.rows) and page.offset > max(offset, 0))
@@ -100,6 +63,7 @@ class PageReader:
     ) -> None:
         self._task_id = task_id
         self._lotno = lotno
+        self._endpoint = endpoints.READ_DATA if lotno is None else endpoints.READ_BATCH_DATA
         self._size = PageSize(size)
         self._offset = 0
         self._sender = _Prefetching(client, self._call, sent)
@@ -107,14 +71,27 @@ class PageReader:
     def read(self, offset: int) -> DataPage:
         """Return the page at ``offset``: 0, or the ``offset`` of the page before.
 
+        A page that is refused, cut, or fails in the service may be too large: half as many rows are
+        requested, after a few attempts, or at once if the failure took long. That continues down to a single
+        row. A single row gets the full number of attempts of a call, as does a page whose failure is not
+        related to its size. A page after which the read could not continue (rows are left, but none came or
+        the cursor did not advance) is requested again a few times.
+
         :raises PagingError: if the cursor does not advance although rows are left.
         :raises WebCollectError: if the service does not return the page, however few rows are requested.
         """
         # after an earlier page is read again, it is not known which one follows
         self._sender.goes_on, self._offset = offset >= self._offset, offset
+        check = functools.partial(self._check, offset)
         page = self._sender.take(offset)
-        if page is None:
-            return read_fitting_page(self._sender, self._task_id, self._lotno, offset, self._size)
+        while page is None:
+            can_halve = self._size.now > 1
+            try:
+                page = exchange(self._call(offset), self._sender, check=check, can_halve=can_halve)
+            except WebCollectError as error:
+                if not (can_halve and may_be_size(error)):
+                    raise
+                self._size.halve()
         self._size.worked()
         return page
 
@@ -129,8 +106,7 @@ class PageReader:
             is not known how many rows are before it; then only the rows said to be left are checked.
         :raises WebCollectError: as :meth:`read` does.
         """
-        endpoint = _page_call(self._task_id, self._lotno, 0, 1).endpoint.name
-        count, is_from_start = RowCount(endpoint=endpoint), offset <= 0
+        count, is_from_start = RowCount(endpoint=self._endpoint.name), offset <= 0
         more, left = True, 0
         while more:
             page = self.read(offset)
@@ -145,7 +121,17 @@ class PageReader:
             count.check_end()
 
     def _call(self, offset: int) -> Call[DataPage]:
-        return _page_call(self._task_id, self._lotno, offset, self._size.now)
+        if self._lotno is None:
+            return endpoints.read_data(self._task_id, offset, self._size.now)
+        return endpoints.read_batch_data(self._task_id, self._lotno, offset, self._size.now)
+
+    def _check(self, offset: int, page: DataPage) -> None:
+        if not _can_go_on_after(page, offset):
+            raise PagingError(
+                f"reading task {self._task_id} stands still at offset {offset}: {page.rest_total} of "
+                f"{page.total} rows are left, but {len(page.rows)} came and the next offset is {page.offset}",
+                endpoint=self._endpoint.name,
+            )
 
 
 @dataclass(frozen=True)
@@ -308,30 +294,6 @@ class PageSize:
             self.now = min(self.most, self.now * 2)
             self._good = 0
             self._raised = True
-
-
-def read_fitting_page(
-    sender: Sender, task_id: str, lotno: str | None, offset: int, size: PageSize
-) -> DataPage:
-    """Read the page at ``offset`` with as many rows as the service can send.
-
-    A page that is refused, cut, or fails in the service may be too large: half as many rows are requested,
-    after a few attempts, or at once if the failure took long. That continues down to a single row. A single
-    row gets the full number of attempts of a call, as does a page whose failure is not related to its size.
-
-    :raises WebCollectError: the last error, if nothing helps.
-    """
-    while True:
-        can_halve = size.now > 1
-        try:
-            page = read_page(sender, task_id, lotno, offset, size.now, can_halve=can_halve)
-        except WebCollectError as error:
-            if not (can_halve and may_be_size(error)):
-                raise
-            size.halve()
-        else:
-            size.worked()
-            return page
 
 
 @dataclass

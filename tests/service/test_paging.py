@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import demo
 from airflow_provider_webcollect.service.call import STUCK_TRIES
 from airflow_provider_webcollect.service.errors import PagingError
-from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks, read_page
+from airflow_provider_webcollect.service.pages import PageReader, all_analytics, all_subtasks
 from airflow_provider_webcollect.service.settings import TIMING, Timing
 from tests.service.servers import answer, serving
 
@@ -28,12 +28,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
 def read_all(client: Client, task_id: str, lotno: str | None = None, size: int = 1000) -> list[DataPage]:
-    """Read page by page as ``PageReader`` does, on either client."""
-    pages, offset = [], 0
-    while not pages or pages[-1].rest_total:
-        pages.append(read_page(client, task_id, lotno, offset, size))
-        offset = pages[-1].offset
-    return pages
+    return list(PageReader(client, task_id, lotno, size=size).pages())
 
 
 def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
@@ -119,7 +114,7 @@ class TestCursorThatStandsStill:
         with serving(lambda _: stuck) as server:
             client = connect_on_clock(base_url=server.url)
             with pytest.raises(PagingError, match=f"stands still at offset {offset}") as failure:
-                read_page(client, "t", None, offset, 10)
+                PageReader(client, "t", size=10).read(offset)
             assert failure.value.endpoint == "read_data"
             assert "of 10 rows are left" in str(failure.value)
             assert len(server.received) == STUCK_TRIES
@@ -131,7 +126,7 @@ class TestCursorThatStandsStill:
         answers = [page(0, 10, 0), page(0, 5, 5), page(1024, 5, 5)]
         with serving(lambda _: answers.pop(0)) as server:
             client = connect_on_clock(base_url=server.url)
-            came = read_page(client, "t", None, 0, 10)
+            came = PageReader(client, "t", size=10).read(0)
         assert (came.offset, len(came.rows)) == (1024, 5)
         assert len(clock.slept) == 2
 
@@ -139,7 +134,7 @@ class TestCursorThatStandsStill:
     def test_is_the_end_if_nothing_is_left(self, connect_on_clock: Callable[..., Client], rest: int) -> None:
         with serving(lambda _: page(0, rest, 3)) as server:
             client = connect_on_clock(base_url=server.url)
-            assert len(read_page(client, "t", None, 0, 10).rows) == 3
+            assert len(PageReader(client, "t", size=10).read(0).rows) == 3
 
 
 def counted(offset: int, total: int, rest: int, rows: list[Any] | None) -> bytes:
